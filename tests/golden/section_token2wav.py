@@ -26,7 +26,7 @@ from tests.support.whole_flow import whole_mel
 from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.token2wav.conformer import AttentionHistory
+from parley.models.minicpmo45.token2wav.conformer import AttentionHistory, Past
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import FlowStep
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
@@ -129,18 +129,20 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
         check.close(name, made.frames[0], wanted)
         token_entries, frame_entries = made.token_entries, made.frame_entries
         if history is not None:
-            token_entries = torch.cat([history.tokens, token_entries], dim=4)
-            frame_entries = torch.cat([history.frames, frame_entries], dim=4)
+            token_entries = torch.cat([history.tokens.entries, token_entries], dim=4)
+            frame_entries = torch.cat([history.frames.entries, frame_entries], dim=4)
         taken += count
-        history = AttentionHistory(
-            token_entries, frame_entries, [taken], [2 * taken], made.left, made.up
+        tokens_past, frames_past = (
+            Past(entries, torch.tensor([entries.shape[4]]), slice(None))
+            for entries in (token_entries, frame_entries)
         )
+        history = AttentionHistory(tokens_past, frames_past, made.left, made.up)
     if history is None:
         check.note("no pieces were recorded")
         return
     # The published caches join both rates and both convolutions; ours are apart.
-    layers = history.tokens.shape[1] + history.frames.shape[1]
-    heads, columns, width = history.frames.shape[3:]
+    layers = history.tokens.entries.shape[1] + history.frames.entries.shape[1]
+    heads, columns, width = history.frames.entries.shape[3:]
     check.equal("att_cache", [layers, 1, heads, columns, 2 * width], case.json["att_cache"])
     frames = history.left.shape[1] + history.up.shape[1]
     check.equal("cnn_cache", [1, history.left.shape[2], frames], case.json["cnn_cache"])

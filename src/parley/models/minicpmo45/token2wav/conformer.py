@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 
 LOOK_AHEAD = 3
@@ -38,20 +37,30 @@ _KEPT_DISTANCES = 1024
 """Projected distance codes up to this are kept; longer calls (whole utterances) make their own."""
 
 
+class Past(NamedTuple):
+    """What the layers of one rate remember.
+
+    Args:
+        entries: keys and values, shape (2, layers, slots, H, C, head width), right-aligned.
+        counts: valid columns per row, int64, shape (R,).
+        rows: the rows among the slots.
+    """
+
+    entries: Tensor
+    counts: Tensor
+    rows: Tensor | slice
+
+
 class AttentionHistory(NamedTuple):
     """Past of the rows of one call.
 
     Args:
-        tokens, frames: keys and values of the token-rate and the frame-rate layers, each of shape
-            (2, layers, R, H, C, head width), right-aligned.
-        token_counts, frame_counts: valid columns per row.
+        tokens, frames: of the token-rate and the frame-rate layers.
         left: shape (R, 2, W); up: shape (R, 4, W).
     """
 
-    tokens: Tensor
-    frames: Tensor
-    token_counts: list[int]
-    frame_counts: list[int]
+    tokens: Past
+    frames: Past
     left: Tensor
     up: Tensor
 
@@ -248,35 +257,25 @@ class ConformerEncoder(nn.Module):
         up = x.new_zeros(rows, UP_FRAMES, self.width) if history is None else history.up
         x, left = self.pre_lookahead_layer(x, left)
         past = None if history is None else history.tokens
-        counts = None if history is None else history.token_counts
-        x, token_entries = _through(self.encoders, x, past, counts)
+        x, token_entries = _through(self.encoders, x, past)
         x, up = self.up_layer(x, up)
         x = self.up_embed(x)
         past = None if history is None else history.frames
-        counts = None if history is None else history.frame_counts
-        x, frame_entries = _through(self.up_encoders, x, past, counts)
+        x, frame_entries = _through(self.up_encoders, x, past)
         return Encoded(self.after_norm(x), token_entries, frame_entries, left, up)
 
 
-def _through(
-    blocks: nn.ModuleList, x: Tensor, past: Tensor | None, counts: list[int] | None
-) -> tuple[Tensor, Tensor]:
-    """Run blocks of one rate.
-
-    On a CPU only as many columns are read as the fullest row has; elsewhere all, so that the shape
-    stays the same from a turn's first call on.
-    """
-    mask = None
-    if past is not None and counts is not None:
-        reads = max(counts) if x.device.type == "cpu" else past.shape[-2]
-        past = past[..., past.shape[-2] - reads :, :]
-        if min(counts) < reads:
-            empty = to_device(torch.tensor([reads - count for count in counts]), x.device)
-            columns = torch.arange(reads + x.shape[1], device=x.device)
-            mask = (columns >= empty[:, None])[:, None, None]
+def _through(blocks: nn.ModuleList, x: Tensor, past: Past | None) -> tuple[Tensor, Tensor]:
+    """Run blocks of one rate."""
+    mask = here = None
+    if past is not None:
+        reads = past.entries.shape[-2]
+        columns = torch.arange(reads + x.shape[1], device=x.device)
+        mask = (columns >= (reads - past.counts)[:, None])[:, None, None]
     entries: list[Tensor] = []
     for number, block in enumerate(blocks):
-        here = None if past is None else past[:, number]
+        if past is not None:
+            here = past.entries[:, number, past.rows]
         x, new = block(x, here, mask)
         entries.append(new)
     return x, torch.stack(entries, dim=1)

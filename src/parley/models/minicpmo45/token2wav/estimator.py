@@ -95,24 +95,20 @@ class Places:
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
         return replace(self, lines=lines, first=torch.zeros_like(lines), last=last)
 
+    @property
+    def rows(self) -> Tensor | slice:
+        """The rows among the slots."""
+        if self.first_slot is None:
+            return self.slots
+        return slice(self.first_slot, self.first_slot + self.slots.shape[0])
+
     def past_of(self, conv: Tensor) -> Tensor:
         """Past of the convolutions of one Euler step, shape (blocks, 2 R, 2, 2, W)."""
-        if self.first_slot is None:
-            rows = conv[:, self.slots]
-        else:
-            rows = conv[:, self.first_slot : self.first_slot + self.slots.shape[0]]
-        return rows.flatten(1, 2)
-
-    def rows_of(self, cache: Tensor) -> Tensor:
-        """The rows' part of a tensor whose first axis is slots."""
-        if self.first_slot is None:
-            return cache[self.slots]
-        return cache[self.first_slot : self.first_slot + self.slots.shape[0]]
+        return conv[:, self.rows].flatten(1, 2)
 
     def read(self, cache: Tensor) -> Tensor:
         """History of one block, shape (2 R, H, reads, head width)."""
-        rows = self.rows_of(cache)[:, :, : self.reads]
-        return rows.flatten(0, 1).transpose(1, 2)
+        return cache[self.rows, :, : self.reads].flatten(0, 1).transpose(1, 2)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of queries (2 R, T, H, head width) over one block's history, in place; after

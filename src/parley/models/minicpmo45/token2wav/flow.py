@@ -13,6 +13,7 @@ Source: speech.md 3.2 to 3.4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from parley.models.minicpmo45.runtime.graphs import (
     filled,
 )
 from parley.models.minicpmo45.runtime.transfer import to_device
-from parley.models.minicpmo45.token2wav.conformer import ConformerEncoder
+from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD, ConformerEncoder
 from parley.models.minicpmo45.token2wav.estimator import Estimator, Places
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMemory,
@@ -36,7 +37,6 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
     Indices,
     Trim,
     are_neighbours,
-    history_of,
 )
 from parley.models.minicpmo45.token2wav.flow_shape import (
     FlowShape,
@@ -45,10 +45,32 @@ from parley.models.minicpmo45.token2wav.flow_shape import (
     noise_table,
 )
 from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
-from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
+from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES, WINDOW_TOKENS
+
+T = TypeVar("T")
 
 GUIDANCE = 0.7
 """Strength of classifier-free guidance. Source: flow.yaml of the checkpoint."""
+
+
+class _Window(NamedTuple):
+    """Windows of some rows.
+
+    Args:
+        table: int64, shape (R, …): slot, valid columns of the encoder's history at both rates, free
+            places of the new frames, tokens.
+        mask: bool, shape (R, places read): those that hold history or new frames.
+        speaker: shape (R, 80). x: starting points, float32, shape (R, T, 80).
+        first_slot: see `Places`.
+        reads: places of the estimator's and columns of the encoder's history that are read.
+    """
+
+    table: Tensor
+    mask: Tensor
+    speaker: Tensor
+    x: Tensor
+    first_slot: int | None
+    reads: tuple[int, int, int]
 
 
 class _Decoder(nn.Module):
@@ -162,88 +184,148 @@ class Flow(nn.Module):
                 look-ahead only.
             prompt: mel of the voice while priming, shape (R, T, 80).
         """
-        encoded = self.encoder(
-            self.embed(tokens), is_last=is_last, history=history_of(memory, slots)
-        )
-        mu = self.encoder_proj(encoded.frames)
-        frames = mu.shape[1]
-        places, new = self._places(memory, slots, frames)
+        frames = 2 * (len(tokens[0]) - (0 if is_last else LOOK_AHEAD))
+        new = [memory.free_places(slot, frames) for slot in slots]
         for slot, here in zip(slots, new, strict=True):
             memory.before_frames(slot, here)
-        speakers = [memory.rows[slot].speaker for slot in slots]
-        assert all(speaker is not None for speaker in speakers), "rows must have a voice"
-        speaker = torch.stack([s for s in speakers if s is not None])
-        conditions = self.estimator.conditions(mu, speaker, prompt)
-        x = self.noise_from([len(memory.rows[slot].places) for slot in slots], frames)
-        x, pasts = self._solved(x, conditions, schedule, memory, places)
-        return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
+        is_usual = memory is self._served and frames == WINDOW_FRAMES and not is_last
+        if self._graphs.is_active and is_usual and prompt is None:
+            # Missing rows are the last one again: what that writes is already written there.
+            rows = bucket(len(slots), len(memory.rows))
+            window = self._window(
+                memory, _filled(slots, rows), _filled(tokens, rows), _filled(new, rows)
+            )
+            made = self._captured(schedule, memory, window)
+        else:
+            window = self._window(memory, slots, tokens, new)
+            made = self._made(schedule, memory, window, is_last=is_last, prompt=prompt)
+        x, pasts, token_entries, frame_entries, left, up = made
+        count = len(slots)
+        return FlowStep(
+            x[:count].transpose(1, 2), pasts[:, :, : 2 * count],
+            token_entries[:, :, :count], frame_entries[:, :, :count], left[:count], up[:count],
+            memory, list(slots), window.table[:count, 0], new, trim,
+        )  # fmt: skip
 
-    def _solved(
+    def _window(
         self,
-        x: Tensor,
-        conditions: Tensor,
+        memory: FlowMemory,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        new: Sequence[Indices],
+    ) -> _Window:
+        rows = [memory.rows[slot] for slot in slots]
+        speakers = [row.speaker for row in rows if row.speaker is not None]
+        assert len(speakers) == len(rows), "rows must have a voice"
+        used = [np.concatenate([row.places, here]) for row, here in zip(rows, new, strict=True)]
+        reads = memory.places, memory.tokens.shape[4], memory.frames.shape[4]
+        if self.device.type == "cpu" and not self._graphs.is_active:
+            reads = (
+                1 + max(int(here.max()) for here in used),
+                max(row.tokens for row in rows),
+                max(row.frames for row in rows),
+            )
+        mask = np.zeros((len(rows), reads[0]), bool)
+        for line, here in zip(mask, used, strict=True):
+            line[here] = True
+        table = [
+            [slot, row.tokens, row.frames, *here, *said]
+            for slot, row, here, said in zip(slots, rows, new, tokens, strict=True)
+        ]
+        return _Window(
+            to_device(torch.tensor(table), self.device),
+            to_device(torch.from_numpy(mask), self.device),
+            torch.stack(speakers),
+            self.noise_from([len(row.places) for row in rows], len(new[0])),
+            slots[0] if are_neighbours(slots) else None,
+            reads,
+        )
+
+    def _made(
+        self,
         schedule: Schedule,
         memory: FlowMemory,
-        places: Places,
+        window: _Window,
         *,
-        is_checked: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """`solve`, by a graph for full windows.
+        is_last: bool = False,
+        prompt: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """The mel (R, T, 80), the convolutions' next past (`solve`), and what the encoder gives.
 
-        The graph's rows are a power of two, or all slots. Missing ones are filled up with the last
-        row again: what that writes is already written there.
+        Looks at no value, and writes into places that are not read before the commit, so that it
+        can be captured as one graph per number of rows.
         """
-        rows, frames = x.shape[:2]
-        is_usual = memory is self._served and frames == WINDOW_FRAMES
-        if not self._graphs.is_active or not is_usual:
-            return self.solve(x, conditions, schedule, memory, places)
-        missing = bucket(rows, len(memory.rows)) - rows
-        reads = places.reads
-
-        def run(
-            x: Tensor, conditions: Tensor, numbers: Tensor, new: Tensor, mask: Tensor
-        ) -> tuple[Tensor, ...]:
-            here = Places(numbers, None, new, mask, reads, self.attention.reads_in_place)
-            return self.solve(x, conditions, schedule, memory, here)
-
-        inputs = (
-            _filled(x, missing),
-            _filled(conditions, 2 * missing, 2),
-            _filled(places.slots, missing),
-            _filled(places.new, missing),
-            _filled(places.mask, 2 * missing, 2),
+        frames = window.x.shape[1]
+        numbers, counts, new, ids = window.table.tensor_split([1, 3, 3 + frames], 1)
+        mask = window.mask.repeat_interleave(2, dim=0)[:, None, None]
+        places = Places(
+            numbers[:, 0],
+            window.first_slot,
+            new,
+            mask,
+            window.reads[0],
+            self.attention.reads_in_place,
         )
+        encoded = self.encoder(
+            self.input_embedding(ids),
+            is_last=is_last,
+            history=memory.history(places.rows, counts, window.reads[1:]),
+        )
+        conditions = self.estimator.conditions(
+            self.encoder_proj(encoded.frames), window.speaker, prompt
+        )
+        x, pasts = self.solve(window.x, conditions, schedule, memory, places)
+        return x, pasts, encoded.token_entries, encoded.frame_entries, encoded.left, encoded.up
+
+    def _captured(
+        self, schedule: Schedule, memory: FlowMemory, window: _Window, *, is_checked: bool = False
+    ) -> tuple[Tensor, ...]:
+        """`_made` of a full window, by a graph where there is one."""
+
+        def run(*given: Tensor) -> tuple[Tensor, ...]:
+            table, mask, speaker, x = given
+            here = _Window(table, mask, speaker, x, None, window.reads)
+            return self._made(schedule, memory, here)
 
         def plain(*given: Tensor) -> tuple[Tensor, ...]:
             with attending(self, FusedAttention()):
                 return run(*given)
 
-        shape = (rows + missing, reads, schedule.count)
+        shape = (window.x.shape[0], window.reads, schedule.count)
         reference = plain if is_checked else None
-        mel, pasts = self._graphs.run("flow", shape, run, inputs, reference=reference)
-        return mel[:rows], pasts[:, :, : 2 * rows]
+        return self._graphs.run("flow", shape, run, window[:4], reference=reference)
 
     @torch.inference_mode()
     def capture(self, schedule: Schedule) -> None:
-        """Capture `solve` for every number of rows, before anybody speaks in the memory served."""
+        """Capture a full window for every number of rows, before anybody speaks in the memory
+        served."""
         memory = self._served
         if memory is None or not self._graphs.is_active:
             return
         frames, weight = WINDOW_FRAMES, self.encoder_proj.weight
-        places = torch.arange(frames, device=self.device)
         random = torch.Generator().manual_seed(frames)
-        with filled([memory.keys, memory.values, memory.conv]):
+        held = [
+            memory.keys,
+            memory.values,
+            memory.conv,
+            memory.tokens,
+            memory.frames,
+            memory.left,
+            memory.up,
+        ]
+        reads = memory.places, memory.tokens.shape[4], memory.frames.shape[4]
+        with filled(held):
             for size in buckets(len(memory.rows)):
-                numbers = torch.arange(size, device=self.device)
-                new = places.expand(size, frames)
-                seen = torch.rand(size, 1, 1, memory.places, generator=random) < 0.9
-                mask = seen.repeat_interleave(2, dim=0).to(self.device)
-                x = torch.randn(size, frames, MEL_BINS, generator=random).to(self.device)
-                width = self.shape.estimator_width
-                conditions = weight.new_zeros(2 * size, frames, width)
-                in_place = self.attention.reads_in_place
-                here = Places(numbers, None, new, mask, memory.places, in_place)
-                self._solved(x, conditions, schedule, memory, here, is_checked=size <= CHECKED_ROWS)
+                table = torch.arange(3 + frames + WINDOW_TOKENS + LOOK_AHEAD).repeat(size, 1) - 3
+                table[:, 0] = torch.arange(size)
+                table[:, 1], table[:, 2] = reads[1] - 1, reads[2] - 2
+                mask = torch.rand(size, memory.places, generator=random) < 0.9
+                x = torch.randn(size, frames, MEL_BINS, generator=random)
+                window = _Window(
+                    table.to(self.device), mask.to(self.device),
+                    weight.new_zeros(size, MEL_BINS), x.to(self.device), None, reads,
+                )  # fmt: skip
+                self._captured(schedule, memory, window, is_checked=size <= CHECKED_ROWS)
 
     def solve(
         self,
@@ -287,36 +369,10 @@ class Flow(nn.Module):
             raise ValueError(f"{frames} frames are more than the noise table holds")
         return torch.stack(parts).transpose(1, 2)
 
-    def _places(
-        self, memory: FlowMemory, slots: Sequence[int], frames: int
-    ) -> tuple[Places, list[Indices]]:
-        new = [memory.free_places(slot, frames) for slot in slots]
-        used = [
-            np.concatenate([memory.rows[slot].places, here])
-            for slot, here in zip(slots, new, strict=True)
-        ]
-        is_fixed = self.device.type != "cpu" or self._graphs.is_active
-        reads = memory.places if is_fixed else 1 + max(int(u.max()) for u in used)
-        mask = np.zeros((len(slots), reads), bool)
-        for row, here in enumerate(used):
-            mask[row, here] = True
-        on_device = to_device(torch.from_numpy(mask), self.device).repeat_interleave(2, dim=0)
-        places = Places(
-            slots=to_device(torch.tensor(list(slots)), self.device),
-            first_slot=slots[0] if are_neighbours(slots) else None,
-            new=to_device(torch.from_numpy(np.stack(new)), self.device),
-            mask=on_device[:, None, None],
-            reads=reads,
-            in_place=self.attention.reads_in_place,
-        )
-        return places, new
 
-
-def _filled(rows: Tensor, missing: int, last: int = 1) -> Tensor:
-    """Append `missing` rows: the `last` ones repeated."""
-    if not missing:
-        return rows
-    return torch.cat([rows, *[rows[-last:]] * (missing // last)])
+def _filled(given: Sequence[T], count: int) -> list[T]:
+    """`count` of them, the last one again where there are fewer."""
+    return [*given, *[given[-1]] * (count - len(given))]
 
 
 def euler(x: Tensor, velocity: Tensor, length: float) -> Tensor:

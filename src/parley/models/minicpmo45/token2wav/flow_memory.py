@@ -25,9 +25,9 @@ from parley.models.minicpmo45.token2wav.conformer import (
     LEFT_FRAMES,
     UP_FRAMES,
     AttentionHistory,
-    Encoded,
+    Past,
 )
-from parley.models.minicpmo45.token2wav.estimator import CONV_FRAMES, EstimatorMemory, Places
+from parley.models.minicpmo45.token2wav.estimator import CONV_FRAMES, EstimatorMemory
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 
 KEPT_FRAMES = 100
@@ -209,6 +209,22 @@ class FlowMemory:
             if tensor.device.type == "cuda":
                 setattr(self, name, tensor.cpu().pin_memory())
 
+    def history(
+        self, rows: Tensor | slice, counts: Tensor, reads: tuple[int, int]
+    ) -> AttentionHistory:
+        """The encoder's history.
+
+        Args:
+            counts: valid columns of each row at both rates, shape (R, 2); reads: those to look at.
+        """
+        tokens, frames = (
+            Past(entries[..., entries.shape[4] - read :, :], counts[:, rate], rows)
+            for rate, (entries, read) in enumerate(
+                zip((self.tokens, self.frames), reads, strict=True)
+            )
+        )
+        return AttentionHistory(tokens, frames, self.left[rows], self.up[rows])
+
     def step(self, number: int) -> EstimatorMemory:
         return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
 
@@ -310,56 +326,45 @@ class FlowStep:
 
     Args:
         mel: float32, shape (R, 80, T).
-        pasts: per Euler step the convolutions' past, as `Flow.solve` returns it; new: the places
-            used, per row.
+        pasts: per Euler step the convolutions' past, as `Flow.solve` returns it.
+        token_entries, frame_entries, left, up: see `Encoded`.
+        numbers: the slots on the device; new: the places used, per row.
     """
 
     mel: Tensor
+    pasts: Tensor
+    token_entries: Tensor
+    frame_entries: Tensor
+    left: Tensor
+    up: Tensor
     memory: FlowMemory
     slots: list[int]
-    encoded: Encoded
-    places: Places
-    pasts: Tensor
+    numbers: Tensor
     new: list[Indices]
     trim: Trim
 
     @torch.inference_mode()
     def commit(self) -> None:
         """Store the call as its rows' past, and trim it. Call once."""
-        memory, encoded, rows = self.memory, self.encoded, self.places.slots
+        memory, rows = self.memory, self.numbers
         for slot in self.slots:
             memory.before_rest(slot)
         memory.conv[:, :, rows] = torch.unflatten(self.pasts, 2, (-1, 2))
-        memory.left[rows] = encoded.left
-        memory.up[rows] = encoded.up
+        memory.left[rows] = self.left
+        memory.up[rows] = self.up
         for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
-            prompt = row.prompt or encoded.frames.shape[1]
+            prompt = row.prompt or self.mel.shape[2]
             order = np.concatenate([self.new[index], row.places])
             row.places = order[kept_frames(len(order), prompt)]
-            tokens = row.tokens + encoded.token_entries.shape[4]
+            tokens = row.tokens + self.token_entries.shape[4]
             kept = kept_tokens(tokens, prompt, self.trim)
-            _store(memory.tokens, slot, row.tokens, encoded.token_entries[:, :, index], kept)
+            _store(memory.tokens, slot, row.tokens, self.token_entries[:, :, index], kept)
             row.tokens = len(kept)
-            kept = kept_frames(row.frames + encoded.frame_entries.shape[4], prompt)
-            _store(memory.frames, slot, row.frames, encoded.frame_entries[:, :, index], kept)
+            kept = kept_frames(row.frames + self.frame_entries.shape[4], prompt)
+            _store(memory.frames, slot, row.frames, self.frame_entries[:, :, index], kept)
             row.frames = len(kept)
             row.prompt = prompt
-
-
-def history_of(memory: FlowMemory, slots: Sequence[int]) -> AttentionHistory:
-    """The encoder's history of some rows."""
-    rows: slice | list[int] = list(slots)
-    if are_neighbours(slots):
-        rows = slice(slots[0], slots[0] + len(slots))
-    return AttentionHistory(
-        tokens=memory.tokens[:, :, rows],
-        frames=memory.frames[:, :, rows],
-        token_counts=[memory.rows[slot].tokens for slot in slots],
-        frame_counts=[memory.rows[slot].frames for slot in slots],
-        left=memory.left[rows],
-        up=memory.up[rows],
-    )
 
 
 def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> None:
