@@ -138,7 +138,9 @@ def test_conversations_with_graphs_say_what_they_say_without(monkeypatch):
     plain = small_model(slots=3)
     capture = FakeCapture()
     captured = small_model(slots=3, capture=capture)
-    captured.network.llm.attention = captured.network.tts.attention = InPlace()
+    assert captured.speech_output is not None
+    for network in (captured.network.llm, captured.speech_output.decoder):
+        network.attention = InPlace()
     captured.warm_up()
     assert captured.graphs.refusals == {}
     kinds = {"choose", "decode", "feed", "speech", "flow", "vocoder", "sound", "picture"}
