@@ -111,7 +111,7 @@ def listen_quietly(
 ) -> None:
     for index in range(round((end_s - start_s) / 0.032)):
         starts_s = start_s + 0.032 * index
-        played.hear(loud, starts_s, starts_s + 0.032)
+        played.hear(np.zeros(512, np.float32), starts_s, starts_s + 0.032, stands_out=loud)
 
 
 def test_where_nothing_was_heard_of_what_was_played_only_a_sure_echo_is_one():

@@ -181,9 +181,7 @@ class PlayedSound:
         seconds = len(heard) / RATE_HZ
         if not self._pieces:
             return False
-        powers = powers_of(heard)
-        expected = self._expected(at_s - seconds, len(powers))
-        share = self._levels.explained(powers, expected)
+        powers, expected, share = self._explained(heard, at_s)
         if share is not None and share >= (
             EXPLAINED if seconds >= SPECTRA_LEAST_S else EXPLAINED_SHORT
         ):
@@ -204,9 +202,15 @@ class PlayedSound:
         seconds = len(heard) / RATE_HZ
         if not len(self._between(at_s - seconds - DELAY_S, at_s).nonzero()[0]):
             return True
-        powers = powers_of(heard)
-        share = self._levels.explained(powers, self._expected(at_s - seconds, len(powers)))
+        *_, share = self._explained(heard, at_s)
         return share is not None and share < EXPLAINED_SHORT
+
+    def _explained(self, heard: Samples, at_s: float) -> tuple[Powers, Powers, float | None]:
+        """The powers of what ended at `at_s`, the most that its echo may come of, and the share of
+        it that may be echo."""
+        powers = powers_of(heard)
+        expected = self._expected(at_s - len(heard) / RATE_HZ, len(powers))
+        return powers, expected, self._levels.explained(powers, expected)
 
     def _between(self, start_s: float, end_s: float) -> Samples:
         """Sound that is played in that time."""
@@ -229,21 +233,14 @@ class PlayedSound:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""
         return self._find(heard, at_s)[0]
 
-    def hear(
-        self, stands_out: bool, starts_s: float, ends_s: float, heard: Samples | None = None
-    ) -> None:
-        """Half a window of the microphone while no speech is suspected.
-
-        Args:
-            stands_out: it was louder than the room.
-            heard: the sound itself, if its level is to be learnt.
-        """
+    def hear(self, heard: Samples, starts_s: float, ends_s: float, *, stands_out: bool) -> None:
+        """Half a window of the microphone while no speech is suspected, and whether it was louder
+        than the room."""
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
         if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
             self._stood_out.append(stands_out)
-            if heard is not None:
-                self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
+            self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
 
     def hear_person(self) -> None:
         """Forgets the evidence so far: it was not an echo."""

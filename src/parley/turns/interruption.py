@@ -270,7 +270,7 @@ class InterruptionDetector:
         stands_out = self._stands_out(level)
         if not self._is_suspected:
             starts_s = ends_s - HALF_SAMPLES / RATE_HZ
-            self._played.hear(stands_out, starts_s, ends_s, half)
+            self._played.hear(half, starts_s, ends_s, stands_out=stands_out)
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
             self._speak(

@@ -59,6 +59,11 @@ _PER_MS = RATE_HZ // 1000
 Bounds = tuple[int | None, int, int]
 UNBOUND: Bounds = (None, 0, sys.maxsize)
 
+_REMEMBERED = (
+    "_rest", "_position", "_speech_start", "pause_start", "_needed", "_is_judged", "_bounds",
+    "_floor", "_heard_start",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
@@ -195,31 +200,18 @@ class UtteranceFinder:
         options."""
         return {
             "detector": snapshot(self._detector),
-            "rest": self._rest,
-            "position": self._position,
-            "speech_start": self._speech_start,
-            "pause_start": self.pause_start,
-            "needed": self._needed,
-            "is_judged": self._is_judged,
-            "bounds": self._bounds,
-            "floor": self._floor,
             "heard": np.concatenate([np.empty(0, np.float32), *self._heard]),
-            "heard_start": self._heard_start,
+            **{name.lstrip("_"): getattr(self, name) for name in _REMEMBERED},
         }
 
     def restore(self, remembered: dict[str, Any]) -> None:
         """Take over another finder's knowledge."""
         self.reset()
         restore(self._detector, remembered["detector"])
-        self._rest = remembered["rest"]
-        self._position = remembered["position"]
-        self._speech_start = remembered["speech_start"]
-        self.pause_start = remembered["pause_start"]
-        self._needed = remembered.get("needed", self._min_silence)
-        self._is_judged = remembered.get("is_judged", False)
-        self._bounds = remembered.get("bounds", UNBOUND)
-        self._floor = remembered["floor"]
-        heard, self._heard_start = remembered["heard"], remembered["heard_start"]
+        for name in _REMEMBERED:
+            # Earlier versions remembered less.
+            setattr(self, name, remembered.get(name.lstrip("_"), getattr(self, name)))
+        heard = remembered["heard"]
         self._heard.extend(
             heard[at : at + WINDOW_SAMPLES] for at in range(0, len(heard), WINDOW_SAMPLES)
         )
