@@ -71,16 +71,6 @@ async def test_a_large_voice_is_read_piece_by_piece(http, monkeypatch: pytest.Mo
     assert fetched["samples"] == 20 * 16_000
 
 
-@pytest.mark.parametrize("text", [b"{", b'{"name": "x", "audio_base64": ' + b"[" * 100])
-async def test_a_voice_that_is_not_json_is_refused_in_words(http, text: bytes):
-    answer = await http.post(
-        "/api/assets/ref_audio", content=text, headers={"content-type": "application/json"}
-    )
-
-    assert answer.status_code == 400
-    assert answer.json()["detail"] == "The message is not valid JSON text."
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [

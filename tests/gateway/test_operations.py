@@ -1,6 +1,5 @@
 """What an operator sees and does: the log, the disk, a worker that is emptied and started again."""
 
-import asyncio
 import io
 import json
 import logging
@@ -154,16 +153,3 @@ def test_the_log_in_memory_is_bounded():
             logs.get("parley.test").warning("line", number=number)
 
         assert [line.more["number"] for line in recent.lines] == ["4", "3"]
-
-
-@pytest.mark.usefixtures("worker")
-@pytest.mark.worker(name="w0")
-@pytest.mark.parametrize("body", [{"draining": "perhaps"}, {}])
-async def test_a_wrong_order_changes_nothing(gateway, http, body):
-    answer = await http.put("/api/admin/workers/w0", json=body)
-    await asyncio.sleep(0)
-    worker = gateway.runtime.dispatcher.worker_pool.find("w0")
-
-    assert answer.status_code == 422
-    assert worker is not None
-    assert not worker.is_draining
