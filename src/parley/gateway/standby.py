@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import uvicorn
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from parley import __version__, logs
@@ -24,9 +25,6 @@ from parley.protocol.control import STANDBY_HEADER
 from parley.transport import BoundedHttp
 
 RETRY_AFTER_S: Final = 1
-
-_Scope = dict[str, Any]
-_Send = Callable[[dict[str, Any]], Any]
 
 log = logs.get(__name__)
 
@@ -92,35 +90,27 @@ class StandbyGateway:
             server.should_exit = True
             await serving
 
-    async def _answer(self, scope: _Scope, receive: Callable[[], Any], send: _Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_socket = scope["type"] == "websocket"
-        status, facts = _facts("" if is_socket else scope["path"])
-        body = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
-        kind = b"text/plain" if isinstance(facts, bytes) else b"application/json"
-        headers = [
-            (b"content-type", kind),
-            (b"content-length", str(len(body)).encode()),
-            (b"retry-after", str(RETRY_AFTER_S).encode()),
-            (STANDBY_HEADER.encode(), b"1"),
-        ]
+        answer = _answer_at("" if is_socket else scope["path"])
+        answer.headers.update({"retry-after": str(RETRY_AFTER_S), STANDBY_HEADER: "1"})
         if is_socket:
             await receive()
-        prefix = "websocket.http" if is_socket else "http"
-        await send({"type": f"{prefix}.response.start", "status": status, "headers": headers})
-        await send({"type": f"{prefix}.response.body", "body": body})
+        await answer(scope, receive, send)
         if is_socket:
             # uvicorn would log an error for every handshake that was answered and not accepted.
             raise ClientDisconnected
 
 
-def _facts(path: str) -> tuple[int, dict[str, Any] | bytes]:
+def _answer_at(path: str) -> Response:
     why = "This gateway is on standby; another one is active."
     match path:
         case "/health":
-            return 200, {"status": "standby", "healthy": True, "version": __version__}
+            return JSONResponse({"status": "standby", "healthy": True, "version": __version__})
         case "/ready":
-            return 503, {"ready": False, "why": why}
+            return JSONResponse({"ready": False, "why": why}, 503)
         case "/metrics":
-            return 200, b"# TYPE parley_gateway_active gauge\nparley_gateway_active 0.0\n"
+            text = "# TYPE parley_gateway_active gauge\nparley_gateway_active 0.0\n"
+            return PlainTextResponse(text)
         case _:
-            return 503, {"detail": why, "code": "service_unavailable"}
+            return JSONResponse({"detail": why, "code": "service_unavailable"}, 503)
