@@ -99,16 +99,15 @@ class Requester:
     def voice_user(self) -> VoiceUser:
         return VoiceUser(is_admin=self.is_admin, key_id=self.key_id, client=self.pseudonym)
 
-    def check_role(self, *, also_operators: bool) -> None:
-        """Refuse a client that is not an admin.
+    def check_role(self, needed: Role) -> None:
+        """Refuse a client without a role; admins have all of them.
 
         Raises:
             Unauthorized: it showed no token.
             Forbidden: its token has another role.
         """
-        if self.role in ("admin", "operate" if also_operators else "admin"):
+        if self.role in ("admin", needed):
             return
         if self.is_anonymous:
             raise Unauthorized(self.access.admins.requirement)
-        role = "operate" if also_operators else "admin"
-        raise Forbidden(f"This request needs a key with the role '{role}' in a header.")
+        raise Forbidden(f"This request needs a key with the role '{needed}' in a header.")

@@ -132,7 +132,7 @@ def _admit(request: Request, role: Role) -> None:
     """Refuse callers without the role; `auth.note` writes the audit entry, with the answer's
     status."""
     requester: Requester = request.state.requester
-    requester.check_role(also_operators=role == "operate")
+    requester.check_role(role)
     request.state.is_audited = True
     log.info("admin", method=request.method, path=request.url.path, address=requester.peer)
 
