@@ -20,7 +20,7 @@ PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 0, 0, 1, 1)
 
 
 def made() -> chaos._Chaos:
-    return chaos._Chaos(PLAN, Servers("", model="parrot", slots=1))
+    return chaos._Chaos(PLAN, Servers())
 
 
 @pytest.mark.slow

@@ -258,7 +258,7 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         # What one conversation draws, every other draws, too: else no two would be alike.
         "PARLEY_MODEL__SEED": "1",
     }
-    async with Servers.started(
+    async with Servers(
         model=plan.model,
         slots=max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0)),
         workers=workers,
@@ -371,12 +371,8 @@ class _Chaos:
         servers, dice = self._servers, self._dice
         delay_s = dice.uniform(*PAUSE_S)
         match kind:
-            case "gateway":
-                await servers.replace_gateway(delay_s)
-            case "worker":
-                await servers.replace_worker(delay_s)
-            case "both":
-                await servers.replace_both(delay_s)
+            case "gateway" | "worker" | "both":
+                await servers.kill(kind, delay_s)
             case "redis":
                 await servers.restart_redis(delay_s)
                 self.report.redis_restarts += 1

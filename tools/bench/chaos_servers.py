@@ -11,10 +11,10 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx
 
@@ -46,11 +46,12 @@ class Outage:
     ended_s: float | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class Servers:
-    """A gateway on one port, whatever happens to it, and its workers.
+    """A gateway on one port, whatever happens to it, and its workers; up and free while its block
+    runs.
 
     Args:
-        folder: where they keep their files.
         model: of every worker.
         slots: of each worker.
         workers: how many.
@@ -60,38 +61,27 @@ class Servers:
         spare: workers that must be there before the next one is killed or asked to stop.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        *,
-        model: str,
-        slots: int,
-        workers: int = 1,
-        environment: Mapping[str, str] | None = None,
-        logs: Path | None = None,
-        redis: bool = False,
-        spare: int = TO_SPARE,
-    ) -> None:
-        self._folder = folder
-        self._logs = logs
-        self._model = model
-        self._slots = slots
-        self._count = workers
-        self._spare = min(workers, spare)
-        self._port = _free_port()
-        self._redis_port = _free_port() if redis else 0
-        self._redis: asyncio.subprocess.Process | None = None
+    model: str = "parrot"
+    slots: int = 1
+    workers: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    logs: Path | None = None
+    redis: bool = False
+    spare: int = TO_SPARE
+
+    def __post_init__(self) -> None:
+        self.spare = min(self.workers, self.spare)
+        self._port, self._redis_port = _free_port(), _free_port()
         self._environment = {
             "PARLEY_SECURITY__WORKER_SECRET": secrets.token_hex(16),
             # Not every dialect lets its client say so.
             "PARLEY_STORAGE__RECORDING": "false",
-            **(environment or {}),
+            **self.environment,
         }
-        if redis:
+        if self.redis:
             url = f"redis://127.0.0.1:{self._redis_port}/0"
             self._environment["PARLEY_STORAGE__SESSION_LOGS"] = url
         self._processes: list[asyncio.subprocess.Process] = []
-        self._gateway: asyncio.subprocess.Process | None = None
         self._workers: dict[int, asyncio.subprocess.Process] = {}
         """By their index, oldest first; it is never used twice."""
         self._next_index = 0
@@ -104,7 +94,6 @@ class Servers:
 
     @property
     def gateway_pid(self) -> int:
-        assert self._gateway is not None
         return self._gateway.pid
 
     @property
@@ -112,111 +101,63 @@ class Servers:
         """Of the newest worker."""
         return list(self._workers.values())[-1].pid
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def started(
-        cls,
-        *,
-        model: str = "parrot",
-        slots: int = 1,
-        workers: int = 1,
-        environment: Mapping[str, str] | None = None,
-        logs: Path | None = None,
-        redis: bool = False,
-        spare: int = TO_SPARE,
-    ) -> AsyncIterator[Servers]:
-        """Up and free while the block runs."""
-        with tempfile.TemporaryDirectory(prefix="parley-chaos-") as folder:
-            servers = cls(
-                folder,
-                model=model,
-                slots=slots,
-                workers=workers,
-                environment=environment,
-                logs=logs,
-                redis=redis,
-                spare=spare,
-            )
-            try:
-                if redis:
-                    await servers._start_redis()
-                await servers._start_gateway()
-                for _ in range(workers):
-                    await servers._start_worker()
-                await servers.until_free()
-                yield servers
-            finally:
-                await servers._end()
+    async def __aenter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="parley-chaos-")
+        try:
+            if self.redis:
+                await self._start_redis()
+            await self._start_gateway()
+            for _ in range(self.workers):
+                await self._start_worker()
+            await self.until_free()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+        await asyncio.gather(*(process.wait() for process in self._processes))
+        self._folder.cleanup()
 
     # ---- what happens to them --------------------------------------------------------------
 
-    async def replace_gateway(self, delay_s: float) -> None:
-        """Kill it after a moment, and start another at its place."""
+    async def kill(self, kind: str, delay_s: float) -> None:
+        """Kill the `gateway`, the `worker` with most sessions, or `both` in one moment, and start
+        others; a moment later, and a worker only when it has some. Its sessions may continue as
+        soon as a slot is free elsewhere, immediately if there are more slots than conversations.
+        Returns when the next one may be killed."""
+        has_gateway, has_worker = kind != "worker", kind != "gateway"
         async with self._one_at_a_time:
-            await asyncio.sleep(delay_s)
-            assert self._gateway is not None
-            number = self._out("gateway")
-            self._gateway.kill()
-            await self._gateway.wait()
-            await self._start_gateway()
-            self._back(number)
-
-    async def replace_worker(self, delay_s: float) -> None:
-        """Kill the one with most sessions, a moment after it has some, and start another. Its
-        sessions may continue as soon as a slot is free elsewhere, immediately if there are more
-        slots than conversations. Returns when a worker may be killed again."""
-        async with self._one_at_a_time:
-            await self._until_busy()
-            await asyncio.sleep(delay_s)
-            busy = await self._busy()
-            index = max(self._workers, key=lambda each: busy.get(each, 0))
-            victim = self._workers.pop(index)
-            number = self._out("worker")
-            victim.kill()
-            await victim.wait()
-            if self._count > 1:
-                self._back(number)
-            await self._start_worker()
-            await self.until_workers(self._spare)
-            if self._count == 1:
-                self._back(number)
-
-    async def replace_both(self, delay_s: float) -> None:
-        """Kill the gateway and the worker with most sessions in one moment, a moment after it has
-        some, and start others. What they knew is only in the logs of the sessions."""
-        async with self._one_at_a_time:
-            await self._until_busy()
-            await asyncio.sleep(delay_s)
-            busy = await self._busy()
-            victim = self._workers.pop(max(self._workers, key=lambda each: busy.get(each, 0)))
-            assert self._gateway is not None
-            number = self._out("both")
-            victim.kill()
-            self._gateway.kill()
-            await asyncio.gather(victim.wait(), self._gateway.wait())
-            await self._start_gateway()
-            if self._count > 1:
-                self._back(number)
-            await self._start_worker()
-            await self.until_workers(self._spare)
-            if self._count == 1:
-                self._back(number)
-            await asyncio.sleep(FILLED_S)
+            victims = [await self._take_busiest(delay_s)] if has_worker else []
+            if not has_worker:
+                await asyncio.sleep(delay_s)
+            with self._outage(kind):
+                victims += [self._gateway] if has_gateway else []
+                for victim in victims:
+                    victim.kill()
+                await asyncio.gather(*(victim.wait() for victim in victims))
+                if has_gateway:
+                    await self._start_gateway()
+                if has_worker and self.workers == 1:
+                    await self._replace_worker()
+            if has_worker and self.workers > 1:
+                await self._replace_worker()
+            if kind == "both":
+                # What the two knew is only in the logs of the sessions.
+                await asyncio.sleep(FILLED_S)
 
     async def stop_worker(self, delay_s: float) -> None:
         """Ask the worker with most sessions to stop (SIGTERM), a moment after it has some, and
         start another. Its sessions move to workers with room."""
         async with self._one_at_a_time:
-            await self._until_busy()
-            await asyncio.sleep(delay_s)
-            busy = await self._busy()
-            victim = self._workers.pop(max(self._workers, key=lambda each: busy.get(each, 0)))
-            number = self._out("stopped")
-            victim.terminate()
-            await victim.wait()
-            self._back(number)
-            await self._start_worker()
-            await self.until_workers(self._spare)
+            victim = await self._take_busiest(delay_s)
+            with self._outage("stopped"):
+                victim.terminate()
+                await victim.wait()
+            await self._replace_worker()
 
     async def restart_redis(self, delay_s: float) -> None:
         """Kill the redis-server, which keeps nothing, and start it again."""
@@ -224,34 +165,45 @@ class Servers:
             await asyncio.sleep(delay_s)
             # A log that no process has any more is gone with the Redis that kept it.
             await self._until(self._is_settled)
-            assert self._redis is not None
-            number = self._out("redis")
-            self._redis.kill()
-            await self._redis.wait()
-            await self._start_redis()
-            self._back(number)
+            with self._outage("redis"):
+                self._redis.kill()
+                await self._redis.wait()
+                await self._start_redis()
             await asyncio.sleep(FILLED_S)
 
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it continues."""
         async with self._one_at_a_time:
             process = self._gateway if kind == "gateway" else next(iter(self._workers.values()))
-            assert process is not None
-            number = self._out(f"frozen {kind}")
-            process.send_signal(signal.SIGSTOP)
-            try:
-                await asyncio.sleep(seconds)
-            finally:
-                process.send_signal(signal.SIGCONT)
-                self._back(number)
+            with self._outage(f"frozen {kind}"):
+                process.send_signal(signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(seconds)
+                finally:
+                    process.send_signal(signal.SIGCONT)
 
-    def _out(self, kind: str) -> int:
-        self.outages.append(Outage(kind, time.monotonic()))
-        return len(self.outages) - 1
+    @contextlib.contextmanager
+    def _outage(self, kind: str) -> Iterator[None]:
+        number, outage = len(self.outages), Outage(kind, time.monotonic())
+        self.outages.append(outage)
+        yield
+        self.outages[number] = replace(outage, ended_s=time.monotonic())
 
-    def _back(self, number: int) -> None:
-        before = self.outages[number]
-        self.outages[number] = Outage(before.kind, before.began_s, time.monotonic())
+    async def _take_busiest(self, delay_s: float) -> asyncio.subprocess.Process:
+        """The worker with most sessions, a moment after one has some; it is none of ours now."""
+        due = time.monotonic() + BUSY_S
+
+        async def is_busy() -> bool:
+            return any((await self._busy()).values()) or time.monotonic() > due
+
+        await self._until(is_busy)
+        await asyncio.sleep(delay_s)
+        busy = await self._busy()
+        return self._workers.pop(max(self._workers, key=lambda each: busy.get(each, 0)))
+
+    async def _replace_worker(self) -> None:
+        await self._start_worker()
+        await self.until_workers(self.spare)
 
     # ---- what is asked of them -------------------------------------------------------------
 
@@ -261,7 +213,7 @@ class Servers:
         try:
             await self.until_free(START_S + window_s)
         except SetupError:
-            return self._slots * self._count - max(0, (await self._look())[1])
+            return self.slots * self.workers - max(0, (await self._look())[1])
         return 0
 
     async def until_free(self, limit_s: float = START_S) -> None:
@@ -270,7 +222,7 @@ class Servers:
         Raises:
             SetupError: it takes too long.
         """
-        wanted = self._slots * self._count
+        wanted = self.slots * self.workers
 
         async def is_free() -> bool:
             return (await self._look())[1] == wanted
@@ -288,15 +240,6 @@ class Servers:
             return (await self._look())[0] >= count
 
         await self._until(are_there)
-
-    async def _until_busy(self) -> None:
-        """Until a worker holds a session, for a moment at most."""
-        due = time.monotonic() + BUSY_S
-
-        async def is_busy() -> bool:
-            return any((await self._busy()).values()) or time.monotonic() > due
-
-        await self._until(is_busy)
 
     async def _is_settled(self) -> bool:
         """True if no session is between two workers."""
@@ -354,7 +297,7 @@ class Servers:
             raise SetupError("No redis-server or valkey-server is installed.")
         self._redis = await asyncio.create_subprocess_exec(
             *(program, "--bind", "127.0.0.1", "--port", str(self._redis_port), "--save", ""),
-            *("--dir", self._folder),
+            *("--dir", self._folder.name),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
         )
@@ -373,32 +316,26 @@ class Servers:
     async def _start_worker(self) -> None:
         index, self._next_index = self._next_index, self._next_index + 1
         self._workers[index] = await self._start(
-            *("worker", "--gateway", self.url, "--model", self._model),
-            *("--slots", str(self._slots), "--worker-index", str(index)),
+            *("worker", "--gateway", self.url, "--model", self.model),
+            *("--slots", str(self.slots), "--worker-index", str(index)),
         )
 
     async def _start(self, *words: str) -> asyncio.subprocess.Process:
         with contextlib.ExitStack() as files:
             says: dict[str, Any] = {"stdout": asyncio.subprocess.DEVNULL}
-            if self._logs is not None:
-                path = self._logs / f"{len(self._processes):04}-{words[0]}.log"
+            if self.logs is not None:
+                path = self.logs / f"{len(self._processes):04}-{words[0]}.log"
                 file = files.enter_context(path.open("wb"))
                 says = {"stdout": file, "stderr": file}
-            level = "error" if self._logs is None else "info"
+            level = "error" if self.logs is None else "info"
             process = await start(
                 *("parley", *words, "--log-level", level),
                 variables=self._environment,
-                cwd=self._folder,
+                cwd=self._folder.name,
                 **says,
             )
         self._processes.append(process)
         return process
-
-    async def _end(self) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-        await asyncio.gather(*(process.wait() for process in self._processes))
 
     async def _until(
         self, condition: Callable[[], Awaitable[bool]], limit_s: float = START_S

@@ -158,7 +158,7 @@ class _Call:
     async def run(self, model: str) -> HourReport:
         report = self.report
         environment = {"PARLEY_LIMITS__DUPLEX_SESSION_S": str(60 * self._minutes + 600)}
-        async with Servers.started(model=model, environment=environment) as servers:
+        async with Servers(model=model, environment=environment) as servers:
             client = DuplexClient(servers.url, transport=self._network, record=False)
             try:
                 async with client, asyncio.timeout(60 * self._minutes + 300):

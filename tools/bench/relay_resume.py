@@ -92,7 +92,7 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
     async with contextlib.AsyncExitStack() as stack:
         servers = {
             name: await stack.enter_async_context(
-                Servers.started(
+                Servers(
                     slots=sessions,
                     environment={"PARLEY_LIMITS__SESSIONS_PER_CLIENT": str(sessions), **own},
                 )

@@ -484,12 +484,12 @@ class Sessions:
                 if await self.is_gone(one.worker_url):
                     break
                 await asyncio.sleep(LOOK_EVERY_S)
-            for session in self._sought_at(one.worker_id):
+            sought = self._sought_at(one.worker_id)
+            if sought:
                 log.warning(
-                    "worker_of_earlier_gateway_gone",
-                    worker=one.worker_id,
-                    session_id=session.session_id,
+                    "worker_of_earlier_gateway_gone", worker=one.worker_id, sessions=len(sought)
                 )
+            for session in sought:
                 assert session.lost is not None
                 self._move(session, session.lost, self._admitted_lost(session.lost))
         finally:
