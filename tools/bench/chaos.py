@@ -16,6 +16,7 @@ import itertools
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +77,9 @@ class ChaosReport:
             the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
             `frozen …` from the end of that.
         turns_cut: conversations with an answer that ended where its worker died, and was told to.
-        gateway_kills, worker_kills: those that a conversation met: it lost its connection by it,
-            or ended.
+        disasters: how many of each kind. Of kills (`gateway`, `worker`, `both`: in one moment)
+            those that a conversation met: it lost its connection by it, or ended.
         vain_kills: of servers without a conversation.
-        double_kills: of a gateway and a worker in one moment.
-        worker_stops: workers asked to stop (SIGTERM) while others have room.
         live: of calls in real time.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
@@ -90,12 +89,8 @@ class ChaosReport:
     conversations: int = 0
     cuts: int = 0
     half_open: int = 0
-    gateway_kills: int = 0
-    worker_kills: int = 0
+    disasters: Counter[str] = field(default_factory=Counter)
     vain_kills: int = 0
-    freezes: int = 0
-    double_kills: int = 0
-    worker_stops: int = 0
     lost: int = 0
     twice: int = 0
     different: int = 0
@@ -105,7 +100,6 @@ class ChaosReport:
     errors: dict[str, int] = field(default_factory=dict)
     spread: dict[str, int] = field(default_factory=dict)
     recoveries: list[Recovery] = field(default_factory=list)
-    redis_restarts: int = 0
     live: LiveReport = field(default_factory=LiveReport)
     examples: list[str] = field(default_factory=list)
 
@@ -125,7 +119,7 @@ class ChaosReport:
     @property
     def kills(self) -> int:
         """Of servers, in all."""
-        return self.gateway_kills + self.worker_kills + self.double_kills + self.vain_kills
+        return self.vain_kills + sum(self.disasters[kind] for kind in KILLS)
 
     def faults(self) -> list[str]:
         """What is not as it should be."""
@@ -151,16 +145,16 @@ class ChaosReport:
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """What is to be done; conversations continue until all of it has been."""
+    """What is to be done; conversations continue until all of it has been.
+
+    Args:
+        disasters: how many of each kind: of `KILLS`, `freeze`, `stop` or `redis`.
+    """
 
     dialects: tuple[str, ...]
     model: str
     cuts: int
-    gateway_kills: int
-    worker_kills: int
-    freezes: int
-    worker_stops: int
-    double_kills: int
+    disasters: Counter[str]
     at_once: int
     seed: int
     limit_s: float = 36_000.0
@@ -169,7 +163,6 @@ class ChaosPlan:
     live_calls: int = 0
     calls: int = 0
     redis: bool = False
-    redis_restarts: int = 0
     logs: Path | None = None
 
 
@@ -221,16 +214,22 @@ def chaos(
     names = tuple(TALKS) if dialect == "all" else (dialect,)
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
+    disasters = Counter(
+        gateway=gateway_kills,
+        worker=worker_kills,
+        freeze=freezes,
+        stop=worker_stops,
+        both=double_kills,
+        redis=redis_restarts,
+    )
     plan = ChaosPlan(
-        *(names, model, cuts, gateway_kills, worker_kills, freezes, worker_stops, double_kills),
-        *(at_once, seed),
+        *(names, model, cuts, disasters, at_once, seed),
         limit_s=60 * minutes,
         workers=workers,
         logs=logs,
         live_calls=live_calls,
         calls=calls,
         redis=redis or redis_restarts > 0,
-        redis_restarts=redis_restarts,
     )
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
@@ -247,9 +246,8 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         SetupError: they do not start, or an uncut conversation comes to nothing.
     """
     # Whoever loses its worker finds a slot at another.
-    workers = max(
-        plan.workers, 2 if plan.worker_kills or plan.double_kills or plan.worker_stops else 1
-    )
+    has_others = any(plan.disasters[kind] for kind in ("worker", "both", "stop"))
+    workers = max(plan.workers, 2 if has_others else 1)
     environment = {
         # A gateway that takes long to start, because the machine is busy, loses nothing.
         "PARLEY_LIMITS__RESUME_WINDOW_S": str(WINDOW_S),
@@ -305,11 +303,8 @@ class _Chaos:
             is_over.set()
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
-        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.double_kills
-        asked += plan.freezes + plan.worker_stops + plan.redis_restarts
-        done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
-        done += report.double_kills + report.freezes + report.worker_stops + report.redis_restarts
-        report.not_done = asked - done
+        not_cut = max(0, plan.cuts - report.cuts)
+        report.not_done = not_cut + (plan.disasters - report.disasters).total()
         return report
 
     async def _faults(self) -> None:
@@ -352,9 +347,7 @@ class _Chaos:
         """Kill and freeze, in an order that is drawn, one after the other; and again where
         nobody met it."""
         plan, report = self._plan, self.report
-        kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
-        kinds += ["freeze"] * plan.freezes + ["stop"] * plan.worker_stops
-        kinds += ["both"] * plan.double_kills + ["redis"] * plan.redis_restarts
+        kinds = list(plan.disasters.elements())
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
         while kinds and self._has_time:
@@ -362,34 +355,31 @@ class _Chaos:
             if not kinds:
                 await asyncio.sleep(MET_S)
                 self._count_met()
-                kinds += ["gateway"] * (plan.gateway_kills - report.gateway_kills)
-                kinds += ["worker"] * (plan.worker_kills - report.worker_kills)
-                kinds += ["both"] * (plan.double_kills - report.double_kills)
+                kinds = list((plan.disasters - report.disasters).elements())
         self._is_disaster_left = False
 
     async def _disaster(self, kind: str) -> None:
         servers, dice = self._servers, self._dice
         delay_s = dice.uniform(*PAUSE_S)
         match kind:
-            case "gateway" | "worker" | "both":
-                await servers.kill(kind, delay_s)
             case "redis":
                 await servers.restart_redis(delay_s)
-                self.report.redis_restarts += 1
             case "stop":
                 await servers.stop_worker(delay_s)
-                self.report.worker_stops += 1
-            case _:
+            case "freeze":
                 await asyncio.sleep(delay_s)
                 victim = dice.choice(("gateway", "worker"))
                 await servers.freeze(victim, dice.uniform(*FROZEN_S))
-                self.report.freezes += 1
+            case _:
+                await servers.kill(kind, delay_s)
+                return  # It counts when a conversation has met it.
+        self.report.disasters[kind] += 1
 
     def _count_met(self) -> None:
         """Which kills were met."""
         report, outages = self.report, self._servers.outages
         met = [outages[number].kind for number in self._met]
-        report.gateway_kills, report.worker_kills, report.double_kills = map(met.count, KILLS)
+        report.disasters |= {kind: met.count(kind) for kind in KILLS}
         report.vain_kills = sum(each.kind in KILLS for each in outages) - len(met)
 
     async def _cut_talk(self, name: str) -> None:
@@ -536,15 +526,17 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     if as_json:
         told: dict[str, Any] = dataclasses.asdict(report)
         del told["recoveries"]
+        told["disasters"] = dict(report.disasters)  # `asdict` counts its pairs.
         told["recovery"] = {kind: dataclasses.asdict(one) for kind, one in recovery.items()}
         typer.echo(json.dumps(told | {"faults": report.faults()}))
         return
+    done = report.disasters
     typer.echo(
         f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
-        f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
-        f"conversations, {report.double_kills} times both in one moment "
-        f"({report.vain_kills} more), {report.freezes} frozen, "
-        f"{report.worker_stops} workers asked to stop, {report.redis_restarts} restarts of Redis"
+        f"{done['gateway']} gateways and {done['worker']} workers killed in conversations, "
+        f"{done['both']} times both in one moment ({report.vain_kills} more), "
+        f"{done['freeze']} frozen, {done['stop']} workers asked to stop, "
+        f"{done['redis']} restarts of Redis"
     )
     live = report.live
     if live.calls:

@@ -1,28 +1,21 @@
 """Calls of `python -m tools.bench chaos` that speak in real time and never wait for an answer.
 
-A microphone does not stop because a network did. Each call sends a unit every second, whatever
-happens to its connection; every unit must be answered, and once the connection is back what had
-accumulated must be caught up within seconds.
+Once the connection is back, what had accumulated must be caught up within seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
-import time
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos_talks import hum
-from tools.bench.told import read
+from tools.bench.paced_call import PacedCall, Told
 
-from parley.client.duplex import DuplexClient
-from parley.client.events import Ended, Listening, Reconnecting, Speaking
-from parley.errors import ParleyError
+from parley.client.events import Event, Listening, Reconnecting, Speaking
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
 
@@ -78,7 +71,7 @@ class LiveReport:
         return found
 
 
-class LiveCall:
+class LiveCall(PacedCall):
     """One call, cut once for each of `DOWN_S`; or not cut, and as long as calls are.
 
     Args:
@@ -95,96 +88,46 @@ class LiveCall:
         report: LiveReport,
         stop: asyncio.Event | None = None,
     ) -> None:
-        self._url = url
-        self._network = BreakableNetwork(dice, self._heard)
+        super().__init__(url, _HUMS, dice, stop, config=DuplexConfig(decode_mode="greedy"))
         self._report = report
-        self._newest_unit = -1
         self._passed_on = 0
         """Answers that the client passed on."""
-        self._news = asyncio.Event()
-        self._answered_s = 0.0
         self._silent_since_s: float | None = None
-        self._stop = stop
-        self._units = dice.randint(*UNITS)
-        self.is_speaking = asyncio.Event()
+        self._cuts = {} if stop else _cuts()
+        whole = max(self._cuts, default=0) + int(DOWN_S[-1]) + BETWEEN_S
+        self._count = whole if self._cuts else dice.randint(*UNITS)
 
     async def run(self) -> None:
         """Speak, be cut, and wait for the last answer."""
         report = self._report
         report.calls += 1
-        client = DuplexClient(
-            self._url,
-            transport=self._network,
-            record=False,
-            config=DuplexConfig(decode_mode="greedy"),
-        )
-        sent = 0
-        try:
-            async with client:
-                await client.ready()
-                self.is_speaking.set()
-                hearing = asyncio.create_task(self._hear(client))
-                try:
-                    sent = await self._speak(client, {} if self._stop else _cuts())
-                    await self._wait_for_the_last(sent)
-                finally:
-                    hearing.cancel()
-                    await asyncio.gather(hearing, return_exceptions=True)
-        except ParleyError as error:
-            report.ended.append(f"{error.code}: {error}")
-        finally:
-            self.is_speaking.set()
-            self._network.finish()
-            report.sent += sent
-            report.answered += min(self._passed_on, self._newest_unit + 1)
-            report.twice += max(0, self._passed_on - self._newest_unit - 1)
-            report.dropped += client.dropped
-            report.cuts += self._network.breaks
+        await self.talk(self._count, last_s=LAST_S)
+        if self.spoken_s:
+            report.lag_s.append(max(0.0, self.answered_s - self.spoken_s))
+        if self.ended:
+            report.ended.append(self.ended)
+        report.sent += self.sent
+        report.answered += min(self._passed_on, self.newest_unit + 1)
+        report.twice += max(0, self._passed_on - self.newest_unit - 1)
+        report.dropped += self.dropped
+        report.cuts += self.network.breaks
 
-    async def _speak(self, client: DuplexClient, cuts: dict[int, float]) -> int:
-        """A unit each second; the connection is cut in the middle of some."""
-        count = max(cuts) + int(DOWN_S[-1]) + BETWEEN_S if cuts else self._units
-        began_s = time.monotonic()
-        for number in itertools.count():
-            await asyncio.sleep(max(0.0, began_s + number - time.monotonic()))
-            if number == count or (self._stop is not None and self._stop.is_set()):
-                break
-            client.send_unit(_HUMS[number % len(_HUMS)])
-            if number in cuts:
-                later = asyncio.get_running_loop().call_later
-                later(0.5, self._network.break_off, cuts[number])
-        return number
+    def on_sent(self, number: int) -> None:
+        """The connection is cut in the middle of some units."""
+        if number in self._cuts:
+            later = asyncio.get_running_loop().call_later
+            later(0.5, self.network.break_off, self._cuts[number])
 
-    async def _wait_for_the_last(self, sent: int) -> None:
-        last_s = time.monotonic()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
-                while self._newest_unit + 1 < sent:
-                    self._news.clear()
-                    await self._news.wait()
-        self._report.lag_s.append(max(0.0, self._answered_s - last_s))
+    def on_event(self, event: Event) -> None:
+        self._passed_on += isinstance(event, Listening | Speaking)
+        if isinstance(event, Reconnecting) and self._silent_since_s is None:
+            self._silent_since_s = self.answered_s
 
-    async def _hear(self, client: DuplexClient) -> None:
-        try:
-            async for event in client:
-                if isinstance(event, Ended):
-                    self._report.ended.append(event.reason)
-                self._passed_on += isinstance(event, Listening | Speaking)
-                if isinstance(event, Reconnecting) and self._silent_since_s is None:
-                    self._silent_since_s = self._answered_s
-        except ParleyError as error:
-            self._report.ended.append(f"{error.code}: {error}")
-
-    def _heard(self, frame: str | bytes) -> None:
-        told = read(frame)
-        if told.type == "result" and told.unit_index > self._newest_unit:
-            self._newest_unit = told.unit_index
-            self._answered_s = time.monotonic()
-            if self._silent_since_s is not None:
-                silent_s = max(0.0, self._answered_s - self._silent_since_s - 1.0)
-                self._report.silence_ms.append(1000 * silent_s)
-                self._silent_since_s = None
-            self._news.set()
+    def on_answer(self, told: Told, units: int) -> None:
+        if self._silent_since_s is not None:
+            silent_s = max(0.0, self.answered_s - self._silent_since_s - 1.0)
+            self._report.silence_ms.append(1000 * silent_s)
+            self._silent_since_s = None
 
 
 def _cuts() -> dict[int, float]:

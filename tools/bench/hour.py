@@ -10,26 +10,23 @@ answered is counted, and one that the worker had for more than its second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos_servers import Servers
+from tools.bench.paced_call import PacedCall, Told
 from tools.bench.processes import rss_mb
-from tools.bench.told import read
 
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import made_up_speech
-from parley.client.duplex import DuplexClient
-from parley.client.events import Ended, Listening, Problem, Reconnected, Speaking
-from parley.errors import ParleyError
+from parley.client.events import Event, Problem, Reconnected, Speaking
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
@@ -47,6 +44,9 @@ MEMORY_MB: Final = 16.0
 """So much more at the end than after the first tenth is a leak. An hour of sound that was kept
 would be 115 MB at the worker."""
 DRIFT_MS: Final = 50.0
+
+Look = Callable[[], tuple[float | None, float | None]]
+"""Memory of gateway and worker now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,8 @@ def hour(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Talk for an hour with a cut every minute; watch memory and clocks."""
-    speech = made_up_speech(3) if file is None else wav.load(file)
-    call = _Call(minutes, resample(speech, INPUT_RATE_HZ), random.Random(seed), quiet=as_json)
-    report = asyncio.run(call.run(model))
+    speech = resample(made_up_speech(3) if file is None else wav.load(file), INPUT_RATE_HZ)
+    report = asyncio.run(_run(model, minutes, speech, random.Random(seed)))
     if as_json:
         typer.echo(json.dumps(asdict(report) | {"faults": report.faults()}))
     else:
@@ -139,128 +138,93 @@ def hour(
     raise typer.Exit(1 if report.faults() else 0)
 
 
-class _Call:
+async def _run(model: str, minutes: int, speech: Pcm, dice: random.Random) -> HourReport:
+    environment = {"PARLEY_LIMITS__DUPLEX_SESSION_S": str(60 * minutes + 600)}
+    async with Servers(model=model, environment=environment) as servers:
+
+        def look() -> tuple[float | None, float | None]:
+            return rss_mb(servers.gateway_pid), rss_mb(servers.worker_pid)
+
+        return await _Call(servers.url, minutes, speech, dice, look).run()
+
+
+class _Call(PacedCall):
     """The conversation."""
 
-    def __init__(self, minutes: int, speech: Pcm, dice: random.Random, *, quiet: bool) -> None:
+    def __init__(
+        self, url: str, minutes: int, speech: Pcm, dice: random.Random, look: Look
+    ) -> None:
+        super().__init__(url, _spoken(speech), dice)
         self._minutes = minutes
         self._dice = dice
-        self._quiet = quiet
-        self._units = _spoken(speech)
-        self._network = BreakableNetwork(dice, self._heard)
+        self._look = look
+        self._cut_at = dice.uniform(5, 55)
         self._sent_s: deque[float] = deque()
         self._ready_s = 0.0
-        self._answered_unit = -1
-        self._answered = asyncio.Event()
         self._least_ahead: float | None = None
         self.report = HourReport()
 
-    async def run(self, model: str) -> HourReport:
+    async def run(self) -> HourReport:
         report = self.report
-        environment = {"PARLEY_LIMITS__DUPLEX_SESSION_S": str(60 * self._minutes + 600)}
-        async with Servers(model=model, environment=environment) as servers:
-            client = DuplexClient(servers.url, transport=self._network, record=False)
-            try:
-                async with client, asyncio.timeout(60 * self._minutes + 300):
-                    await client.ready()
-                    hearing = asyncio.create_task(self._hear(client))
-                    try:
-                        await self._talk(client, servers)
-                        await self._wait_for_the_last()
-                    finally:
-                        hearing.cancel()
-                        await asyncio.gather(hearing, return_exceptions=True)
-                    report.dropped = client.dropped
-            except (ParleyError, TimeoutError) as error:
-                report.ended = report.ended or f"{type(error).__name__}: {error}"
-            finally:
-                self._network.finish()
-        report.cuts, report.silent_cuts = self._network.breaks, self._network.silent_breaks
+        await self.talk(60 * self._minutes, last_s=LAST_S)
+        report.sent, report.dropped, report.ended = self.sent, self.dropped, self.ended
+        report.cuts, report.silent_cuts = self.network.breaks, self.network.silent_breaks
         return report
 
-    async def _talk(self, client: DuplexClient, servers: Servers) -> None:
-        """A unit each second, a cut each minute at a moment that is drawn."""
-        report = self.report
-        began = time.monotonic()
-        cut_at = self._dice.uniform(5, 55)
-        for number in range(60 * self._minutes):
-            await asyncio.sleep(max(0.0, began + number - time.monotonic()))
-            if report.ended:
-                return
-            client.send_unit(self._units[number % len(self._units)])
-            self._sent_s.append(time.monotonic())
-            report.sent += 1
-            second = number % 60
-            if second == int(cut_at):
-                asyncio.get_running_loop().call_later(
-                    cut_at % 1, self._network.break_off, self._dice.uniform(0, DOWN_S)
-                )
-            if second == 59:
-                self._end_minute(number // 60, servers)
-                cut_at = self._dice.uniform(5, 55)
+    def on_sent(self, number: int) -> None:
+        """A cut each minute, at a moment that is drawn."""
+        self._sent_s.append(time.monotonic())
+        second = number % 60
+        if second == int(self._cut_at):
+            asyncio.get_running_loop().call_later(
+                self._cut_at % 1, self.network.break_off, self._dice.uniform(0, DOWN_S)
+            )
+        if second == 59:
+            self._end_minute()
+            self._cut_at = self._dice.uniform(5, 55)
 
-    def _end_minute(self, number: int, servers: Servers) -> None:
+    def _end_minute(self) -> None:
         report = self.report
         before = report.minutes
+        gateway_mb, worker_mb = self._look()
         minute = Minute(
-            number=number + 1,
-            sent=report.sent - sum(each.sent for each in before),
+            number=len(before) + 1,
+            sent=self.sent - sum(each.sent for each in before),
             answered=report.answered - sum(each.answered for each in before),
             late=report.late - sum(each.late for each in before),
-            gateway_mb=rss_mb(servers.gateway_pid),
-            worker_mb=rss_mb(servers.worker_pid),
+            gateway_mb=gateway_mb,
+            worker_mb=worker_mb,
             ahead_ms=self._least_ahead,
         )
         self._least_ahead = None
         report.minutes.append(minute)
-        if not self._quiet:
-            typer.echo(_line(minute))
+        typer.echo(_line(minute), err=True)
 
-    async def _wait_for_the_last(self) -> None:
-        due = time.monotonic() + LAST_S
-        while self.report.answered < self.report.sent and time.monotonic() < due:
-            self._answered.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), 1.0)
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Reconnected(away_s=away_s):
+                self.report.away_ms.append(1000 * away_s)
+            case Speaking():
+                self.report.spoken += 1
+            case Problem(error=error):
+                self._end(f"{error.code}: {error}")
+            case _:
+                pass
 
-    async def _hear(self, client: DuplexClient) -> None:
-        report = self.report
-        try:
-            async for event in client:
-                match event:
-                    case Reconnected(away_s=away_s):
-                        report.away_ms.append(1000 * away_s)
-                    case Listening() | Speaking():
-                        report.spoken += isinstance(event, Speaking)
-                    case Problem(error=error):
-                        report.ended = f"{error.code}: {error}"
-                    case Ended(reason=reason):
-                        report.ended = reason
-                        return
-                    case _:
-                        continue
-        except ParleyError as error:
-            report.ended = f"{error.code}: {error}"
-
-    def _heard(self, frame: str | bytes) -> None:
-        """Every message: the first of a unit answers it, and has the server's time."""
-        now_s = time.monotonic()
-        told = read(frame)
+    def on_message(self, told: Told) -> None:
         if told.type == "prepared":
-            self._ready_s = now_s
-        if told.type != "result" or told.unit_index <= self._answered_unit:
-            return
-        units = told.unit_index - self._answered_unit
-        self._answered_unit = told.unit_index
+            self._ready_s = time.monotonic()
+
+    def on_answer(self, told: Told, units: int) -> None:
+        """It has the server's time."""
         self.report.answered += units
-        self._answered.set()
         self.report.late += told.wall_clock_ms > LATE_MS
         while len(self._sent_s) > UNSURE_UNITS:
             self._sent_s.popleft()
         if self._sent_s:
-            self.report.answer_ms.append(1000 * (now_s - self._sent_s.popleft()))
+            self.report.answer_ms.append(1000 * (self.answered_s - self._sent_s.popleft()))
         # Work in flight makes the server seem behind, never ahead: the largest is the truest.
-        ahead_ms = told.current_time - 1000 * (now_s - self._ready_s)
+        ahead_ms = told.current_time - 1000 * (self.answered_s - self._ready_s)
         if self._least_ahead is None or ahead_ms > self._least_ahead:
             self._least_ahead = ahead_ms
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tools.bench.chaos_servers import Servers
+from tools.bench.paced_call import PacedCall
 from tools.bench.processes import threads_cpu_s
 
 from parley.cli.bench.model import made_up_speech
-from parley.client.duplex import DuplexClient
-from parley.errors import ParleyError, SetupError
+from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
 SPEECH_UNITS: Final = 4
@@ -119,57 +119,31 @@ class _Held:
 
 
 async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool) -> _Held:
-    counts = _Counts()
-    talks = [
-        asyncio.create_task(_talk(server.url, counts, number / sessions, resume=resume))
-        for number in range(sessions)
-    ]
+    said = [made_up_speech(1)] * SPEECH_UNITS
+    said += [Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)] * SPEECH_UNITS
+    calls, talks = [], []
+    for number in range(sessions):
+        at = random.randrange(len(said))
+        call = PacedCall(server.url, said[at:] + said[:at], resume=resume)
+        calls.append(call)
+        talks.append(asyncio.create_task(call.talk(phase_s=number / sessions)))
+
+    def spent() -> tuple[int, float, float]:
+        units = sum(call.sent for call in calls)
+        return units, threads_cpu_s(server.gateway_pid), threads_cpu_s(server.worker_pid)
+
     try:
         await asyncio.sleep(WARM_S)
-        gateway, worker = server.gateway_pid, server.worker_pid
-        units, before_s, worker_s = counts.units, threads_cpu_s(gateway), threads_cpu_s(worker)
+        before = spent()
         await asyncio.sleep(seconds)
-        units, spent_s = counts.units - units, threads_cpu_s(gateway) - before_s
-        worker_s = threads_cpu_s(worker) - worker_s
+        units, gateway_s, worker_s = (now - then for now, then in zip(spent(), before, strict=True))
     finally:
         for talk in talks:
             talk.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
-    for talk in talks:
-        if not talk.cancelled() and isinstance(talk.exception(), ParleyError):
-            raise SetupError(f"A session ended early: {talk.exception()}")
+    for call in calls:
+        if call.ended:
+            raise SetupError(f"A session ended early: {call.ended}")
     if not units:
         raise SetupError("No unit was sent; the machine is too busy.")
-    return _Held(1000 * spent_s / units, 1000 * worker_s / units)
-
-
-@dataclass(slots=True)
-class _Counts:
-    units: int = 0
-
-
-async def _talk(url: str, counts: _Counts, phase_s: float, *, resume: bool) -> None:
-    """A unit a second, until cancelled."""
-    voice = made_up_speech(1)
-    quiet = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
-    loop = asyncio.get_running_loop()
-    async with DuplexClient(url, record=False, resume=resume) as client:
-        await client.ready()
-        hearing = asyncio.create_task(_hear(client))
-        try:
-            due = loop.time() + phase_s
-            number = random.randrange(2 * SPEECH_UNITS)
-            while not hearing.done():
-                await asyncio.sleep(max(0.0, due - loop.time()))
-                client.send_unit(quiet if number // SPEECH_UNITS % 2 else voice)
-                counts.units += 1
-                number += 1
-                due += 1.0
-            await hearing
-        finally:
-            hearing.cancel()
-
-
-async def _hear(client: DuplexClient) -> None:
-    async for _ in client:
-        pass
+    return _Held(1000 * gateway_s / units, 1000 * worker_s / units)
