@@ -318,7 +318,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
 def _question_for(keys: Sequence[str], sentence: str, r: Random) -> str:
     """A question with these key words; clumsy at times, as people are."""
     row = next(line for line in lines_of("facts") if line.endswith(sentence))
-    words = row.partition("|")[0].split()
+    words = re.split("[,|]", row)[0].split()
     body = " ".join(words)
     starts = ("who", "how", "why", "when", "where", "is", "can")
     if words[0] in starts:

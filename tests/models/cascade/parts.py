@@ -59,7 +59,7 @@ class LoudnessHearing:
         if self._steps == 3:
             loud = int(100 * float(np.abs(self._samples).max(initial=0.0)))
             self.heard = Heard(
-                f"It took {len(self._samples) // 1600} at {loud}." if loud > 1 else ""
+                f"You took {len(self._samples) // 1600} at {loud}." if loud > 1 else ""
             )
         return self.heard is not None
 

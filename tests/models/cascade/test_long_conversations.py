@@ -133,4 +133,4 @@ def test_what_was_heard_is_said_in_the_results():
         ],
     )
 
-    assert result_of(outcomes[-1]).heard.startswith("It took 10")
+    assert result_of(outcomes[-1]).heard.startswith("You took 10")

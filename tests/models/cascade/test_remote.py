@@ -89,7 +89,7 @@ def test_the_words_of_the_address_are_shown_and_spoken():
     assert sent["stream"] is True
     assert [message["role"] for message in sent["messages"]] == ["system", "user"]
     assert sent["messages"][0]["content"] == "Be brief."
-    assert sent["messages"][1]["content"].startswith("It took 10 at")
+    assert sent["messages"][1]["content"].startswith("You took 10 at")
 
 
 def test_a_message_of_a_minute_is_heard_to_its_end():
@@ -102,7 +102,7 @@ def test_a_message_of_a_minute_is_heard_to_its_end():
         Cast(cascade(url)).play(0, [start, system, heard, answer])
 
     content = script.requests[0]["messages"][1]["content"]
-    lengths = [int(found) / 10 for found in re.findall(r"It took (\d+)", content)]
+    lengths = [int(found) / 10 for found in re.findall(r"You took (\d+)", content)]
     assert lengths == pytest.approx([20.0, 20.0, 3.0], abs=0.5)
 
 
@@ -359,7 +359,7 @@ def test_a_duplex_conversation_speaks_with_it():
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
     assert units[0].ending is Ending.LISTEN
     assert units[1].ending is Ending.SPOKE
-    assert units[1].heard.startswith("It took")
+    assert units[1].heard.startswith("You took")
 
 
 def test_a_voice_at_an_address_speaks():

@@ -175,5 +175,6 @@ def _tables(pieces: Sequence[bytes]) -> dict[str, list[str]]:
 
 def _of_facts(key: str) -> list[str]:
     """What follows a key word of the facts."""
-    rows = (line.partition("|")[0].split() for line in knowledge.lines_of("facts"))
+    keys = (one for line in knowledge.lines_of("facts") for one in line.split("|")[0].split(","))
+    rows = map(str.split, keys)
     return [" ".join(row[1:]) for row in rows if row[0] == key and len(row) > 1]

@@ -67,7 +67,8 @@ _YEAR: Final = re.compile(
 _UNTIL: Final = re.compile(
     r"\bhow (?:many days|long)(?: is it| is there| are there| are left)?(?: left)? (?:until|till"
     r"|to|before) "
-    r"(?:the )?(christmas(?: eve)?|new year(?:'s)?(?: eve| day)?|halloween|valentine's day|"
+    r"(?:my birthday (?:on|is) )?(?:the )?"
+    r"(christmas(?: eve)?|new year(?:'s)?(?: eve| day)?|halloween|valentine's day|"
     rf"{'|'.join(day.lower() for day in DAYS)}|the weekend|weekend|"
     rf"(?:{'|'.join(month.lower() for month in MONTHS)}) \d{{1,2}})"
 )
@@ -76,6 +77,7 @@ _PART: Final = re.compile(
     r"(?: (?:yet|already|now))?\W*$"
 )
 _MONTH_NAMES: Final = "|".join(month.lower() for month in MONTHS)
+_DAY_FIRST: Final = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH_NAMES})\b")
 _SPAN: Final = r"(half an?|\d{1,4}|an?) (minute|hour|day|week|month|year)s?"
 _SHIFTED: Final = re.compile(
     r"\b(?:what|which) (time|day|date|weekday|year)(?: of the week)? "
@@ -89,7 +91,7 @@ _HOURS_UNTIL: Final = re.compile(
 _WEEKDAY_OF: Final = re.compile(
     r"\b(?:what|which) (?:day|weekday)(?: of the week)? (?:is|does|will|was)(?: it)?(?: on)?"
     "(?: the)? "
-    rf"(?:({_MONTH_NAMES}) (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH_NAMES}))"
+    rf"({_MONTH_NAMES}) (\d{{1,2}})"
 )
 _SEASON: Final = re.compile(
     r"\b(?:what|which) season (?:is it|is|are we in|do we have|is this)\b"
@@ -113,6 +115,7 @@ def clock_note(low: str, now: Now) -> str | None:
     if re.search(r"\b(?:mars|moon)\b", low):
         return None
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
+    low = _DAY_FIRST.sub(r"\2 \1", low)
     shifted = _shifted(as_digits(low), now) or _of_the_year(low, now)
     if shifted:
         return shifted
@@ -192,9 +195,9 @@ def _of_the_year(low: str, now: Now) -> str | None:
     """Facts about this year: a weekday, a season, the remaining days."""
     found = _WEEKDAY_OF.search(low)
     if found:
-        month = [one.lower() for one in MONTHS].index(found[1] or found[4]) + 1
+        month = [one.lower() for one in MONTHS].index(found[1]) + 1
         try:
-            return f"{_date(date(now().year, month, int(found[2] or found[3])))}."
+            return f"{_date(date(now().year, month, int(found[2])))}."
         except ValueError:
             return "There is no such day."
     season = _SEASON.search(low)

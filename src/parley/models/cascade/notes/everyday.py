@@ -10,12 +10,20 @@ from parley.models.cascade.notes.said import Replies
 from parley.models.cascade.tables import lines_of
 
 _LEAD: Final = (
-    r"^\W*(?:(?:oh|well|so|hey|hi|hello|parley|okay|ok|yeah|yes|no|and|but|um|wow|ha"
-    r"|haha|you know|honestly|actually|please)\W+)*"
+    r"^\W*(?:(?:oh|well|so|hey|hi|hello|parley|okay|ok|yeah|yes|no|and|but|um|wow|ha|haha"
+    r"|you know|honestly|actually|please|fine|alright|right|then|cool|nice|great|thanks|sure|now"
+    r"|sorry|wait)\W+)*"
 )
 _VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
 _ALWAYS: Final = Replies("notes/manners")
 _TALK: Final = Replies("notes/everyday", {"lead": _LEAD, "very": _VERY})
+_TOLD: Final = (
+    rf"{_LEAD}(?!.*\?)(?=\S+ \S+ \S)(?!(?:what|who|where|when|which|why|how|is|are|can|could|do"
+    r"|does|did|will|would|should|shall|nice to|good to|glad to|pleased to|let's|tell|say|talk"
+    r"|give|help|please|thank|you|your|good|hello|hi|hey|bye)\b)"
+)
+"""Begins a pattern of statements."""
+_FORMS: Final = Replies("notes/forms", {"lead": _LEAD, "told": _TOLD})
 _RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
 
 
@@ -24,9 +32,14 @@ def always_note(low: str) -> str | None:
     return _ALWAYS.find(low)
 
 
-def everyday_note(low: str) -> str | None:
+def everyday_note(low: str, turn: int) -> str | None:
     """The sentence for what people say in passing."""
-    return _TALK.find(low)
+    return _TALK.find(low, turn)
+
+
+def form_note(low: str, turn: int) -> str | None:
+    """The sentence for what no note answers, by its form."""
+    return _FORMS.find(low, turn)
 
 
 _SHAPE: Final = (
@@ -46,9 +59,14 @@ _OF_A_PICTURE: Final = re.compile(
 _OF_ONE_SEEN: Final = re.compile(r"\bI see (?!no picture)|\b(?:may|might|could) be\b")
 
 
+def was_seen(answers: Sequence[str]) -> bool:
+    """True if a picture was described before."""
+    return any(_OF_ONE_SEEN.search(one) for one in answers)
+
+
 def unseen_note(low: str, answers: Sequence[str]) -> str | None:
     """That there is no picture, to a question about one, unless one was described before."""
-    if not _OF_A_PICTURE.search(low) or any(_OF_ONE_SEEN.search(one) for one in answers):
+    if not _OF_A_PICTURE.search(low) or was_seen(answers):
         return None
     return "I see no picture. Turn on the camera or send me one."
 

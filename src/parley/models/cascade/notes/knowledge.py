@@ -7,6 +7,7 @@ import functools
 import re
 
 from parley.models.cascade import tables
+from parley.models.cascade.numerals import as_digits
 
 
 def lines_of(name: str) -> list[str]:
@@ -50,8 +51,8 @@ def definitions() -> dict[str, str]:
 @functools.cache
 def facts() -> list[tuple[frozenset[str], str]]:
     """Key words and the sentence; more key words come first."""
-    rows = [line.partition("|") for line in lines_of("facts")]
-    table = [(frozenset(_keys(keys)), sentence.strip()) for keys, _, sentence in rows]
+    rows = [line.split(" | ", 1) for line in lines_of("facts")]
+    table = [(frozenset(_keys(one)), fact) for keys, fact in rows for one in keys.split(",")]
     return sorted(table, key=lambda row: -len(row[0]))
 
 
@@ -118,6 +119,10 @@ def _is_capital(land: str) -> str:
 
 
 def _country_of(low: str) -> str | None:
+    whether = re.search(r"^\W*is ([a-z' ]+?) in (?:the )?([a-z ]+?)\W*$", low)
+    if whether and (land := _land(whether[1])) and whether[2] in capitals():
+        is_so = land == whether[2]
+        return f"{'Yes' if is_so else 'No'}, {capitals()[land].rstrip('.')} is in {_the(land)}."
     found = re.search(
         r"\b(?:where is|where's|which country is|what country is|in which country is|in what "
         r"country is)"
@@ -126,10 +131,14 @@ def _country_of(low: str) -> str | None:
     )
     if not found:
         return None
-    for land, town in capitals().items():
-        if town.lower() == found[1].strip() and land != found[1].strip():
-            return f"{town} is in {_the(land)}."
-    return None
+    land = _land(found[1].strip())
+    return f"{capitals()[land]} is in {_the(land)}." if land else None
+
+
+def _land(town: str) -> str | None:
+    """The country of a capital."""
+    found = (land for land, one in capitals().items() if one.lower().rstrip(".") == town != land)
+    return next(found, None)
 
 
 def opposite_note(low: str) -> str | None:
@@ -181,20 +190,48 @@ def _keys(text: str) -> list[str]:
     return found
 
 
+_OF_SEVERAL = re.compile(r"(?<=\bhow many )(\w+)((?: on| are on| do| does| have)+) (\d+)\b")
+
+
 def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
     if not _QUESTION.search(low):
         return None
+    several = _OF_SEVERAL.search(as_digits(low))
+    if several and int(several[3]) != 1:
+        # "How many legs do three spiders have?"
+        one = fact_note(_OF_SEVERAL.sub(r"\1\2", as_digits(low)))
+        many = re.search(r"\d+", as_digits(one.lower())) if one else None
+        if many is None:
+            return None
+        return f"{one} {several[3]} times {many[0]} is {int(several[3]) * int(many[0])}."
     words = set(_keys(low))
     for keys, sentence in facts():
         if keys <= words:
             # A short key must not catch a long question about something else.
             content = words - _FILLER
-            if (content - keys) & _places():
+            others = content - keys - {*_keys(sentence)}
+            if others & _places():
+                continue
+            if others and _WHETHER.search(low) and not sentence.startswith(("Yes", "No")):
+                continue
+            measure = _MEASURE.search(low)
+            if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
                 continue
             if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):
                 return sentence
     return None
+
+
+_WHETHER = re.compile(r"^\W*(?:and |so )?(?:can|is|are|do|does|did|was|were|will) ")
+_MEASURE = re.compile(
+    r"\bhow (tall|old|long|big|high|far|deep|heavy|fast|wide|large|hot|cold|many|much)\b"
+)
+_MANY = (
+    r"\d|\b(?:no|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty"
+    r"|sixty|hundred|thousand|million|billion|half|most|many|several|different|never)\b"
+)
+"""What the answer to such a question has."""
 
 
 @functools.cache

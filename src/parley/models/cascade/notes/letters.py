@@ -18,10 +18,10 @@ def spelling_note(low: str) -> str | None:
     found = re.search(
         r"\b(?:spell(?:ing of)?(?: out)?(?: me)?(?: the)?(?: word)?(?: for me)?(?: the)?(?: "
         r"word)?)[\s:,\"']+"
-        r"([a-z'-]+)[\"']?\W*(?:for me|please|by letters?|letter by letter)?\W*$",
+        r"([a-z'-]+)[\"']?\W*(backwards?)?\W*(?:for me|please|by letters?|letter by letter)?\W*$",
         low,
     ) or re.search(
-        r"\bhow (?:is|do you write)(?: the word)? ([a-z'-]+)(?: spelled| spelt|$|\?)", low
+        r"\bhow (?:is|do you write)(?: the word)? ([a-z'-]+)()(?: spelled| spelt|$|\?)", low
     )
     if not found:
         return None
@@ -31,7 +31,10 @@ def spelling_note(low: str) -> str | None:
         or not 2 <= len(word) <= LONGEST
     ):
         return None
-    return f"{word.capitalize()} is spelled {', '.join(word.replace(chr(39), '').upper())}."
+    letters = word.replace("'", "").upper()
+    if found[2]:
+        return f"{word.capitalize()} backwards is {', '.join(letters[::-1])}."
+    return f"{word.capitalize()} is spelled {', '.join(letters)}."
 
 
 def letters_note(low: str) -> str | None:
@@ -46,6 +49,16 @@ def letters_note(low: str) -> str | None:
         vowels = sum(letter in "aeiou" for letter in word)
         count = {"letters": len(word), "vowels": vowels, "consonants": len(word) - vowels}[kind]
         return f"{word.capitalize()} has {count} {kind.removesuffix('s') if count == 1 else kind}."
+    found = re.search(
+        r"\bhow many (?:letter )?([a-z])'?s? (?:are (?:there )?in|does|has|in) (?:the word )?"
+        r"([a-z]+)",
+        low,
+    )
+    if found:
+        count = found[2].count(found[1])
+        return (
+            f"{found[2].capitalize()} has {count or 'no'} {found[1].upper()}{'s' * (count != 1)}."
+        )
     found = re.search(
         r"\b(?:letter|what) (?:comes )?(after|before|follows)(?: the letter)? ([a-z])\b\W*$", low
     )

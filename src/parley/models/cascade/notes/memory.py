@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from parley.models.cascade.notes.said import latest
+from parley.models.cascade.notes.said import latest, lowered
 from parley.models.cascade.tables import blocks_of
 
 _NAME = re.compile(
@@ -59,7 +59,10 @@ _SENTENCE_END = re.compile(
 _ASKS_BACK = re.compile(
     r"\b(?:what(?:'s| is) yours|and yours?|and you|your name|who are you)\W*$", re.I
 )
-_TO_KEEP = re.compile(r" is called |^Your (?:birthday|flight|train|number|password|code)\b")
+_TO_KEEP = re.compile(
+    r" is called |^Your (?:birthday|flight|train|number|password|code|favou?rite)\b| appointment "
+    r"|^You (?:told me:|live|prefer|support|come|are from|were born|work|have|are allergic|parked)"
+)
 _FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
@@ -77,8 +80,8 @@ _REMEMBER = re.compile(
     r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"
 )
 _ASKS = re.compile(
-    r"\b(?:what|what's|who|whose|where|how (?:old|is|are|many)|which|when|do you (?:know|remember"
-    r"|recall)|"
+    r"\b(?:what|what's|who|whose|where|how (?:old|is|are|many|much|long)|which|when"
+    r"|do you (?:know|remember|recall)|did i|do i|am i|was i|have i|"
     r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
 )
 _STOP = frozenset(
@@ -88,6 +91,19 @@ _STOP = frozenset(
     "said say s called name named remind now so still earlier before let have about us".split()
 )
 _MINE = re.compile(r"\b(?:my|i|i'm|me|our|mine)\b")
+_OF_MINE = re.compile(
+    r"^\W*(?:(?:and|so|ok|okay|please|(?:can|could) you|do you (?:know|remember)|(?:tell|remind) me"
+    r")\W+)*"
+    r"(?:(?:what|where|when|who|which|how (?:old|many|much|long))\b.*\b(?:i|my|our)"
+    r"|(?:do|did|am|was|have|had) i|(?:is|are|was) my)\b"
+)
+_OWNED = re.compile(
+    r"\b(?i:my|our|(?:have|got|bought|adopted) an?) (?:(?:new|little|big|old|young|baby) )*(\w+)"
+)
+_THEIRS = re.compile(
+    r"\b(?i:s?he|it)(?:'s| is) (?:called|named) |\b(?i:her|his|its) name(?:'s| is) ", re.I
+)
+"""`I got a cat. She's called Luna.`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +113,12 @@ class Told:
     Args:
         name: of the user, as it was written.
         facts: key words to a sentence about it, in the second person; the last one told is last.
+        said: all sentences, as they were said.
     """
 
     name: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    said: Sequence[str] = ()
 
     def sentences(self, limit: int = 8) -> list[str]:
         """For a prompt: the name and the latest facts."""
@@ -112,9 +130,16 @@ def listen(texts: Iterable[str]) -> Told:
     """Facts in these sentences of the user."""
     name: str | None = None
     facts: dict[str, str] = {}
+    said: list[str] = []
+    named = ""
     for plain in (part for text in texts for part in _SENTENCE_END.split(_straight(text))):
+        if owned := _OWNED.findall(plain):
+            named = owned[-1].lower()
         if plain.endswith("?"):
             continue
+        if named:
+            plain = _THEIRS.sub(f"my {named} is called ", plain)
+        said.append(plain)
         if _FORGET.search(plain):
             name = None
         found = _find_name(plain) or (_renamed(plain) if name else None)
@@ -128,7 +153,7 @@ def listen(texts: Iterable[str]) -> Told:
         for key in told:
             facts.pop(key, None)
         facts |= told
-    return Told(name, facts)
+    return Told(name, facts, said)
 
 
 def _straight(text: str) -> str:
@@ -146,16 +171,18 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     before, after = listen(earlier), listen([*earlier, text])
     if before.name and not after.name:
         return "All right, I have forgotten your name."
-    kept = [one for one in listen([text]).facts.values() if _TO_KEEP.search(one)]
+    told = dict(listen([text]).facts) | {
+        key: one for key, one in after.facts.items() if one != before.facts.get(key)
+    }
+    kept = [f"{one[0].lower()}{one[1:-1]}" for one in told.values() if _TO_KEEP.search(one)]
     if kept and not text.rstrip().endswith("?"):
-        return f"I will remember that. {' '.join(kept)}"
-    if after.name is None or len(text.split()) > 9:
-        return None
+        return f"I will remember that {' and '.join(kept)}."
     is_told = listen([text]).name == after.name or before.name != after.name
-    if not is_told or after.facts.keys() - before.facts.keys():
+    asks_back = bool(_ASKS_BACK.search(text))
+    if after.name is None or not is_told or (text.rstrip().endswith("?") and not asks_back):
         return None
     if before.name is None:
-        ours = " I am Parley." if _ASKS_BACK.search(text) else ""
+        ours = " I am Parley." if asks_back else ""
         return f"Nice to meet you, {after.name}!{ours}"
     if before.name == after.name:
         return f"Yes, {after.name}, I remember."
@@ -192,6 +219,8 @@ def recall(text: str, told: Told) -> str | None:
             best, score = sentence, share
     if best is not None:
         return best
+    if _OF_MINE.search(low) and (said := said_before(low, told)):
+        return said
     if re.search(
         r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b"
         r"|\bwhat am i allergic\b",
@@ -199,6 +228,19 @@ def recall(text: str, told: Told) -> str | None:
     ):
         return ""
     return None
+
+
+_QUESTION = re.compile(r"\?\W*$|^\W*(?:and |so )?(?:what|where|when|who|which|how|did|do|was)\b")
+
+
+def said_before(low: str, told: Told) -> str | None:
+    """The sentence of the user's that has most of a question's words."""
+    words = _words(low)
+    if not words or not _QUESTION.search(low):
+        return None
+    said = [one for one in told.said if lowered(one) != low]
+    best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
+    return f"You said: {best}" if 2 * len(words & _words(lowered(best))) >= len(words) else None
 
 
 def _remembered(low: str, told: Told) -> str | None:
@@ -294,7 +336,9 @@ def _keep_case(plain: str) -> str:
 
 def _trim(value: str) -> str:
     """A value ends where the next thought begins."""
-    cut = re.split(r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way)\b", value)[0]
+    cut = re.split(
+        r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way|btw)\b", value
+    )[0]
     return re.sub(r"\b(?:my|our)\b", "your", " ".join(cut.split()).strip(" '\"-"))
 
 
@@ -311,4 +355,6 @@ def _stem(word: str) -> str:
         "favorite": "favourite",
         "color": "colour",
         "worked": "work",
+        "living": "job",
+        "profession": "job",
     }.get(word, word)

@@ -26,8 +26,10 @@ from parley.models.cascade.notes.everyday import (
     always_note,
     echo_note,
     everyday_note,
+    form_note,
     rhyme_note,
     unseen_note,
+    was_seen,
 )
 from parley.models.cascade.notes.knowledge import (
     capital_note,
@@ -67,7 +69,7 @@ _STOCKS = {
 }
 _WANTS = re.compile(
     r"\b(?:tell|ask|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
-    r"|do)\b"
+    r"|do)\b|\b(?:what|how) about\b|^\W*(?:and |or )?an? \w+\W*$"
 )
 
 
@@ -119,8 +121,9 @@ def note_for(
 
 _FAMILIAR = re.compile(
     r"^\W*(?:(?:and|so|well|okay|hello|hi|hey|parley)\W+)*(?:"
-    r"how are you(?: doing)?(?: today)?|how do you do|(?:who|what) are you|what(?:'s| is) your name"
-    r"|tell me your name"
+    r"how are (?:you(?: doing| feeling)?|things)(?: today| now)?"
+    r"|how(?:'s| is) (?:it going|everything|life)|how have you been(?: lately)?"
+    r"|how do you do|(?:who|what) are you|what(?:'s| is) your name|tell me your name"
     r"|what can you do(?: for me)?|are you an? (?:real )?(?:person|human|robot|machine|computer)"
     r"|(?:good )?(?:morning|afternoon|evening|night)|hello|hi|hey|thank you(?: very much)?|thanks"
     r"|goodbye|bye|see you(?: later)?|yes|no|okay|please|how old are you|where are you from"
@@ -144,35 +147,14 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     return is_telling or is_usual or known not in (None, NOT_TOLD)
 
 
-_OF_THE_WORLD = re.compile(
-    r"^\W*(?:(?:and|so|okay|ok|well|please|hey|hi|hello|um|oh|do you know|can you tell me)\W+)*"
-    r"(?:(?:what|who|where)'s|what|who|where|when|which|why|how) "
-    r"(?!up\b|new\b|about\b|else\b|if\b|now\b|an? \w+!|come\b|not\b|makes\b|wrong\b|going on\b)"
-    r"(?!.*\b(?:i|i'm|me|my|mine|we|us|our|you|you're|your|yourself|this|that|these|those|love|life"
-    r"|happiness|meaning|picture|photo)\b).*\?\W*$"
-)
-_NOT_KNOWN = (
-    "I don't know that one, sorry.",
-    "I don't know that. It would be best to look it up.",
-    "Sorry, I have no answer to that one.",
-)
-
-
 def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
-    """That we do not know, to a question about the world without a note: of 19 such questions the
-    model says so to 17, and invents the other answers. None where words of the question were said
-    before, which the model may have learnt from them."""
+    """What is said where there is no note: what users said about it themselves, or a sentence that
+    fits the form of theirs, because the model invents answers and misunderstands statements.
+    None for greetings and what follows a picture."""
     low = lowered(latest(text))
-    if not _OF_THE_WORLD.search(low):
+    if _FAMILIAR.search(low) or was_seen(answers):
         return None
-    before = " ".join(map(lowered, (*earlier, *answers)))
-    words = re.findall(r"\b[a-z]{4,}\b", low)
-    if any(re.search(rf"\b{one}\b", before) for one in words if one not in _ASKING):
-        return None
-    return _NOT_KNOWN[len(answers) % len(_NOT_KNOWN)]
-
-
-_ASKING = frozenset("what where which when does were will many much there with from have".split())
+    return memory.said_before(low, memory.listen(earlier)) or form_note(low, len(answers))
 
 
 def _asks_again(text: str, before: str) -> bool:
@@ -238,10 +220,13 @@ def _known(
     if found is None and answers:
         named = _of_whom(low, answers[-1])
         found = _plain(named, earlier, seed) if named else None
-    return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low)
+    return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
 
 
-_OF_IT = re.compile(r"(?:(?<=half of )|(?<=double )|(?<=twice )|(?<=cent of ))(?:that|it|this)\b")
+_OF_IT = re.compile(
+    r"\b(?:that|it|this)(?= (?:an? )?(?:even|odd|prime)\b)"
+    r"|(?:(?<=half of )|(?<=double )|(?<=twice )|(?<=cent of ))(?:that|it|this)\b"
+)
 _THERE = re.compile(r"\bthere\b|\b(?:the|its) (?:capital|language|currency|money)\W*$|\bthey\b")
 
 
@@ -303,8 +288,8 @@ def _by_chance(low: str, seed: int) -> str | None:
 
 _AND = re.compile(
     r"^\W*(?:(?:okay|ok|no|sorry|so)\W+)*"
-    r"(?:and|or|what about|how about|i meant?|make (?:it|that))\b[\s,]*"
-    r"(?P<tail>(?:(?:what about|is|of|for|in|at|on|the|an?)\s+)*(?P<new>.+?))\W*$"
+    r"(?:and|or|what about|how about|i (?:meant?|said|want(?:ed)?)|make (?:it|that))\b[\s,]*"
+    r"(?P<tail>(?:(?:what about|is|of|for|in|at|on|by|the|an?)\s+)*(?P<new>.+?))\W*$"
 )
 
 
@@ -396,7 +381,7 @@ def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
             return _drawn(name, low, earlier, seed)
-    if words <= 5 and re.search(r"\b(?:another|one (?:more|about)|again)\b", low):
+    if words <= 5 and re.search(r"\b(?:another|one (?:more|about)|again)\b|^\W*about ", low):
         for back, before in enumerate(reversed(earlier[-3:])):
             for name, pattern in _STOCKS.items():
                 if re.search(pattern, before.lower()):

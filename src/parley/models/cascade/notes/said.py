@@ -32,21 +32,23 @@ class Replies:
     """A table of replies: the first of which a pattern fits.
 
     Args:
-        name: of the file, of blocks: a reply, and the patterns below it.
+        name: of the file, of blocks: replies that take turns, parted by ` | `, and the patterns
+            below them.
         parts: texts that stand for `<name>` in patterns.
     """
 
     def __init__(self, name: str, parts: Mapping[str, str] = {}) -> None:
-        self._rows: list[tuple[re.Pattern[str], str]] = []
-        for reply, *patterns in blocks_of(name):
+        self._rows: list[tuple[re.Pattern[str], list[str]]] = []
+        for replies, *patterns in blocks_of(name):
             pattern = "|".join(patterns)
             for part, text in parts.items():
                 pattern = pattern.replace(f"<{part}>", text)
-            self._rows.append((re.compile(pattern), reply))
+            self._rows.append((re.compile(pattern), replies.split(" | ")))
 
-    def find(self, low: str) -> str | None:
+    def find(self, low: str, turn: int = 0) -> str | None:
         """The reply to a text as `lowered` returns it; None if no pattern fits."""
-        return next((reply for pattern, reply in self._rows if pattern.search(low)), None)
+        found = (replies for pattern, replies in self._rows if pattern.search(low))
+        return next((replies[turn % len(replies)] for replies in found), None)
 
 
 ASKED = "Did you say: "
@@ -79,7 +81,7 @@ def plainly(answer: str) -> str:
 
 def varied(note: str, last: str) -> str:
     """The note in other words where it is what was answered last."""
-    if note != plainly(last):
+    if note != plainly(last) or note.startswith("You said: "):
         return note
     used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
     return _BEFORE[(used + 1) % len(_BEFORE)] + note.removeprefix("I said: ")

@@ -56,6 +56,7 @@ _GIVES_UP: Final = re.compile(
     r"|\byou tell me\b|^\W*(?:what|dunno|idk)\W*$"
 )
 _ABOUT: Final = re.compile(r"\b(?:about|of|with) (?:an? |the |my |some )?([a-z]+(?: [a-z]+)?)\W*$")
+_NO_THINGS: Final = "something anything you yourself me it that poem story joke riddle".split()
 _WRONG: Final = (
     "No, that is not it. Guess again, or say: I give up.",
     "Not that either. Guess again, or ask me for a hint.",
@@ -96,6 +97,10 @@ def continued(low: str, answers: Sequence[str]) -> str | None:
     """The answer of a riddle, or more of a story, that an answer of ours began."""
     if not answers:
         return None
+    if answers[-1] == "Who's there?":
+        return f"{low.strip(' .!').capitalize()} who?"
+    if len(answers) > 1 and answers[-2] == "Who's there?":
+        return "Ha, that is a good one!"
     return _of_riddle(low, answers) or _of_story(low, answers)
 
 
@@ -172,8 +177,8 @@ def poem(low: str) -> str | None:
 
 def _thing(low: str) -> str | None:
     """What something is to be about, in the singular."""
-    found = _ABOUT.search(low)
-    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
+    found = _ABOUT.search(re.sub(r"[\s,]+please\W*$", "", low))
+    if not found or found[1] in _NO_THINGS:
         return None
     word = found[1]
     if word.endswith("ies"):
