@@ -95,7 +95,7 @@ class CleanReport(msgspec.Struct, kw_only=True):
 def routes(runtime: GatewayRuntime) -> Router:
     stores = runtime.stores
     maintenance, state = stores.maintenance, stores.state
-    router = admin_router(errors=(422,))
+    router = admin_router()
 
     @router.get("/audit")
     async def audit(limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> Audit:

@@ -109,7 +109,7 @@ def routes(forwarder: ChatForwarder) -> Router:
 
     @router.post(
         "/api/chat",
-        errors=(400, 403, 413, 429, 502, 503, 504),
+        errors=(400, 403, 502, 503, 504),
         body=json_body(chat.Request, EXAMPLE),
         body_bytes=forwarder.body_bytes,
         answer=ChatResponse,

@@ -144,7 +144,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     admission, authenticator = access.admission, access.authenticator
     maintenance, state = runtime.stores.maintenance, runtime.stores.state
     router = Router(tag="keys")
-    admin = admin_router("/keys", tag="keys", errors=(404, 422))
+    admin = admin_router("/keys", tag="keys", errors=(404,))
 
     def describe(key: Key) -> KeyInfo:
         used = access.usage.today(key.id)
@@ -201,7 +201,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         rows = await report(days)
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
-    @router.get("/api/usage", errors=(422,))
+    @router.get("/api/usage")
     async def own(who: Requester, days: Annotated[int, Meta(ge=1, le=3660)] = 31) -> UsageReport:
         """Usage of the caller's own key by day."""
         if who.key_id is None:

@@ -123,7 +123,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
         report = await disk.read()
         return msgspec.structs.replace(report, waiting_on_workers=runtime.stores.handover.waiting)
 
-    @router.put("/workers/{worker_id}", errors=(404, 422))
+    @router.put("/workers/{worker_id}", errors=(404,))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
         """Stop giving new work to a worker, or start again. Sessions that can be resumed move
         to other workers where there are slots; all others continue."""
@@ -133,7 +133,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
             moving.begin(worker)
         return worker_info(worker, is_admin=True)
 
-    @router.post("/workers/{worker_id}/restart", errors=(404, 422))
+    @router.post("/workers/{worker_id}/restart", errors=(404,))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
         """End a worker and the sessions that cannot move; its executor starts it again."""
         worker = known(worker_id)

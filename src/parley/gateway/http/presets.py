@@ -66,10 +66,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         """Presets by mode, in order, without their sounds; `?format=list` returns one flat list."""
         return await asyncio.to_thread(_listed, presets, format)
 
-    @router.get(
-        "/api/presets/{mode}/{preset_id}/audio",
-        errors=(404,),
-    )
+    @router.get("/api/presets/{mode}/{preset_id}/audio", errors=(404,))
     async def sounds(mode: str, preset_id: str) -> PresetSounds:
         """The sounds of one preset."""
         try:

@@ -176,11 +176,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         """Expected durations by kind."""
         return eta_info()
 
-    @router.put(
-        "/api/config/eta",
-        errors=(400, 422),
-        role="admin",
-    )
+    @router.put("/api/config/eta", role="admin")
     async def change_eta(change: EtaChange) -> EtaInfo:
         """Change baselines or the average's settings; they outlast restarts."""
         alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]

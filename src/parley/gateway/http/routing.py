@@ -52,7 +52,8 @@ class Route(StarletteRoute):
         status: of what is returned and is not a response.
         answer: the content of the answer, where the function returns a response: a type, or the
             description of the answer.
-        errors: statuses of other answers that have the common shape of errors.
+        errors: statuses of other answers that have the common shape of errors. `openapi.py` adds
+            those of every operation, and of those with a body or a query.
         others: answers of any other shape, by status.
         body: description of a body that the function reads itself.
         body_bytes: the largest body that is received.

@@ -88,7 +88,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise RecordingComing
         return recordings.find(id_or_token, to_change=to_change)
 
-    @router.get("/api/sessions", role="admin", errors=(422,))
+    @router.get("/api/sessions", role="admin")
     async def sessions(
         limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
         offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0,
@@ -109,7 +109,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             ],
         )
 
-    @router.delete("/api/sessions", role="admin", errors=(422,))
+    @router.delete("/api/sessions", role="admin")
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and kept responses of a key or signed-in user, pinned ones
         included. Revoke the key first, so that no session starts meanwhile."""
@@ -186,7 +186,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     @router.get(
         "/api/sessions/{session_id}/download",
         answer={"content": {"application/zip": {}}},
-        errors=(403, 404, 429, 503),
+        errors=(403, 404, 503),
     )
     async def download(session_id: str, who: Requester) -> Response:
         """Everything of a recording as one ZIP file, streamed."""
@@ -205,7 +205,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
-        errors=(400, 403, 404, 413, 422, 429, 503, 507),
+        errors=(403, 404, 422, 503, 507),
         body_bytes=BODY_BYTES,
         spools=True,
         body=file_body("WebM, MP4 or WAV; at most 200 MB"),
@@ -228,7 +228,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
         return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
 
-    @router.post("/api/sessions/{session_id}/comment", errors=(400, 403, 404, 413, 422, 503, 507))
+    @router.post("/api/sessions/{session_id}/comment", errors=(403, 404, 503, 507))
     async def comment(session_id: str, comment: Comment) -> Commented:
         """Set the comment, or remove it with an empty one."""
         found = await find(session_id, to_change=True)
@@ -241,7 +241,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         found = await find(session_id)
         return Comment(comment=await asyncio.to_thread(store.read_comment, found.folder))
 
-    @router.post("/api/sessions/{session_id}/share", errors=(403, 404, 422))
+    @router.post("/api/sessions/{session_id}/share", errors=(403, 404))
     async def share(session_id: str, order: ShareOrder) -> ShareLink:
         """Make a link that shows the recording, can expire and does not contain its id."""
         found = await find(session_id, to_change=True)
@@ -261,11 +261,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise ServiceUnavailable("No replay can be rendered now; try again later.")
         return ReplayState(state="queued", progress=0.0)
 
-    @router.put(
-        "/api/sessions/{session_id}/pin",
-        role="admin",
-        errors=(404, 422),
-    )
+    @router.put("/api/sessions/{session_id}/pin", role="admin", errors=(404,))
     async def pin(session_id: str, order: Pin) -> Pin:
         """Keep a recording whatever its age, or stop keeping it."""
         found = await find(session_id, to_change=True)

@@ -50,7 +50,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     worker_control = runtime.serving.worker_control
     dispatcher = runtime.dispatcher
     queue, worker_pool = dispatcher.queue, dispatcher.worker_pool
-    router = Router(errors=(404, 422, 429))
+    router = Router(errors=(404, 422))
 
     def check_room(who: Requester) -> None:
         if not failed_stops.has_room(who.network):

@@ -72,7 +72,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.post(
         "/api/_debug/record_trace",
-        errors=(400, 403, 413, 422, 503),
+        errors=(403, 422, 503),
         body=json_body(None, EXAMPLE, description="anything, at most 64 KiB"),
         answer=Kept,
     )

@@ -98,7 +98,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         listed = msgspec.convert(cards, list[VoiceListed], from_attributes=True)
         return VoiceList(total=len(listed), ref_audios=listed)
 
-    @router.post("", body_bytes=BODY_BYTES, errors=(400, 409, 413, 422, 503, 507))
+    @router.post("", body_bytes=BODY_BYTES, errors=(409, 503, 507))
     async def add(new: NewVoice, who: Requester) -> VoiceAdded:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB
@@ -112,7 +112,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             card = await asyncio.to_thread(library.add, new.name, data, who.voice_user)
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
-    @router.delete("", role="admin", errors=(422,))
+    @router.delete("", role="admin")
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> VoicesErased:
         """Delete all voices that a key or signed-in user has registered."""
         return VoicesErased(
@@ -128,11 +128,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise HTTPException(404, "There is no such voice.")
         return describe(RegisteredVoice(card.name, pcm))
 
-    @router.put(
-        "/{voice_id}/published",
-        role="admin",
-        errors=(404, 422),
-    )
+    @router.put("/{voice_id}/published", role="admin", errors=(404,))
     async def publish(voice_id: str, order: Publication) -> Publication:
         """Let all clients list, hear and use a voice, or only its owner."""
         if not await asyncio.to_thread(library.publish, voice_id, order.published):

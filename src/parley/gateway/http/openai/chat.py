@@ -195,7 +195,7 @@ def routes(
     @router.post(
         PATH,
         answer=docs.COMPLETION_ANSWER,
-        errors=(400, 403, 413, 429, 502, 503, 504),
+        errors=(403, 502, 503, 504),
         body=json_body(Completion, EXAMPLE),
         body_bytes=forwarder.body_bytes,
     )

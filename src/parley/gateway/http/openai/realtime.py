@@ -150,7 +150,7 @@ def routes(runtime: GatewayRuntime, models: ModelList, voices: VoiceNames) -> Ro
             transcripts=bool(workers) and models.can("transcription"),
         )
 
-    @router.post("/client_secrets", errors=(400, 403, 413))
+    @router.post("/client_secrets", errors=(403,))
     async def client_secret(order: SecretOrder, request: Request, who: Requester) -> ClientSecret:
         """A short-lived key that opens sessions in the caller's name, to be given to a browser."""
         admission.check_origin(request.headers)

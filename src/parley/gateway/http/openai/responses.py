@@ -143,7 +143,7 @@ def routes(
     @router.post(
         PATH,
         answer=docs.RESPONSE_ANSWER,
-        errors=(400, 403, 413, 429, 502, 503, 504),
+        errors=(403, 502, 503, 504),
         body_bytes=forwarder.body_bytes,
         body=json_body(
             ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
@@ -242,7 +242,7 @@ def routes(
     @router.post(
         PATH + "/{response_id}/cancel",
         answer=docs.RESPONSE_ANSWER,
-        errors=(400, 403, 404),
+        errors=(403, 404),
     )
     async def cancel(request: Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended is returned as it is.
@@ -262,7 +262,7 @@ def routes(
     @router.get(
         PATH + "/{response_id}/input_items",
         answer=docs.INPUT_ITEMS,
-        errors=(400, 404),
+        errors=(404,),
     )
     async def input_items(
         request: Request,

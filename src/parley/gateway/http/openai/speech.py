@@ -76,7 +76,7 @@ def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceNames) -> R
     @router.post(
         PATH,
         answer=docs.SPEECH_ANSWER,
-        errors=(400, 403, 413, 429, 502, 503, 504),
+        errors=(403, 502, 503, 504),
         body=json_body(
             SpeechRequest,
             {

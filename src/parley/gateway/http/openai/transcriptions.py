@@ -160,7 +160,7 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
     @router.post(
         PATH,
         answer=docs.TRANSCRIPTION_ANSWER,
-        errors=(400, 403, 413, 429, 502, 503, 504),
+        errors=(403, 502, 503, 504),
         body_bytes=BODY_BYTES,
         body=file_body("a sound file of any common format, at most 25 MB", TranscriptionRequest),
     )
