@@ -48,9 +48,8 @@ PICTURE_TOKENS = 80
 """The same of a unit with a picture, which has 79: more queries than the kernel takes, so that it
 reads a context in `PICTURE_TOKENS // 16` blocks."""
 
-PICTURE_ROWS = 4
-"""Of more rows together such units are not captured: products and contexts then keep a card busy
-for longer than the host takes to launch them."""
+PICTURE_ROWS = 32
+"""More rows than that are too many positions for one prefill step."""
 
 LAYER_LIKENESS = 5e-2
 """How far the kernel's results of one layer may be from PyTorch's, by their lengths as vectors.
