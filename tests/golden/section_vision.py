@@ -56,7 +56,7 @@ def _layers(case: Case, check: Checker, pictures: list[Pieces]) -> None:
     picture_encoder = tiny.picture_encoder(case.folder)
     (picture,) = pictures
     step = _step(case)
-    pixels = torch.from_numpy(picture.patches[0])[None].to(tiny.PRECISION.device)
+    pixels = picture.patches[0][None].to(tiny.PRECISION.device)
     with layer_states(picture_encoder.tower.encoder.layers) as states:
         features = picture_encoder.tower(pixels, picture.sizes[0])
     check.close("emb", states[0][0, ::step], case.arrays["emb"])

@@ -51,7 +51,7 @@ from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS, SpeechPasses
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
-from parley.models.minicpmo45.vision_encoder.pictures import cut
+from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
 from parley.protocol.values import DuplexConfig
 
 TEXT_TOKENS: Final = 18
@@ -212,7 +212,10 @@ class UnitSteps:
     def look(self, rows: int) -> Run:
         """Everybody shows a video frame."""
         pixels = np.zeros((*CAMERA, 3), np.uint8)
-        pieces = cut(pixels, 1, self.config.slices)
+        with unseen():
+            # Pictures are cut, and sent to the card, before their unit's turn comes.
+            media = MediaThreads(self.config.slices, self.device, torch.bfloat16)
+            pieces = media.pieces(pixels, 1)
         encoder = PictureEncoder(
             self.network.vpm,
             self.network.resampler,

@@ -185,7 +185,7 @@ class MiniCPMO45:
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
         self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
-        self.media = MediaThreads(config.slices)
+        self.media = MediaThreads(config.slices, llm.device, llm.dtype)
         self.suffix_ids = tokenizer.encode("<|audio_end|><|im_end|>")
         self._conversations: list[Conversation | None] = [None] * slots
         self._spec = ModelSpec(

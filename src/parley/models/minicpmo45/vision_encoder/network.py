@@ -239,32 +239,32 @@ class PictureEncoder:
         self.batch = batch
         self._graphs = graphs or GraphRunner(tower.post_layernorm.weight.device)
 
-    def features(self, patches: Sequence[npt.NDArray[np.float32]], size: tuple[int, int]) -> Tensor:
+    def features(self, patches: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
         """Tower output (B, L, Dv) of pieces of one size, in groups of `batch` pieces."""
         weight = self.tower.post_layernorm.weight
-        pixels = _laid_out(patches).to(weight.device, weight.dtype)
+        pixels = torch.stack(list(patches)).to(weight.device, weight.dtype)
         groups = [
             self.tower(pixels[first : first + self.batch], size)
             for first in range(0, len(patches), self.batch)
         ]
         return groups[0] if len(groups) == 1 else torch.cat(groups)
 
-    def tokens(self, patches: Sequence[npt.NDArray[np.float32]], size: tuple[int, int]) -> Tensor:
-        """Tokens (B, query_num, H) of pieces of one size."""
+    def tokens(self, patches: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Tokens (B, query_num, H) of pieces (3, P, L * P) of one size."""
         if len(patches) > CAPTURED_PIECES or not self._graphs.is_active:
             return self.resampler(self.features(patches, size), size)
-        return self._step(_laid_out(patches), size)
+        return self._step(torch.stack(list(patches)), size)
 
     def capture(self, sizes: Iterable[tuple[int, int]]) -> None:
         """Capture forwards of few pieces of these sizes."""
         if not self._graphs.is_active:
             return
-        side = self.tower.embeddings.patch_embedding.kernel_size[0]
+        side = int(self.tower.embeddings.patch_embedding.kernel_size[0])
+        weight = self.tower.post_layernorm.weight
         for rows, columns in sorted(set(sizes), reverse=True):
             for count in range(CAPTURED_PIECES, 0, -1):
-                self._step(
-                    torch.zeros(count, 3, int(side), rows * columns * int(side)), (rows, columns)
-                )
+                pixels = weight.new_zeros(count, 3, side, rows * columns * side)
+                self._step(pixels, (rows, columns))
 
     def _step(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
         """Tokens of pieces (B, 3, P, L * P) of one size."""
@@ -275,8 +275,3 @@ class PictureEncoder:
 
         (tokens,) = self._graphs.run("picture", (pixels.shape[0], size), run, [pixels])
         return tokens
-
-
-def _laid_out(patches: Sequence[npt.NDArray[np.float32]]) -> Tensor:
-    """Pieces (3, P, L * P) of one size as one tensor (B, 3, P, L * P)."""
-    return torch.from_numpy(np.stack(patches))

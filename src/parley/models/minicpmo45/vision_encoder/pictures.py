@@ -1,8 +1,8 @@
 """Pictures to pieces of patches, on the CPU.
 
 The overview and the tiles of a picture, laid out as the vision encoder takes them. Knows no
-network and no device, so any thread may do it: cutting takes a processor 10 ms and more, in which
-the device would wait, so `MediaThreads` start when a picture is handed in. Source: model.md 4.
+network, so any thread may do it: cutting takes a processor 10 ms and more, in which the device
+would wait, so `MediaThreads` start when a picture is handed in. Source: model.md 4.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image as PillowImage
+from torch import Tensor
 
 from parley.errors import BadInput
 from parley.media.image import Pixels as Pixels
 from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.device import use_device
+from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +34,13 @@ class Pieces:
     """One picture, cut up: the overview first, then the tiles row by row.
 
     Args:
-        patches: per piece float32 (3, P, L * P), values in [-1, 1]; patch k occupies columns
-            k * P to k * P + P - 1.
+        patches: per piece (3, P, L * P), values in [-1, 1]; patch k occupies columns k * P to
+            k * P + P - 1.
         sizes: per piece (rows, columns) in patches.
         grid: (columns, rows) of tiles, None when the picture is not sliced.
     """
 
-    patches: tuple[npt.NDArray[np.float32], ...]
+    patches: tuple[Tensor, ...]
     sizes: tuple[tuple[int, int], ...]
     grid: tuple[int, int] | None
 
@@ -70,7 +72,7 @@ def choose_grid(
 
 
 def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
-    """Cut a picture into pieces and lay them out as patches.
+    """Cut a picture into pieces and lay them out as patches, in float32 on the host.
 
     Args:
         pixels: uint8, shape (height, width, 3).
@@ -136,9 +138,7 @@ def _resize(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Im
     return picture.resize(size, PillowImage.Resampling.BICUBIC)
 
 
-def _to_patches(
-    picture: PillowImage.Image, rules: SliceRules
-) -> tuple[npt.NDArray[np.float32], tuple[int, int]]:
+def _to_patches(picture: PillowImage.Image, rules: SliceRules) -> tuple[Tensor, tuple[int, int]]:
     side = rules.patch
     values = np.asarray(picture, dtype=np.float32) / np.float32(255.0)
     mean, std = np.asarray(rules.mean, np.float32), np.asarray(rules.std, np.float32)
@@ -146,8 +146,11 @@ def _to_patches(
     rows, columns = values.shape[0] // side, values.shape[1] // side
     # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x)
     grid = values.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
-    return np.ascontiguousarray(grid.reshape(3, side, rows * columns * side)), (rows, columns)
+    patches = np.ascontiguousarray(grid.reshape(3, side, rows * columns * side))
+    return torch.from_numpy(patches), (rows, columns)
 
+
+CPU: Final = torch.device("cpu")
 
 THREADS: Final = max(1, min(4, (os.cpu_count() or 1) - 1))
 
@@ -157,12 +160,25 @@ _Key = tuple[int, int | None]
 
 
 class MediaThreads:
-    """Threads on which pictures are cut and sound is analysed; harmless to share. Unused results
-    are forgotten with their picture."""
+    """Threads on which pictures are cut, and sent to the device, and sound is analysed; harmless to
+    share. Unused results are forgotten with their picture.
 
-    def __init__(self, rules: SliceRules, threads: int = THREADS) -> None:
-        self._rules = rules
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="parley-media")
+    Args:
+        device, dtype: of the patches.
+    """
+
+    def __init__(
+        self,
+        rules: SliceRules,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+        *,
+        threads: int = THREADS,
+    ) -> None:
+        self._rules, self._device, self._dtype = rules, device, dtype
+        self._threads = ThreadPoolExecutor(
+            threads, "parley-media", initializer=use_device, initargs=(device,)
+        )
         # A picture may be collected, and be forgotten, while this very thread holds the lock.
         self._lock = threading.RLock()
         self._cuts: dict[_Key, Future[Pieces]] = {}
@@ -203,7 +219,9 @@ class MediaThreads:
             self._cuts.clear()
 
     def _cut(self, pixels: Pixels, limit: int | None) -> Pieces:
-        return cut(pixels, limit, self._rules)
+        found = cut(pixels, limit, self._rules)
+        placed = [to_device(patches.to(self._dtype), self._device) for patches in found.patches]
+        return replace(found, patches=tuple(placed))
 
     def _forget(self, key: _Key) -> None:
         with self._lock:
