@@ -354,6 +354,19 @@ async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -
     await stored.close()
 
 
+async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    await append(stored.create(logged()), update(b"head", whole=True))
+    monkeypatch.setattr("time.time", lambda: 4e9)
+
+    (one,) = await stored.stored()
+    await stored.close()
+
+    assert (one.has_writer, one.age_s < 30) == (True, True)
+
+
 async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: RedisServer) -> None:
     stored = RedisSessionLogs(server.url, keep_s=60.0)
     writer = stored.create(logged())

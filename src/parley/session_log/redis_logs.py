@@ -50,8 +50,8 @@ PART: Final = "part:"
 
 APPEND: Final = """
 -- KEYS: log, entries, outputs, index
--- ARGV: epoch, is_whole, session, entries, settled, size, ttl_ms, log_id, now, number of parts of
--- the state, their names and values, outputs...
+-- ARGV: epoch, is_whole, session, entries, settled, size, ttl_ms, log_id, number of parts of the
+-- state, their names and values, outputs...
 local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch') or '-1')
 if epoch == 0 then return 'dropped' end
 if epoch > tonumber(ARGV[1]) then return 'fenced' end
@@ -62,11 +62,11 @@ if ARGV[2] == '1' then
     redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3])
 end
 if #ARGV[4] > 0 then redis.call('xadd', KEYS[2], '*', 'e', ARGV[4]) end
-local outputs = 11 + 2 * ARGV[10]
-for at = 11, outputs - 1, 2 do redis.call('hset', KEYS[1], ARGV[at], ARGV[at + 1]) end
+local outputs = 10 + 2 * ARGV[9]
+for at = 10, outputs - 1, 2 do redis.call('hset', KEYS[1], ARGV[at], ARGV[at + 1]) end
 for at = outputs, #ARGV, 2 do redis.call('xadd', KEYS[3], ARGV[at] .. '-1', 'o', ARGV[at + 1]) end
 if ARGV[5] ~= '0' then redis.call('xtrim', KEYS[3], 'MINID', ARGV[5] .. '-2') end
-redis.call('hset', KEYS[1], 'at', ARGV[9])
+redis.call('hset', KEYS[1], 'at', redis.call('time')[1])
 redis.call('hset', KEYS[4], ARGV[8], ARGV[6])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[7]) end
 return 'stored'
@@ -80,9 +80,9 @@ return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEY
     redis.call('xrange', KEYS[2], '-', '+'), redis.call('xrange', KEYS[3], '-', '+')}
 """
 REFRESH: Final = """
--- KEYS: log, entries, outputs; ARGV: epoch, ttl_ms, now
+-- KEYS: log, entries, outputs; ARGV: epoch, ttl_ms
 if redis.call('hget', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
-redis.call('hset', KEYS[1], 'at', ARGV[3])
+redis.call('hset', KEYS[1], 'at', redis.call('time')[1])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[2]) end
 return 1
 """
@@ -293,8 +293,8 @@ class RedisSessionLogs:
             due_s = time.monotonic() + REFRESH_S
             for writer in list(self._writers.values()):
                 with contextlib.suppress(*self.failures):
-                    keys, now = self.keys(writer.log_id)[:3], time.time()
-                    await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms, str(now))
+                    keys = self.keys(writer.log_id)[:3]
+                    await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms)
 
     async def _look(self) -> None:
         """Rewrite all logs if another Redis answers than before."""
@@ -310,7 +310,9 @@ class RedisSessionLogs:
     async def _stored(self) -> list[StoredLog]:
         async with asyncio.timeout(ANSWER_S):
             index = await self.redis.hgetall(self.keys("")[3])
-        found, now = [], time.time()
+            # Hosts may disagree on the time, and clocks are set: Redis has one.
+            now, _ = await self.redis.time()
+        found = []
         for log_id, size in index.items():
             name = log_id.decode()
             async with asyncio.timeout(ANSWER_S):
@@ -380,7 +382,6 @@ class _RedisWriter:
                 self._entries_bytes + sum(self._parts_bytes.values()),
                 owner.ttl_ms,
                 self.log_id,
-                str(time.time()),
                 len(parts),
                 *pairs,
             )
