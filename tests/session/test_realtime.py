@@ -67,14 +67,14 @@ async def test_every_append_is_answered_by_exactly_one_response():
 async def test_the_total_limit_can_leave_the_queue_out():
     clock = ManualClock()
     async with worker_harness(clock=clock, realtime_counts_queue=False) as harness:
-        talk = harness.begin("realtime", accepted_s=clock.time() - 200)
+        talk = harness.begin("realtime", queue_wait_ms=200_000)
         await harness.pass_time(299, due="total")
         assert talk.socket.closed is None
 
 
 async def test_a_limit_that_has_passed_already_ends_the_session_immediately():
     async with worker_harness() as harness:
-        talk = harness.begin("realtime", accepted_s=harness.host.clock.time() - 1000)
+        talk = harness.begin("realtime", queue_wait_ms=1_000_000)
 
         assert await talk.over() == 1000
         assert talk.socket.sent == [{"type": "session.closed", "reason": "timeout"}]

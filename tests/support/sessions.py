@@ -90,7 +90,7 @@ class WorkerHarness:
         session_id: str = "session",
         *,
         kind: str | None = None,
-        accepted_s: float | None = None,
+        queue_wait_ms: float = 0.0,
         extensions: bool = True,
     ) -> Talk:
         socket = FakeSocket()
@@ -99,7 +99,7 @@ class WorkerHarness:
             session_id=session_id,
             dialect=dialect,
             kind=KINDS[dialect] if kind is None else Kind(kind),
-            accepted_s=accepted_s,
+            queue_wait_ms=queue_wait_ms,
             extensions=extensions,
         )
         talk = Talk(socket, asyncio.create_task(self._serve(lease, socket)), lease)

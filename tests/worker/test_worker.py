@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,10 +19,10 @@ from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.models.parrot import Parrot
 from parley.protocol.control import (
-    ACCEPTED_HEADER,
     EXTENSIONS_HEADER,
     KIND_HEADER,
     LEASE_HEADER,
+    QUEUE_WAIT_HEADER,
     SECRET_HEADER,
     SESSION_HEADER,
     Goodbye,
@@ -72,7 +71,6 @@ def session(
         LEASE_HEADER: f"lease {session_id}",
         SESSION_HEADER: session_id,
         KIND_HEADER: KINDS[dialect],
-        ACCEPTED_HEADER: str(time.time()),
         EXTENSIONS_HEADER: "true",
         **headers,
     }
@@ -184,7 +182,7 @@ async def test_without_a_secret_only_loopback_may_listen():
 
 
 @pytest.mark.parametrize(
-    "headers", [{KIND_HEADER: "dance"}, {LEASE_HEADER: ""}, {ACCEPTED_HEADER: "noon"}]
+    "headers", [{KIND_HEADER: "dance"}, {LEASE_HEADER: ""}, {QUEUE_WAIT_HEADER: "noon"}]
 )
 async def test_a_lease_that_makes_no_sense_is_turned_away(headers):
     async with running() as (worker, _):

@@ -54,7 +54,6 @@ class Client:
         kind: what the queue calls the session.
         dialect: whose socket of the worker is dialled.
         caller: its description for workers; see `CALLER_HEADER`.
-        accepted_time: Unix seconds from which total time limits count; None: from the lease.
         extensions: whether the client asked for more than the published texts name.
         parameters: of its query, as far as the worker's end of the dialect wants to know them.
     """
@@ -65,7 +64,6 @@ class Client:
     address: str
     key_id: str | None
     caller: str
-    accepted_time: float | None
     extensions: bool
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -276,7 +274,6 @@ class Acquisition:
                 waited_s = self.dispatcher.clock.monotonic() - ticket.enqueued_at
                 headers = upstream_headers(
                     lease,
-                    accepted_time=client.accepted_time or self.dispatcher.clock.time(),
                     queue_wait_s=waited_s,
                     caller=client.caller,
                     extensions=client.extensions,

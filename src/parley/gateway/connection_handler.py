@@ -197,7 +197,6 @@ class ConnectionHandler:
         Raises:
             ParleyError: it is not.
         """
-        accepted_time = self.dispatcher.clock.time()
         websocket, dialect = newcomer.websocket, newcomer.dialect
         self.admission.check_origin(websocket.headers)
         peer = websocket.client.host if websocket.client else None
@@ -221,7 +220,6 @@ class ConnectionHandler:
             caller=caller_word(
                 caller, is_admin=self.admins.role_of(peer, websocket.headers) == "admin"
             ),
-            accepted_time=accepted_time if self.limits.realtime_counts_queue else None,
             extensions=dialect.extensions,
             parameters=parameters,
         )

@@ -167,7 +167,7 @@ class Rebuilding:
         if lost.granted_at is not None:
             lease.granted_at = lost.granted_at
         ran_s = now_s - lease.granted_at
-        headers = upstream_headers(lease, accepted_time=lost.granted_time, ran_s=ran_s)
+        headers = upstream_headers(lease, ran_s=ran_s)
         headers[REBUILD_HEADER] = lost.log_id
         if follows:
             headers[FOLLOW_HEADER] = "true"

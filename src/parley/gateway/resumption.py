@@ -89,7 +89,6 @@ class Resumption:
         assert lease.resume is not None
         headers = upstream_headers(
             lease,
-            accepted_time=lease.granted_time,
             caller=client.caller,
             extensions=client.extensions,
         )

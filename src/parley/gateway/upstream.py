@@ -171,7 +171,6 @@ class UpstreamConnection:
 def upstream_headers(
     lease: Lease,
     *,
-    accepted_time: float,
     queue_wait_s: float = 0.0,
     extensions: bool = False,
     caller: str = "",
@@ -184,7 +183,6 @@ def upstream_headers(
         control.LEASE_HEADER: lease.lease_id,
         control.SESSION_HEADER: lease.session_id,
         control.KIND_HEADER: lease.kind,
-        control.ACCEPTED_HEADER: f"{accepted_time:.6f}",
         control.QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
         control.NOTE_HEADER: msgspec.json.encode(
             control.LeaseNote(lease.address, lease.key_id, lease.granted_time, ran_s)

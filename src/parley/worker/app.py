@@ -27,7 +27,6 @@ from parley.engine.engine import SlotHandle
 from parley.errors import ParleyError, Refused, ServiceUnavailable
 from parley.media import decoder
 from parley.protocol.control import (
-    ACCEPTED_HEADER,
     BUSY_STATUS,
     CALLER_HEADER,
     CUT_CODE,
@@ -275,13 +274,11 @@ def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
         return None
     try:
         known = Kind(kind)
-        accepted = headers.get(ACCEPTED_HEADER)
         return LeasedSlot(
             lease_id=lease_id,
             session_id=session_id,
             dialect=dialect,
             kind=known,
-            accepted_s=None if accepted is None else float(accepted),
             queue_wait_ms=float(headers.get(QUEUE_WAIT_HEADER, "0")),
             extensions=headers.get(EXTENSIONS_HEADER) == "true",
             parameters=_parameters.decode(headers.get(PARAMETERS_HEADER, "{}")),

@@ -568,14 +568,11 @@ class Host:
         )
 
     def _call_left_s(self, lease: LeasedSlot) -> float:
-        """Remaining total time; it started when the gateway accepted the client."""
+        """Remaining total time; it started when the client came to the queue."""
         is_audio = lease.kind is Kind.AUDIO_DUPLEX
         limit_s = self.limits.realtime_audio_s if is_audio else self.limits.realtime_video_s
-        if lease.accepted_s is None or not self.limits.realtime_counts_queue:
-            return limit_s
-        # A clock that runs differently over there can neither lengthen nor start over the session.
-        spent_s = min(max(self.clock.time() - lease.accepted_s, 0.0), limit_s)
-        return limit_s - spent_s
+        waited_s = lease.queue_wait_ms / 1000 if self.limits.realtime_counts_queue else 0.0
+        return max(0.0, limit_s - waited_s)
 
     def frame_limit_bytes(self, kind: Kind) -> int:
         limits = self.limits

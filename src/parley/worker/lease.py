@@ -19,7 +19,6 @@ class LeasedSlot:
     """What the gateway sends with a session that it hands over.
 
     Args:
-        accepted_s: unix seconds at which the gateway accepted the client; None: just now.
         extensions: whether the client asked for what the requirement texts do not name.
         parameters: of the query, as far as the dialect wants to know them.
         caller: who the client is to the voice library; see `CALLER_HEADER`.
@@ -32,7 +31,6 @@ class LeasedSlot:
     session_id: str
     dialect: str
     kind: Kind
-    accepted_s: float | None = None
     queue_wait_ms: float = 0.0
     extensions: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)

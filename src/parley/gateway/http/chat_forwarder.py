@@ -189,7 +189,6 @@ class ChatForwarder:
             address=who.address,
             key_id=who.key_id,
             caller=who.word,
-            accepted_time=self.clock.time(),
             extensions=True,
         )
         limit_s = self.queue_settings.request_timeout_s
