@@ -258,6 +258,18 @@ def test_a_softer_voice_that_talks_on_does_not_interrupt_with_its_loudest_words(
     assert voice.may_be(loudest, 500)
 
 
+def test_a_user_who_has_turned_away_stands_out_of_others_who_are_much_softer():
+    voice = UserVoice(0.032)
+    for _ in range(60):
+        voice.learn(1e-3)
+    away = 1e-3 * 10**-0.55
+
+    assert not voice.may_be(away, 500)
+    voice.end(1e-3 * 10**-1.6, 3000, is_user=False)
+    assert voice.may_be(away, 500)
+    assert not voice.may_be(1e-3 * 10**-0.75, 1600)
+
+
 def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():
     voice = UserVoice(0.032)
     for power in (1e-2,) * 200 + (1e-4,) * 200:

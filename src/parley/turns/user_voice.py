@@ -6,14 +6,15 @@ does not interrupt the answer. The last speaker is the user: people who take tur
 are each heard in their turn and may interrupt the answer to it, and so may anyone who is about as
 loud or louder. While nothing is known, anyone may.
 
-Once a softer voice has talked on, what interrupts must be louder than its loudest words, too,
-except after 1.6 s of speech.
+Once a softer voice has talked on, what interrupts must be louder than its words of that length, and
+the user may be a little softer than otherwise.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -35,9 +36,10 @@ OTHERS_MS: Final = 3000
 OTHERS_LAST: Final = 12
 """So much softer speech makes another's level known: that of so many pieces of it."""
 
-ABOVE_OTHERS_DB: Final = 7.0
-LEAST_SOFTER_DB: Final = 2.0
-"""What is louder than others' mean by so much, or softer than the user by less, may be the user.
+ABOVE_OTHERS_DB: Final = (7.0, 7.0, 5.5, 4.0)
+LEAST_SOFTER_DB, MOST_SOFTER_DB = 2.0, 7.0
+"""What is so much louder than the others' mean, by `SOFTER_MS`, may be the user, within these
+bounds below the user's level: a few words may be loud, a sentence is not.
 Source: docs/log/conversation.md."""
 
 
@@ -64,17 +66,20 @@ class UserVoice:
         """True if a person who has spoken for `speech_ms` with this mean power may be the user."""
         if len(self._powers) * self._half_s < KNOWN_S:
             return True
-        softer_db = np.minimum(SOFTER_DB, (*[self._others_db] * 3, math.inf))
-        return self._above_db(power) >= -float(np.interp(speech_ms, SOFTER_MS, softer_db))
+        return self._above_db(power) >= -float(np.interp(speech_ms, SOFTER_MS, self._softer_db))
 
     @property
-    def _others_db(self) -> float:
-        """How much softer than the user is still louder than the others."""
+    def _softer_db(self) -> Sequence[float]:
+        """By `SOFTER_MS`, how much softer the user may be."""
         spoken_ms = sum(speech_ms for _, speech_ms in self._others)
         if spoken_ms < OTHERS_MS:
-            return math.inf
+            return SOFTER_DB
         power = sum(power * speech_ms for power, speech_ms in self._others) / spoken_ms
-        return max(LEAST_SOFTER_DB, -self._above_db(power) - ABOVE_OTHERS_DB)
+        others_db = self._above_db(power)
+        return [
+            min(max(-others_db - above, LEAST_SOFTER_DB), MOST_SOFTER_DB)
+            for above in ABOVE_OTHERS_DB
+        ]
 
     def _above_db(self, power: float) -> float:
         usual = sum(self._powers) / len(self._powers)
