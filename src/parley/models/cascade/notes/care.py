@@ -37,6 +37,7 @@ _HARMLESS: Final = re.compile(
     r"|\bdie (?:my|the) (?:hair|shirt|dress|jeans)\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
     r"|\b(?:i'?ll|i will) be (?:right )?back\b"
+    r"|^\W*(?:no )?i (?:do not|don'?t) (?:believe|trust|understand|like|hear) (?:you|it|that)\W*$"
     # What most say first, as it is often misheard.
     r"|^\W*can you (?:hear|fear|feel|here) me(?: now)?\W*$"
 )

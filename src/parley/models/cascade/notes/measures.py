@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from parley.models.cascade.notes.reckoning import chain, number
 from parley.models.cascade.numerals import as_digits
 
 _N: Final = r"(-?\d+(?:\.\d+)?)"
@@ -66,17 +67,7 @@ def _unit(word: str) -> str:
 
 
 def _said(value: float, unit: str) -> str:
-    return f"{_number(value)} {unit if value == 1 else _PLURAL.get(unit, unit + 's')}"
-
-
-def _number(value: float) -> str:
-    if abs(value - round(value)) < 1e-9:
-        return f"{round(value):,}" if abs(value) >= 10_000 else str(round(value))
-    return (
-        f"{value:.2f}".rstrip("0").rstrip(".")
-        if abs(value) >= 1
-        else f"{value:.3f}".rstrip("0").rstrip(".")
-    )
+    return f"{number(value)} {unit if value == 1 else _PLURAL.get(unit, unit + 's')}"
 
 
 def _ratio(one: str, other: str) -> float | None:
@@ -93,7 +84,7 @@ def _how_many(text: str) -> str | None:
         text,
     )
     if dozen:
-        return f"{_number(float(dozen[2]))} dozen is {_number(12 * float(dozen[2]))}."
+        return f"{number(float(dozen[2]))} dozen is {number(12 * float(dozen[2]))}."
     found = re.search(
         rf"\bhow (?:many|much) ([a-z]+)(?: are| is)?(?: there)?(?: in| make| makes| has| does| "
         rf"equal)+ {_N} ([a-z]+)",
@@ -140,7 +131,7 @@ def _temperature(text: str) -> str | None:
     value = float(found[1])
     other = (value - 32) / 1.8 if found[2][0] == "f" else value * 1.8 + 32
     names = {"f": "Fahrenheit", "c": "Celsius"}
-    there, here = _number(value), _number(round(other, 1))
+    there, here = number(value), number(round(other, 1))
     return f"{there} degrees {names[found[2][0]]} are {here} degrees {names[found[3][0]]}."
 
 
@@ -150,10 +141,10 @@ def _price(text: str) -> str | None:
     )
     if reduced:
         left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
-        return f"With {reduced[2]} percent off, {reduced[1]} becomes {_number(left)}."
+        return f"With {reduced[2]} percent off, {reduced[1]} becomes {number(left)}."
     each = re.search(rf"\b{_N} ([a-z]+) (?:at|for|cost) \$?{_N} ?([a-z]*) (?:each|apiece)\b", text)
     if each:
-        cost = _number(float(each[1]) * float(each[3]))
+        cost = number(float(each[1]) * float(each[3]))
         return f"{each[1]} {each[2]} cost {cost} {each[4]}".strip() + "."
     found = re.search(
         rf"\b(?:if )?(?:an?|one|each|every|1) ([a-z]+) costs? \$?{_N} ?([a-z]*),? (?:what do|how "
@@ -164,7 +155,7 @@ def _price(text: str) -> str | None:
         return None
     total = float(found[2]) * float(found[4])
     return (
-        f"{found[4]} {found[5]} cost {_number(total)} "
+        f"{found[4]} {found[5]} cost {number(total)} "
         f"{found[3] if found[3] not in ('what', 'how', '') else ''}".strip()
         + "."
     )
@@ -176,18 +167,8 @@ def _power(text: str) -> str | None:
     )
     if found and abs(float(found[1])) <= 1000 and abs(float(found[1])) ** int(found[2]) < 1e12:
         return (
-            f"{found[1]} to the power of {found[2]} is {_number(float(found[1]) ** int(found[2]))}."
+            f"{found[1]} to the power of {found[2]} is {number(float(found[1]) ** int(found[2]))}."
         )
-    cubed = re.search(rf"{_N} cubed|\bcube of {_N}", text)
-    if cubed:
-        value = float(cubed[1] or cubed[2])
-        return f"{_number(value)} cubed is {_number(value**3)}."
-    square = re.search(rf"\bsquare of {_N}", text)
-    if square:
-        return f"{square[1]} squared is {_number(float(square[1]) ** 2)}."
-    triple = re.search(rf"\b(triple|three times|3 times) (?:of )?{_N}\b", text)
-    if triple and triple[1] == "triple":
-        return f"Triple {triple[2]} is {_number(3 * float(triple[2]))}."
     return None
 
 
@@ -212,7 +193,7 @@ def _shares(text: str) -> str | None:
     many = {"a": 1, "an": 1, "one": 1, "1": 1, "two": 2, "2": 2, "three": 3, "3": 3}[found[1]]
     value = many * float(found[3]) / _SHARES[found[2]]
     name = found[2] + ("s" if many > 1 else "")
-    return f"{ {1: 'A', 2: 'Two', 3: 'Three'}[many] } {name} of {found[3]} is {_number(value)}."
+    return f"{ {1: 'A', 2: 'Two', 3: 'Three'}[many] } {name} of {found[3]} is {number(value)}."
 
 
 def _prime(text: str) -> str | None:
@@ -228,15 +209,7 @@ def _prime(text: str) -> str | None:
     return f"Yes, {value} is a prime number."
 
 
-def _result(one: float, word: str, other: float) -> float | None:
-    """None for a division by zero."""
-    if word == "divided by":
-        return one / other if other else None
-    return {"plus": one + other, "minus": one - other, "times": one * other}[word]
-
-
 _SIGN: Final = r"(plus|\+|minus|-|times|x|\*|divided by|/)"
-_WORDS: Final = {"+": "plus", "-": "minus", "x": "times", "*": "times", "/": "divided by"}
 
 
 def _checked(text: str) -> str | None:
@@ -245,12 +218,9 @@ def _checked(text: str) -> str | None:
     ) or re.search(rf"\bis {_N} {_SIGN} {_N} (?:equal to )?{_N}\b", text)
     if not found:
         return None
-    word = _WORDS.get(found[2], found[2])
-    result = _result(float(found[1]), word, float(found[3]))
-    if result is None:
-        return None
-    is_so = abs(result - float(found[4])) < 1e-9
-    return f"{'Yes' if is_so else 'No'}, {found[1]} {word} {found[3]} is {_number(result)}."
+    result = chain(found[1], [(found[2], found[3])])
+    is_so = result is not None and result.endswith(f" is {number(float(found[4]))}.")
+    return f"{'Yes' if is_so else 'No'}, {result}" if result else None
 
 
 _IT: Final = r"(?:that|it|this|the result)"
@@ -267,8 +237,9 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     for verb, word in _DONE_TO_IT:
         text = verb.sub(rf"{word} \1", text)
     found = re.fullmatch(
-        rf"\W*(?:and |now |then |okay |ok |so )*(?:(?:what(?:'s| is) )?(?:that|it|this) )?(plus"
-        rf"|minus|times|divided by|multiplied by) {_N}\W*",
+        rf"\W*(?:and |now |then |okay |ok |so |(?:what )?if (?:i |you |we )?)*"
+        r"(?:(?:what(?:'s| is) )?(?:that|it|this) )?"
+        rf"(plus|minus|times|divided by|multiplied by) {_N}\W*",
         text,
     )
     if not found:
@@ -277,9 +248,4 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     before = re.search(rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$", last)
     if not before:
         return "From which number? Tell me the whole sum, please."
-    one, other = float(before[1]), float(found[2])
-    word = "times" if found[1] == "multiplied by" else found[1]
-    result = _result(one, word, other)
-    if result is None:
-        return "Nothing can be divided by zero."
-    return f"{_number(one)} {word} {_number(other)} is {_number(result)}."
+    return chain(before[1], [(found[1], found[2])])

@@ -60,7 +60,8 @@ _ASKS_BACK = re.compile(
     r"\b(?:what(?:'s| is) yours|and yours?|and you|your name|who are you)\W*$", re.I
 )
 _TO_KEEP = re.compile(
-    r" is called |^Your (?:birthday|flight|train|number|password|code|favou?rite)\b| appointment "
+    r" is called | appointment "
+    r"|^Your (?:\w+ )?(?:birthday|flight|train|number|password|code|address|favou?rite)\b"
     r"|^You (?:told me:|live|prefer|support|come|are from|were born|work|have|are allergic|parked)"
 )
 _FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)

@@ -45,13 +45,16 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\b(?:half|the half)(?: of)? {_NUMBER}"), "Half of {} is {}.", lambda v: v / 2),
     (re.compile(rf"\bsquare root of {_NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
     (re.compile(rf"{_NUMBER} squared|\bsquare of {_NUMBER}"), "{} squared is {}.", lambda v: v * v),
+    (re.compile(rf"{_NUMBER} cubed|\bcube of {_NUMBER}"), "{} cubed is {}.", lambda v: v**3),
+    (re.compile(rf"\btriple(?: of)? {_NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
 )
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """With thousands parted, and at most two digits behind the point, or three below 1."""
     if abs(value - round(value)) < 1e-9:
-        return str(round(value))
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+        return f"{round(value):,}" if abs(value) >= 10_000 else str(round(value))
+    return f"{value:.{2 if abs(value) >= 1 else 3}f}".rstrip("0").rstrip(".")
 
 
 _LIST = re.compile(
@@ -83,8 +86,8 @@ def _story(text: str) -> str | None:
     rest = text[have.end() :]
     less, more = _LESS.search(rest), _MORE.search(rest)
     if less:
-        return _chain(have[1], [("minus", less[1] or less[2])])
-    return _chain(have[1], [("plus", more[1])]) if more else None
+        return chain(have[1], [("minus", less[1] or less[2])])
+    return chain(have[1], [("plus", more[1])]) if more else None
 
 
 def sum_note(low: str) -> str | None:
@@ -95,32 +98,32 @@ def sum_note(low: str) -> str | None:
         return None
     listed = _LIST.search(text)
     if listed:
-        return _chain(listed[1], [("plus", n) for n in re.findall(r"-?\d+(?:\.\d+)?", listed[2])])
+        return chain(listed[1], [("plus", n) for n in re.findall(r"-?\d+(?:\.\d+)?", listed[2])])
     story = _story(text)
     if story:
         return story
-    chain = _BINARY.search(text)
-    if chain:
-        return _chain(chain[1], _PART.findall(chain[2]))
+    found = _BINARY.search(text)
+    if found:
+        return chain(found[1], _PART.findall(found[2]))
     for pattern, operator, is_swapped in _FORMS:
         found = pattern.search(text)
         if found:
             first, second = found[1], found[2]
             if is_swapped:
                 first, second = second, first
-            return _chain(first, [(_NAMES[operator], second)])
+            return chain(first, [(_NAMES[operator], second)])
     percent = re.search(
         rf"{_NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {_NUMBER}", text
     )
     if percent:
         value = float(percent[1]) * float(percent[2]) / 100
-        return f"{percent[1]} percent of {percent[2]} is {_number(value)}."
+        return f"{percent[1]} percent of {percent[2]} is {number(value)}."
     for pattern, form, work in _SINGLE:
         found = pattern.search(text)
         if found:
             value = float(next(group for group in found.groups() if group))
             if value >= 0:
-                return form.format(_number(value), _number(work(value)))
+                return form.format(number(value), number(work(value)))
     return None
 
 
@@ -148,13 +151,14 @@ def leaving_note(low: str) -> str | None:
     return f"You have to leave at {hour}:{leave % 60:02d}."
 
 
-def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
+def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
+    """A sum in words, with what it comes to."""
     terms: list[float] = [float(first)]
-    said = [_number(float(first))]
+    said = [number(float(first))]
     signs: list[str] = []
-    for word, number in parts:
-        operator, value = _OPERATORS[word], float(number)
-        said += [_NAMES[operator], _number(value)]
+    for word, term in parts:
+        operator, value = _OPERATORS[word], float(term)
+        said += [_NAMES[operator], number(value)]
         if operator in "*/":
             if operator == "/" and value == 0:
                 return "Nothing can be divided by zero."
@@ -167,7 +171,7 @@ def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
         total = total + value if sign == "+" else total - value
     if not abs(total) <= 1e12:  # nor a number at all, where terms were infinite
         return None
-    return f"{' '.join(said)} is {_number(total)}."
+    return f"{' '.join(said)} is {number(total)}."
 
 
 def compare_note(low: str) -> str | None:
@@ -185,7 +189,7 @@ def compare_note(low: str) -> str | None:
             return "They are equal."
         wants_low = found[1] in ("smaller", "less", "lower")
         best = min(first, second) if wants_low else max(first, second)
-        return f"{_number(best)} is {'smaller' if wants_low else 'bigger'}."
+        return f"{number(best)} is {'smaller' if wants_low else 'bigger'}."
     found = re.search(
         rf"\bis {_NUMBER} (?:bigger|larger|greater|more|higher|(smaller|less|lower)) than "
         rf"{_NUMBER}",
@@ -197,7 +201,7 @@ def compare_note(low: str) -> str | None:
         order = "smaller" if first < second else "bigger"
         if first == second:
             return "No, they are equal."
-        return f"{'Yes' if is_so else 'No'}, {_number(first)} is {order} than {_number(second)}."
+        return f"{'Yes' if is_so else 'No'}, {number(first)} is {order} than {number(second)}."
     found = re.search(r"\bis (\d+) (?:an? )?(even|odd)\b", text)
     if found:
         kind = "odd" if int(found[1]) % 2 else "even"

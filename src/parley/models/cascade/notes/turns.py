@@ -36,7 +36,7 @@ _YOURS: Final = re.compile(
     r"|what were (?:your last words|you saying)|what was your (?:last )?answer|pardon(?: me)?"
     r"|say (?:that|it) again|repeat(?: (?:that|it|what you (?:just )?said|your(?:self)?(?: last)?"
     r"(?: answer)?))?|come again|once more"
-    r"|tell me (?:that|the) (?:same )?(?:joke|story|poem) again)"
+    r"|huh(?=\?)|eh(?=\?)|tell me (?:that|the) (?:same )?(?:joke|story|poem) again)"
     r"(?: (?:just now|again|please|to me|last|once more|for me))*\W*$"
 )
 _GO_ON: Final = re.compile(
