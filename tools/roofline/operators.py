@@ -1,8 +1,8 @@
 """Kernels of ours as operators of torch, for tensors without memory.
 
 A meter counts an operator as one, and torch asks for its shape only. Importing this module makes
-operators of what launches in `slot_attention`, `fused` and `quantize`; on a device they launch
-their kernels as before.
+operators of what launches in `slot_attention`, `fused`, `products` and `quantize`; on a device they
+launch their kernels as before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45 import quantize
-from parley.models.minicpmo45.runtime import fused, slot_attention
+from parley.models.minicpmo45.runtime import fused, products, slot_attention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +72,7 @@ CACHES = ("kept_keys", "kept_values", "key_scales", "value_scales")
 fused.launch_add_norm = operator("add_norm", _added)(fused.launch_add_norm)
 fused.launch_place_heads = operator("place_heads", _placed, CACHES)(fused.launch_place_heads)
 fused.launch_gate = operator("gate", _gated)(fused.launch_gate)
-quantize.few_rows = operator("few_rows", quantize.shape_of_product)(quantize.few_rows)
+products.few_rows = operator("few_rows", products.shape_of_product)(products.few_rows)
 quantize.unpacked_int4 = operator("unpacked_int4", quantize.shape_of_unpacked)(
     quantize.unpacked_int4
 )

@@ -382,7 +382,7 @@ class PaperModel(UnitSteps):
                 rebuild(META)
         if kind != "none":
             _pack(network, kind)
-        network.llm.attention = SlotAttention(is_fused=True)
+        network.llm.attention = SlotAttention(is_fused=True, has_products=True)
         self._returned = Returned()
         super().__init__(
             network,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.support.long import IS_LONG
 
-from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime import products, slot_attention
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 
@@ -140,11 +140,13 @@ def uses_of(capability: int) -> list[Use]:
     ]
 
 
-def other(kernel: Any, kinds: Sequence[str], constants: dict[str, int], capability: int) -> Any:
+def other(
+    kernel: Any, kinds: Sequence[str], constants: dict[str, int], capability: int, ahead: int = 4
+) -> Any:
     """Another kernel, compiled; numbers and pointers are multiples of 16."""
     names = kernel.arg_names
     signature = dict(zip(names, [*kinds, *["constexpr"] * len(constants)], strict=True))
-    options = {"num_warps": 4, "num_stages": 3 if constants.get("ROWS") == 64 else 4}
+    options = {"num_warps": 4, "num_stages": ahead}
     source = ASTSource(
         fn=kernel,
         signature=signature,
@@ -160,14 +162,18 @@ def other(kernel: Any, kinds: Sequence[str], constants: dict[str, int], capabili
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
 @pytest.mark.parametrize("capability", SHARED_BYTES if IS_LONG else [86, 89, 90])
-def test_products_with_smaller_weights_compile_for_every_card(capability: int) -> None:
+def test_products_of_few_rows_compile_for_every_card(capability: int) -> None:
     four = ("*u8", "*i32", "*bf16", "*bf16", "i32", "i32")
     made = [other(kernels.unpacked, four, {"GROUP": 128}, capability)]
     # Older cards have no instruction that reads e4m3.
-    for rows in (16, 32, 64) if capability >= 89 else ():
-        eight = ("*bf16", "*fp8e4nv", "*fp32", "*bf16", "i32", "i32", "i32")
-        constants = {"ROWS": rows, "OUTS": 32, "BLOCK": 256 if rows == 16 else 128}
-        made.append(other(kernels.few_rows, eight, constants, capability))
+    for is_small in (False, True) if capability >= 89 else (False,):
+        kept = "*fp8e4nv" if is_small else "*bf16"
+        kinds = ("*bf16", *[kept] * 3, *["*fp32"] * 3, "*bf16", *["i32"] * 5)
+        for rows in (16, 32, 64) if is_small else (16,):
+            for outs in (4096, 24576):
+                tile, block, ahead = products.tile_of(outs, rows, is_small=is_small)
+                constants = {"HAS_SCALES": is_small, "ROWS": rows, "OUTS": tile, "BLOCK": block}
+                made.append(other(kernels.few_rows, kinds, constants, capability, ahead))
 
     for one in made:
         assert one.asm["cubin"]

@@ -23,7 +23,7 @@ from parley.models.minicpmo45 import ladder, loading, quantize, trials
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
-from parley.models.minicpmo45.runtime import fused, slot_attention
+from parley.models.minicpmo45.runtime import fused, products, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.eight_bits import to_eight_bits
@@ -80,6 +80,10 @@ def by_hand(
         query, rows(keys), rows(values), slots, first, last, reads, mask, (of_keys, of_values)
     )
     return trials._by_hand(case).to(query.dtype)
+
+
+def plain_few_rows(x: Tensor, matrices: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    return torch.cat([F.linear(x, matrix) for matrix in matrices], 1)
 
 
 def plain_add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -165,6 +169,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose kernel may be tried, and is right."""
     monkeypatch.setattr(ladder, "why_no_kernel", lambda device: None)
     monkeypatch.setattr(slot_attention, "attend", by_hand)
+    monkeypatch.setattr(products, "few_rows", plain_few_rows)
     monkeypatch.setattr(fused, "add_norm", plain_add_norm)
     monkeypatch.setattr(fused, "place_heads", plain_place_heads)
     monkeypatch.setattr(fused, "gate", lambda gates, ups: F.silu(gates) * ups)
@@ -212,7 +217,7 @@ def test_a_kernel_that_is_right_serves(capturing, wanted):
 
     assert isinstance(model.llm.attention, SlotAttention)
     assert model.fast_paths["attention"] == "fast"
-    assert model.fast_paths["fused"] == "fast"
+    assert model.fast_paths["fused"] == model.fast_paths["products"] == "fast"
     assert model.fast_paths["graph_decode"] == "fast"
     assert_same(wanted, talk(model), 2e-3)
 
@@ -260,6 +265,44 @@ def test_a_kernel_between_products_that_lies_is_found_out(
         trials.fused(geometry, CPU, has_small_caches=has_small_caches)
 
     assert caught.value.part == "fused"
+
+
+@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
+def test_products_of_few_rows_that_fail_step_down(card, wanted, monkeypatch, is_lying):
+    def broken(x: Tensor, *given: Any) -> Tensor:
+        if not is_lying:
+            raise FAILURES["shared memory"]
+        made = plain_few_rows(x, *given)
+        made[-1] *= 1.1
+        return made
+
+    monkeypatch.setattr(products, "few_rows", broken)
+
+    model = loaded()
+
+    reason = "products of 1 rows" if is_lying else "OutOfResources: "
+    assert model.fast_paths["products"].startswith(f"plain: {reason}")
+    assert model.fast_paths["fused"] == "fast"
+    assert not model.llm.attention.has_products
+    assert_same(wanted, talk(model), 2e-3)
+
+
+def test_products_that_fail_while_they_serve_step_down_alone(card, wanted, monkeypatch):
+    monkeypatch.setattr(products, "COLUMNS", 2)
+    model = loaded()
+    asked = []
+
+    def broken(*given: Any) -> Tensor:
+        asked.append(given)
+        raise FastPathFailed("products", "launch failed")
+
+    monkeypatch.setattr(products, "few_rows", broken)
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert len(asked) == 1
+    assert model.fast_paths["products"] == "plain: launch failed"
+    assert model.fast_paths["fused"] == "fast"
 
 
 def test_a_kernel_between_products_that_fails_while_it_serves_steps_down_alone(
@@ -345,7 +388,7 @@ def test_a_kernel_that_rounds_otherwise_serves_however_the_products_round(
     model = loading.load(settings, sizes)
     for one in model.llm.model.layers.modules():
         # As loud as those of the published width.
-        if isinstance(one, quantize.Fp8Linear):
+        if isinstance(one, products.Fp8Linear):
             one.scales.mul_(6)
         elif isinstance(one, torch.nn.Linear):
             one.weight.mul_(6)
@@ -438,7 +481,7 @@ def test_fp8_products_that_fail_are_made_of_unpacked_matrices(monkeypatch):
     def broken(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(quantize, "many_rows", broken)
+    monkeypatch.setattr(products, "many_rows", broken)
 
     model = loaded(quantize="fp8")
 
@@ -455,7 +498,7 @@ def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(m
     def broken(*given: Any, **named: Any) -> Tensor:
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
 
-    monkeypatch.setattr(quantize, "many_rows", broken)
+    monkeypatch.setattr(products, "many_rows", broken)
 
     assert_same(wanted, talk(model), 2e-3)
 

@@ -13,7 +13,6 @@ from parley.models.minicpmo45 import quantize, weights
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.plan import LoadChoice, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import (
-    Fp8Linear,
     Int4Linear,
     Kind,
     RowQuantizedEmbedding,
@@ -24,6 +23,7 @@ from parley.models.minicpmo45.quantize import (
     stored_bytes,
 )
 from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.runtime.products import Fp8Linear
 from parley.settings import ModelSettings
 
 

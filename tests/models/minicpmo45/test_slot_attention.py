@@ -24,7 +24,7 @@ from parley.models.minicpmo45 import quantize, trials
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.random_model import small_sizes
-from parley.models.minicpmo45.runtime import fused, slot_attention
+from parley.models.minicpmo45.runtime import fused, products, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
@@ -140,21 +140,36 @@ def by_hand(
 
 
 @interpreted
-@pytest.mark.parametrize("rows", [1, 16, 17, 64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_few_rows_are_multiplied_with_a_matrix_in_eight_bits(dtype: torch.dtype, rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 17, 64])
+@pytest.mark.parametrize("is_small", [False, True], ids=["float16", "fp8"])
+def test_few_rows_are_multiplied_with_several_matrices_at_once(is_small: bool, rows: int) -> None:
     """The interpreter multiplies no bfloat16."""
     torch.manual_seed(rows)
-    layer = quantize.Fp8Linear(torch.randn(48, 400) * torch.rand(48, 1))
-    x = torch.randn(rows, 400).to(dtype)
+    weights = [torch.randn(size, 512) * torch.rand(size, 1) for size in (64, 128, 20)]
+    x = torch.randn(rows, 512).half()
     x[rows // 2] = 0.0
+    packed = [products.Fp8Linear(weight) for weight in weights]
+    matrices = [one.packed.data for one in packed] if is_small else [one.half() for one in weights]
+    scales = [one.scales.data for one in packed] if is_small else []
 
-    found = quantize.few_rows(x, layer.packed.data, layer.scales.data)
+    found = products.few_rows(x, matrices, scales)
 
-    assert found.dtype is dtype
-    wanted = x.float() @ layer.unpacked().T
-    torch.testing.assert_close(found.float(), wanted, rtol=1e-2, atol=1e-2)
+    assert found.dtype is torch.float16
+    wanted = torch.cat([one.unpacked() for one in packed] if is_small else weights)
+    torch.testing.assert_close(found.float(), x.float() @ wanted.T, rtol=1e-2, atol=3e-2)
     assert not found[rows // 2].any()
+
+
+@interpreted
+def test_a_row_in_company_is_multiplied_as_alone() -> None:
+    torch.manual_seed(0)
+    matrix, x = torch.randn(40, 256).half(), torch.randn(7, 256).half()
+
+    together = products.few_rows(x, [matrix], [])
+
+    for row in range(7):
+        alone = products.few_rows(x[row : row + 1], [matrix], [])
+        assert torch.equal(alone[0], together[row])
 
 
 @interpreted

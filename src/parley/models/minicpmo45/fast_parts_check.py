@@ -116,9 +116,8 @@ def _card(device: torch.device) -> Iterator[PartFinding]:
 def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFinding]:
     sizes = full_sizes()
     flow_dtype, history = flow_dtype_of(settings, device), history_dtype(settings, device)
-    uses = trials.uses_of(
-        trials.Geometry(sizes.config, sizes.flow, torch.bfloat16, flow_dtype, history)
-    )
+    geometry = trials.Geometry(sizes.config, sizes.flow, torch.bfloat16, flow_dtype, history)
+    uses = trials.uses_of(geometry)
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
         yield PartFinding("fine", "triton", version)
@@ -132,6 +131,9 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
                                                   has_small_caches=False)),
         ("kernel, 8 bits", "unpacked caches", partial(trials.attention, uses, device,
                                                       has_small_caches=True)),
+        ("kernels between products", "PyTorch's operators",
+         partial(trials.fused, geometry, device, has_small_caches=True)),
+        ("products", "PyTorch's products", partial(trials.products, device, torch.bfloat16)),
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("stream", "", partial(trials.stream, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),

@@ -61,6 +61,11 @@ def choose(
     else:
         trial = partial(trials.fused, geometry, device, has_small_caches=has_small_caches)
         attention.is_fused = paths.tried("fused", trial)
+    if not attention.is_fused:
+        paths.settle("products", "plain", "they serve with the kernels between them only")
+    else:
+        trial = partial(trials.products, device, geometry.dtype)
+        attention.has_products = paths.tried("products", trial)
     unpacks = _unpacks(device, geometry.dtype, kind, paths)
     if not (settings.compile and device.type == "cuda"):
         why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"

@@ -350,8 +350,10 @@ class MiniCPMO45:
             unpack(self.network, part)
         else:
             # All parts of the model share it.
-            self.network.llm.attention.is_fused = False
-            if part != "fused":
+            attention = self.network.llm.attention
+            attention.has_products = False
+            attention.is_fused = attention.is_fused and part == "products"
+            if part not in ("fused", "products"):
                 self._attend_plainly()
             kinds = self.graphs.counts
         self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
@@ -369,7 +371,7 @@ class MiniCPMO45:
             kind: of the step that computed them.
             is_repaired: the plain path computed finite ones.
         """
-        parts = ("fused", "attention", GRAPH + kind)
+        parts = ("products", "fused", "attention", GRAPH + kind)
         fast = [part for part in parts if self.paths.is_fast(part)]
         if is_repaired and kind not in self._shaken:
             self._shaken.add(kind)

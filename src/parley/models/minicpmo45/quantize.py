@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import guarded
+from parley.models.minicpmo45.runtime.products import FEW_ROWS, ROWS_AT_ONCE, Fp8Linear
 
 Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
 
@@ -42,9 +43,6 @@ GROUPS: Final = (128, 64, 32)
 FP8_CAPABILITY: Final = (8, 9)
 """Compute capability of the oldest cards that multiply e4m3 (RTX 40xx, L4, L40S, H100)."""
 
-_ROWS_AT_ONCE: Final = 1024
-"""Rows that are quantised together: bounds what rounding takes in addition to the matrix."""
-
 _UNPACKED_ROWS: Final = 8192
 """Rows of a matrix in 8 bits that are unpacked together on a GPU: 64 MiB of the published head."""
 
@@ -52,9 +50,6 @@ _INNER_TILES: Final = 8
 
 _TILE: Final = (8, 16 * _INNER_TILES)
 """Rows and columns that a GPU's 4-bit kernel packs together, each tile like the others."""
-
-FEW_ROWS: Final = 64
-"""Most rows whose products read a packed matrix as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,8 +200,8 @@ class RowQuantized(nn.Module):
         super().__init__()
         packed = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
         scales = torch.empty(weight.shape[0], dtype=weight.dtype, device=weight.device)
-        for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
-            here = slice(first, first + _ROWS_AT_ONCE)
+        for first in range(0, weight.shape[0], ROWS_AT_ONCE):
+            here = slice(first, first + ROWS_AT_ONCE)
             rows = weight[here].float()
             scale = (rows.abs().amax(1) / 127).clamp(min=1e-12).to(weight.dtype)
             scales[here] = scale
@@ -243,82 +238,12 @@ class RowQuantizedEmbedding(RowQuantized):
         return self.rows(ids)
 
 
-FP8_DTYPE: Final = torch.float8_e4m3fn
-
-FP8_MOST: Final = 448.0
-"""The largest number of e4m3."""
-
 SCALE_BYTES: Final = 4
-
-
-class Fp8Linear(nn.Module):
-    """`nn.Linear` without bias over a matrix in e4m3, with a scale per row. Inputs are not rounded.
-
-    On a GPU a kernel of ours multiplies few rows; PyTorch's product in 8 bits keeps a quarter of a
-    large card busy there, and has to round its inputs first.
-
-    Args of state:
-        is_plain: multiply with the unpacked matrix.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        small = torch.empty(weight.shape, dtype=FP8_DTYPE, device=weight.device)
-        scales = torch.empty(weight.shape[0], 1, dtype=torch.float32, device=weight.device)
-        for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
-            here = slice(first, first + _ROWS_AT_ONCE)
-            rows = weight[here].float()
-            scales[here] = (rows.abs().amax(1, keepdim=True) / FP8_MOST).clamp(min=1e-12)
-            small[here] = (rows / scales[here]).to(FP8_DTYPE)
-        self.is_plain = False
-        self.packed = nn.Parameter(small, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.is_plain:
-            return F.linear(x, self.unpacked().to(x.dtype))
-        flat = x.reshape(-1, x.shape[-1])
-        with guarded("fp8"):
-            if x.device.type == "cpu" or flat.shape[0] > FEW_ROWS:
-                made = many_rows(flat, self.packed, self.scales)
-            else:
-                made = few_rows(flat, self.packed.data, self.scales.data)
-        return made.to(x.dtype).view(*x.shape[:-1], -1)
-
-    def unpacked(self) -> Tensor:
-        """The matrix that it stands for, float32, shape (n, k)."""
-        return self.packed.float() * self.scales
 
 
 def fits_fp8(shape: tuple[int, ...]) -> bool:
     """True if the product takes a matrix of this shape."""
     return shape[0] % 16 == 0 and shape[1] % 16 == 0
-
-
-def many_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    """Products (R, n) of rows (R, k) with a matrix in 8 bits. Its numbers are exact in any longer
-    type, and are unpacked without their scales."""
-    return F.linear(x, packed.to(x.dtype)) * scales.t()
-
-
-def shape_of_product(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    return torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
-
-
-def few_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    """The same of up to `FEW_ROWS` rows, which reads the matrix once and as it is."""
-    from parley.models.minicpmo45.runtime import kernels
-
-    x, out = x.contiguous(), shape_of_product(x, packed, scales)
-    rows = max(16, 1 << (x.shape[0] - 1).bit_length())
-    outs, columns = packed.shape
-    # Each program loads up to three blocks ahead, within 99 KiB of shared memory.
-    kernels.few_rows[(-(-outs // 32),)](
-        x, packed, scales, out, x.shape[0], outs, columns,
-        ROWS=rows, OUTS=32, BLOCK=256 if rows == 16 else 128,
-        num_warps=4, num_stages=4 if rows < 64 else 3,
-    )  # fmt: skip
-    return out
 
 
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
@@ -355,8 +280,8 @@ def grouped(weight: Tensor) -> Groups:
     q = torch.empty(count, columns, dtype=torch.int32, device=weight.device)
     scales = torch.empty(count, columns // size, dtype=weight.dtype, device=weight.device)
     zeros = torch.empty_like(scales)
-    for first in range(0, count, _ROWS_AT_ONCE):
-        here = slice(first, first + _ROWS_AT_ONCE)
+    for first in range(0, count, ROWS_AT_ONCE):
+        here = slice(first, first + ROWS_AT_ONCE)
         rows = weight[here].float().view(-1, columns // size, size)
         low, high = rows.amin(-1), rows.amax(-1)
         scales[here] = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)
@@ -410,7 +335,7 @@ def workspace_bytes(
     matrices = [shape for shape in shapes if len(shape) == 2]
     return max(
         (
-            rows * columns * (itemsize + 4 * is_int4) + 16 * min(rows, _ROWS_AT_ONCE) * columns
+            rows * columns * (itemsize + 4 * is_int4) + 16 * min(rows, ROWS_AT_ONCE) * columns
             for rows, columns in matrices
         ),
         default=0,

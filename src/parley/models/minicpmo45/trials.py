@@ -15,19 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
 from parley.models.minicpmo45.llm.network import shape_of
 from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
-from parley.models.minicpmo45.quantize import (
-    Fp8Linear,
-    Int4Linear,
-    fits_int4,
-    grouped,
-)
+from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
 from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
@@ -36,6 +31,7 @@ from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eigh
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
+from parley.models.minicpmo45.runtime.products import Fp8Linear, of_all
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 from parley.models.minicpmo45.tts.config import SpeechConfig
@@ -374,15 +370,31 @@ def int4(device: torch.device, dtype: torch.dtype) -> None:
         _hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
 
 
+def products(device: torch.device, dtype: torch.dtype) -> None:
+    """Products of few rows with three matrices."""
+    random = torch.Generator(device=device).manual_seed(9)
+    for columns in (768, 4096):
+        sizes = (192, 64, 100)
+        parts = [nn.Linear(columns, size, bias=False, device=device, dtype=dtype) for size in sizes]
+        for part in parts:
+            part.weight.data.normal_(generator=random)
+        for rows in (1, 2, 7, 16):
+            x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
+            for part, found in zip(parts, of_all(x, *parts, has_kernel=True), strict=True):
+                what = f"products of {rows} rows of {columns} numbers"
+                _hold("products", found, x.float() @ part.weight.float().T, SHORT_TOLERANCE, what)
+
+
 def fp8(device: torch.device, dtype: torch.dtype) -> None:
     """Products with a matrix in 8 bits of few and many rows, one of which is zeros."""
     random = torch.Generator(device=device).manual_seed(7)
-    layer = Fp8Linear(torch.randn(256, 1024, generator=random, device=device).to(dtype))
-    for rows in (1, 7, 17, 33, 65):
-        x = torch.randn(rows, 1024, generator=random, device=device).to(dtype)
-        x[rows // 2] *= 0.0 if rows > 1 else 100.0
-        product = x.float() @ layer.unpacked().T
-        _hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
+    for columns in (768, 1024):
+        layer = Fp8Linear(torch.randn(256, columns, generator=random, device=device).to(dtype))
+        for rows in (1, 7, 17, 33, 65):
+            x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
+            x[rows // 2] *= 0.0 if rows > 1 else 100.0
+            product = x.float() @ layer.unpacked().T
+            _hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
 
 
 def precision(device: torch.device, name: str) -> None:

@@ -21,6 +21,7 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_ma
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.decoder import DecoderShape, DecoderStack
 from parley.models.minicpmo45.runtime.pages import PagePool
+from parley.models.minicpmo45.runtime.products import of_all
 
 
 def shape_of(config: LanguageConfig) -> DecoderShape:
@@ -97,7 +98,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores (n, V) of hidden states (n, H), in the model's dtype."""
-        return self.lm_head(hidden)
+        return of_all(hidden, self.lm_head, has_kernel=self.attention.has_products)[0]
 
     def forward(
         self,

@@ -48,6 +48,9 @@ class FusedAttention:
     is_fused = False
     """True if layers run by the kernels of `fused.py` between their products."""
 
+    has_products = False
+    """True if few rows are multiplied by the kernel of `products.py` then."""
+
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         """A batch with what all layers of a step share, made once.
 
@@ -137,8 +140,8 @@ class SlotAttention(FusedAttention):
 
     reads_in_place = True
 
-    def __init__(self, *, is_fused: bool = False) -> None:
-        self.is_fused = is_fused
+    def __init__(self, *, is_fused: bool = False, has_products: bool = False) -> None:
+        self.is_fused, self.has_products = is_fused, has_products
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         width, blocks = int(cache.keys.shape[-1]), blocks_of(batch.turns.shape[1], groups)
@@ -190,7 +193,7 @@ def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> Fus
         raise SetupError(f"{problem}", hint="Set model.attention to auto.")
     if kernel == "sdpa" or problem is not None:
         return FusedAttention()
-    return SlotAttention(is_fused=True)
+    return SlotAttention(is_fused=True, has_products=True)
 
 
 def why_no_kernel(device: torch.device) -> str | None:

@@ -8,8 +8,8 @@ Shapes: `B` rows, `n` new tokens of each, `W` width, `H` heads of queries, `D` h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from parley.models.minicpmo45.runtime import fused
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
 from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
+from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
 """Cosines and sines of `caches.rotated`, (..., 1, D)."""
@@ -145,6 +146,7 @@ class DecoderStack(nn.Module):
         attention: FusedAttention,
     ) -> Tensor:
         shape, eps = self.shape, self.shape.eps
+        multiplied = partial(of_all, has_kernel=attention.has_products)
         assert batch.columns is not None
         heads = (*x.shape[:2], shape.heads, shape.head_width)
         layers: list[Any] = [*self.layers]
@@ -154,19 +156,14 @@ class DecoderStack(nn.Module):
         for index, layer in enumerate(layers):
             asks, mlp = layer.self_attn, layer.mlp
             norms = (asks.q_norm.weight, asks.k_norm.weight) if shape.has_norms else (None, None)
-            query, keys, values = products(normed, asks.q_proj, asks.k_proj, asks.v_proj)
+            query, keys, values = multiplied(normed, asks.q_proj, asks.k_proj, asks.v_proj)
             query = fused.place_heads(
                 query, keys, values, norms, turn, batch.columns, cache.layer(index), eps
             )
             mixed = attention.padded(index, query.view(heads), batch, cache)
-            (added,) = products(mixed.reshape(rows.shape[0], -1), asks.o_proj)
+            (added,) = multiplied(mixed.reshape(rows.shape[0], -1), asks.o_proj)
             rows, normed = fused.add_norm(rows, added, layer.post_attention_layernorm.weight, eps)
-            gates, ups = products(normed, mlp.gate_proj, mlp.up_proj)
-            (added,) = products(fused.gate(gates, ups), mlp.down_proj)
+            gates, ups = multiplied(normed, mlp.gate_proj, mlp.up_proj)
+            (added,) = multiplied(fused.gate(gates, ups), mlp.down_proj)
             rows, normed = fused.add_norm(rows, added, following[index], eps)
         return normed.view(x.shape)
-
-
-def products(x: Tensor, *parts: nn.Module) -> Sequence[Tensor]:
-    """What several projections make of the same rows (N, W)."""
-    return [part(x) for part in parts]

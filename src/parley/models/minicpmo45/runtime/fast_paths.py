@@ -4,9 +4,10 @@
 |------------------|---------------------------------------------|--------------------------------|
 | `attention`      | our Triton kernel reads the slots in place  | PyTorch's attention            |
 | `fused`          | our kernels between a layer's products      | PyTorch's operators            |
+| `products`       | our kernel multiplies few rows              | PyTorch's products             |
 | `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
 | `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
-| `fp8`            | PyTorch's product in 8 bits                 | the matrix is unpacked first   |
+| `fp8`            | the same kernel reads e4m3                  | the matrix is unpacked first   |
 | `flow_precision` | TF32 or bfloat16                            | float32                        |
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
 
@@ -32,7 +33,7 @@ log = logs.get(__name__)
 
 State = Literal["fast", "plain", "refused"]
 
-PARTS: Final = ("attention", "fused", "caches", "int4", "fp8", "flow_precision")
+PARTS: Final = ("attention", "fused", "products", "caches", "int4", "fp8", "flow_precision")
 """Parts other than the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"

@@ -1,5 +1,5 @@
-"""Kernels of `slot_attention.py`, `fused.py` and `quantize.py`. This module needs the package
-triton."""
+"""Kernels of `slot_attention.py`, `fused.py`, `products.py` and `quantize.py`. This module needs
+the package triton."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -197,31 +197,39 @@ def gate(gates, ups, out, width, gate_row, up_row, BLOCK: tl.constexpr):
     tl.store(out + row * width + column, (opened * up).to(out.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def few_rows(
-    x, matrix, scales, out, rows, outs, columns,
-    ROWS: tl.constexpr, OUTS: tl.constexpr, BLOCK: tl.constexpr,
+    x, first, second, third, first_scales, second_scales, third_scales, out,
+    rows, first_outs, both_outs, outs, columns,
+    HAS_SCALES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Products of a few rows with `OUTS` rows of a matrix in 8 bits, which is read once."""
-    row, one = tl.arange(0, ROWS), tl.program_id(0) * OUTS + tl.arange(0, OUTS)
-    is_row, is_out = row < rows, one < outs
+    """Products of a few rows with `OUTS` rows of one of three matrices, which are read once."""
+    start = tl.program_id(0) * OUTS
+    matrix, scales, at = first, first_scales, start
+    if start >= both_outs:
+        matrix, scales, at = third, third_scales, start - both_outs
+    elif start >= first_outs:
+        matrix, scales, at = second, second_scales, start - first_outs
+    row, one, made = tl.arange(0, ROWS), at + tl.arange(0, OUTS), start + tl.arange(0, OUTS)
+    is_row, is_out = row < rows, made < outs
     total = tl.zeros((ROWS, OUTS), tl.float32)
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        here = column < columns
+    for place in range(0, columns, BLOCK):
+        column = place + tl.arange(0, BLOCK)
         given = tl.load(
-            x + row[:, None] * columns + column[None, :],
-            mask=is_row[:, None] & here[None, :], other=0.0,
-        )  # fmt: skip
+            x + row[:, None] * columns + column[None, :], mask=is_row[:, None], other=0.0
+        )
+        if HAS_SCALES:
+            # Numbers of e4m3 become float16 in pairs, which is quick; inputs that are not small
+            # enough for it are, once they are divided by 16.
+            given = (given.to(tl.float32) * 0.0625).to(tl.float16)
         weights = tl.load(
-            matrix + one[None, :] * columns + column[:, None],
-            mask=is_out[None, :] & here[:, None], other=0.0,
-        )  # fmt: skip
-        # Numbers of e4m3 are exact in bfloat16.
+            matrix + one[None, :] * columns + column[:, None], mask=is_out[None, :], other=0.0
+        )
         total = tl.dot(given, weights.to(given.dtype), total, input_precision="ieee")
-    total = total * tl.load(scales + one, mask=is_out, other=0.0)[None, :]
+    if HAS_SCALES:
+        total = total * (16.0 * tl.load(scales + one, mask=is_out, other=0.0))[None, :]
     tl.store(
-        out + row[:, None] * outs + one[None, :],
+        out + row[:, None] * outs + made[None, :],
         total.to(out.dtype.element_ty),
         mask=is_row[:, None] & is_out[None, :],
     )
