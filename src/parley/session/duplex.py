@@ -72,13 +72,13 @@ _log = logs.get(__name__)
 WINDOW_SHARES: Final = (0.85, 0.6)
 """Of the context, in a conversation that slides: when the oldest is forgotten, and what remains."""
 
-CLOSING: Final = VadOptions(min_silence_duration_ms=256)
+CLOSING: Final = VadOptions(min_silence_duration_ms=192)
 """The pause that ends a unit of a client that sends short pieces; the model judges it."""
 
-MORE_SAMPLES: Final = 16 * 128
-MORE_UNITS: Final = 10
-"""Where it waits for more silence, so many units of so much follow: up to the longest that it waits
-for (`turns.end_of_turn`)."""
+MORE_SAMPLES: Final = 16 * 64
+LONGEST_SAMPLES: Final = 16 * 1280
+"""Where it waits for more silence, units of so much follow whenever it is idle: up to the longest
+that it waits for (`turns.end_of_turn`)."""
 
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
@@ -138,8 +138,8 @@ class DuplexRunner:
         self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
         self._finder: UtteranceFinder | None = None
         """Finds pauses in which a unit may end."""
-        self._paused_samples = MORE_UNITS * MORE_SAMPLES
-        """Length of the pause since it was found, up to this."""
+        self._quiet_samples = LONGEST_SAMPLES
+        """Length of the pause since it was found."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -231,12 +231,13 @@ class DuplexRunner:
         if self._continues or self._interruptions.playback.is_heard:
             return False
         if any(isinstance(event, SpeechEnded) and event.utterance for event in found):
-            self._paused_samples = 0
+            self._quiet_samples = 0
             return True
-        before, most = self._paused_samples, MORE_UNITS * MORE_SAMPLES
-        self._paused_samples = most if finder.is_speaking else min(before + len(pcm), most)
+        self._quiet_samples += LONGEST_SAMPLES if finder.is_speaking else len(pcm)
         is_idle = self._unit is None and not self._mailbox.units
-        return is_idle and self._paused_samples // MORE_SAMPLES > before // MORE_SAMPLES
+        partial = self._mailbox.partial
+        has_more = partial is not None and len(partial.pcm) >= MORE_SAMPLES
+        return is_idle and has_more and self._quiet_samples < LONGEST_SAMPLES
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
