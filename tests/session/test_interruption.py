@@ -13,12 +13,12 @@ from tests.support.sessions import (
     feed,
     heard,
     loud,
-    pcm16,
     pcm64,
     quiet,
     stranger,
     worker_harness,
 )
+from tests.support.talking import pcm16
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock

@@ -17,11 +17,11 @@ from tests.support.recordings import JPEG
 from tests.support.sessions import (
     WorkerHarness,
     feed,
-    pcm16,
     pcm64,
     stranger,
     worker_harness,
 )
+from tests.support.talking import pcm16
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock

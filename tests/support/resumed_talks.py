@@ -1,16 +1,14 @@
 """The same short conversation in every dialect that can be resumed, in lock-step, so that it
 comes out the same however often it is cut."""
 
-import base64
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 from tests.support.resuming import ResumingClient
-from tests.support.talking import LOUD, QUIET, Message, b64, tone
-from tests.support.timeline import silence, sound, speak
+from tests.support.talking import LOUD, QUIET, Message, b64, pcm16, tone
+from tests.support.timeline import Part, silence, sound, speak
 
 UNITS = [LOUD, tone(0.3), QUIET, QUIET, tone(0.1), QUIET]
 Client = TypeVar("Client", bound=ResumingClient)
@@ -38,142 +36,152 @@ def _comparable(value: Any) -> Any:
     return {name: _comparable(value[name]) for name in value.keys() - VARIES}
 
 
+Step = Message | str
+"""What the client says, or the type of the message for which it waits, or its `input_id`."""
+
+
+def matches(heard: Message, wanted: str) -> bool:
+    """True if it is the message for which a step waits."""
+    return bool(heard["type"].startswith(wanted)) or heard.get("input_id") == wanted
+
+
+def spoken_turn(after_s: float) -> list[Step]:
+    """Somebody speaks, and is silent for so long."""
+    said = sound(silence(0.6), speak(1.0), silence(after_s))
+    pieces = [b64(said.slice(at, at + 8000)) for at in range(0, len(said), 8000)]
+    return [*({"type": "audio_chunk", "audio_base64": piece} for piece in pieces), "turn_done"]
+
+
+def in_units(name: str, answer: str) -> list[Step]:
+    """Each unit when the previous one is answered."""
+    field = {"audio_chunk": "audio_base64"}.get(name, "audio")
+    return [step for unit in UNITS for step in ({"type": name, field: unit}, answer)]
+
+
+LIVE = "session.input_audio"
+# What marks the time, where nothing else is told.
+MARK: list[Step] = [
+    *({"type": f"{LIVE}.mute"}, f"{LIVE}.muted"),
+    *({"type": f"{LIVE}.unmute"}, f"{LIVE}.unmuted"),
+]
+
+
+def live_sound(*parts: Part) -> Message:
+    return {"type": f"{LIVE}.append", "audio": pcm16(sound(*parts))}
+
+
+def written(number: int) -> Message:
+    content = [{"type": "input_text", "text": f"Say {number}."}]
+    item = {"id": f"item_w{number}", "type": "message", "role": "user", "content": content}
+    return {"type": "conversation.item.create", "item": item}
+
+
+def openai_turns() -> Iterator[Step]:
+    """A spoken and a written turn, twice; the client says when one is complete."""
+    update: dict[str, Any] = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    update |= {"max_output_tokens": 12}
+    yield {"type": "session.update", "session": update}
+    yield "session.updated"
+    for number in range(2):
+        for _ in range(2):
+            yield {"type": "input_audio_buffer.append", "audio": pcm16(sound(speak(0.5)))}
+        yield {"type": "input_audio_buffer.commit"}
+        yield {"type": "response.create"}
+        yield "response.done"
+        yield written(number)
+        yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
+        yield "response.done"
+    yield {"type": "conversation.item.delete", "item_id": "item_w0"}
+    yield "conversation.item.deleted"
+    yield written(2)
+    yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
+    yield "response.done"
+    yield LAST_OF_ALL
+
+
+LAST_OF_ALL = "rate_limits.updated"
+"""Anyone who has heard it leaves, where there is no word for it."""
+
+
 @dataclass(frozen=True)
 class ResumedTalk:
-    """How a dialect is spoken; `talk` runs a whole conversation."""
+    """A whole conversation: where, what comes first, and then."""
 
     path: Callable[[], str]
     first: Message
-    talk: Callable[[ResumingClient], Awaitable[None]]
+    steps: list[Step]
     names_session: bool = False
 
     def session_id(self, path: str) -> str:
         return path.rpartition("/")[2] if self.names_session else ""
 
 
-async def units(client: ResumingClient, make: Callable[[str], Message], last: str) -> None:
-    """Each unit when the previous one is answered."""
-    for unit in UNITS:
-        await client.say(make(unit))
-        await client.hear()
-    await client.say({"type": last})
-    while client.heard[-1]["type"] not in ("stopped", "session.closed"):
-        await client.hear()
-
-
-async def duplex(client: ResumingClient) -> None:
-    await units(client, lambda unit: {"type": "audio_chunk", "audio_base64": unit}, "stop")
-
-
-async def realtime(client: ResumingClient) -> None:
-    make = {"type": "input_audio_buffer.append"}
-    await units(client, lambda unit: {**make, "audio": unit}, "session.close")
-
-
-async def minicpmo_v2(client: ResumingClient) -> None:
-    for number, unit in enumerate(UNITS):
-        await client.say({"type": "input.append", "input": {"audio": unit}})
-        while client.heard[-1].get("input_id") != f"input_{number}":
-            await client.hear()
-    await client.say({"type": "session.close"})
-    while client.heard[-1]["type"] != "session.closed":
-        await client.hear()
-
-
-def pcm16(seconds: float) -> str:
-    count = round(seconds * 24_000)
-    wave = 0.3 * np.sin(2 * np.pi * 220 * np.arange(count) / 24_000)
-    return base64.b64encode((wave * 32767).astype("<i2").tobytes()).decode()
-
-
-async def live(client: ResumingClient) -> None:
-    """Nothing is said while the model listens, so mutes mark the time."""
-    for _ in range(3):
-        await client.say({"type": "session.input_audio.append", "audio": pcm16(1.0)})
-        await client.say({"type": "session.input_audio.mute"})
-        while client.heard[-1]["type"] != "session.input_audio.muted":
-            await client.hear()
-        await client.say({"type": "session.input_audio.unmute"})
-        while client.heard[-1]["type"] != "session.input_audio.unmuted":
-            await client.hear()
-    await client.say({"type": "session.close"})
-    while client.heard[-1]["type"] != "session.closed":
-        await client.hear()
-
-
-async def half_duplex(client: ResumingClient) -> None:
-    turn = sound(silence(0.6), speak(1.0), silence(1.5))
-    for _ in range(2):
-        for at in range(0, len(turn), 8000):
-            chunk = b64(turn.slice(at, at + 8000))
-            await client.say({"type": "audio_chunk", "audio_base64": chunk})
-        await client.hear()
-        while client.heard[-1]["type"] != "turn_done":
-            await client.hear()
-    await client.say({"type": "stop"})
-    while client.heard[-1]["type"] != "stopped":
-        await client.hear()
-
-
-async def openai_realtime(client: ResumingClient) -> None:
-    """Two turns that are committed by the client, and two that are written."""
-    update = {"audio": {"input": {"turn_detection": None}}}
-    await client.say({"type": "session.update", "session": update})
-    for number in range(2):
-        for _ in range(4):
-            await client.say({"type": "input_audio_buffer.append", "audio": pcm16(0.25)})
-        await client.say({"type": "input_audio_buffer.commit"})
-        await client.say({"type": "response.create"})
-        await heard_until(client, "response.done")
-        content = [{"type": "input_text", "text": f"Say {number}."}]
-        item = {"id": f"item_w{number}", "type": "message", "role": "user", "content": content}
-        await client.say({"type": "conversation.item.create", "item": item})
-        await client.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
-        await heard_until(client, "response.done")
-    await client.say({"type": "input_audio_buffer.clear"})
-    await heard_until(client, "input_audio_buffer.cleared")
-    await client.leave()
-
-
-async def heard_until(client: ResumingClient, last: str) -> None:
-    while (await client.hear())["type"] != last:
-        pass
-
-
 TALKS: dict[str, ResumedTalk] = {
     "half_duplex": ResumedTalk(
         lambda: f"/ws/half_duplex/hdx_{secrets.token_hex(8)}",
         {"type": "prepare", "resume": True},
-        half_duplex,
+        # The first half second is not heard.
+        [*spoken_turn(1.5), *spoken_turn(1.5), {"type": "stop"}, "stopped"],
         names_session=True,
     ),
     "duplex": ResumedTalk(
         lambda: f"/ws/duplex/adx_{secrets.token_hex(8)}",
         {"type": "prepare", "resume": True},
-        duplex,
+        [*in_units("audio_chunk", "result"), {"type": "stop"}, "stopped"],
         names_session=True,
     ),
     "realtime": ResumedTalk(
         lambda: "/v1/realtime?mode=audio",
         {"type": "session.update", "session": {"instructions": "Be kind.", "resume": True}},
-        realtime,
+        [
+            *in_units("input_audio_buffer.append", "response"),
+            *({"type": "session.close"}, "session.closed"),
+        ],
     ),
     "minicpmo_v2": ResumedTalk(
         lambda: "/v1/realtime?mode=audio",
         {"type": "session.init", "payload": {"system_prompt": "Be kind.", "resume": True}},
-        minicpmo_v2,
+        [
+            *(
+                step
+                for number, unit in enumerate(UNITS)
+                for step in ({"type": "input.append", "input": {"audio": unit}}, f"input_{number}")
+            ),
+            *({"type": "session.close"}, "session.closed"),
+        ],
     ),
+    # Nothing is said while the model listens. The first second is a little longer, because the
+    # resampler keeps the end of what it was given.
     "openai_live": ResumedTalk(
         lambda: "/v1/live/sessions",
         {"type": "session.start", "session": {"model": "parrot", "resume": True}},
-        live,
+        [
+            *(live_sound(speak(1.0), silence(0.1)), *MARK),
+            *(live_sound(speak(0.5), silence(0.5)), *MARK),
+            *(live_sound(silence(1.0)), *MARK),
+            *(live_sound(silence(1.0)), "session.output_audio.delta", *MARK),
+            *(live_sound(silence(1.0)), "session.output_audio.delta", *MARK),
+            *({"type": "session.close"}, "session.closed"),
+        ],
     ),
     "openai_realtime": ResumedTalk(
         lambda: "/v1/realtime?model=parrot",
         {"type": "session.update", "session": {"type": "realtime", "resume": True}},
-        openai_realtime,
+        list(openai_turns()),
     ),
 }
+
+
+async def go_through(client: ResumingClient, steps: list[Step]) -> None:
+    """The rest of a conversation that has begun."""
+    for step in steps:
+        if isinstance(step, str):
+            while not matches(await client.hear(), step):
+                pass
+        else:
+            await client.say(step)
+    if steps[-1] == LAST_OF_ALL:
+        await client.leave()
 
 
 async def whole_talk(client: Client, name: str, path: str) -> Client:
@@ -181,7 +189,7 @@ async def whole_talk(client: Client, name: str, path: str) -> Client:
     spoken = TALKS[name]
     try:
         await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-        await spoken.talk(client)
+        await go_through(client, spoken.steps)
     finally:
         await client.close()
     return client

@@ -12,6 +12,7 @@ from tests.support.dialects import DialectName
 from tests.support.faults import Faulty, Gated
 from tests.support.patience import HANG_S, until
 from tests.support.sockets import FakeSocket
+from tests.support.talking import pcm16
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
@@ -212,12 +213,6 @@ def _other_tasks() -> set[asyncio.Task[Any]]:
 
 def pcm64(pcm: Pcm) -> str:
     return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
-
-
-def pcm16(pcm: Pcm) -> str:
-    """Sound as OpenAI's dialects have it."""
-    samples = resample(pcm, 24_000).samples * 32767
-    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
 
 
 def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:

@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, from_float32_bytes, to_float32_bytes
+from parley.media.resample import resample
 
 Message = dict[str, Any]
 
@@ -20,6 +21,12 @@ Message = dict[str, Any]
 def b64(data: Pcm | bytes) -> str:
     """Sound or a file as clients send it."""
     return base64.b64encode(to_float32_bytes(data) if isinstance(data, Pcm) else data).decode()
+
+
+def pcm16(pcm: Pcm) -> str:
+    """Sound as OpenAI's dialects have it."""
+    samples = resample(pcm, 24_000).samples * 32767
+    return b64(samples.astype("<i2").tobytes())
 
 
 def heard(message: Message, field: str) -> Pcm:

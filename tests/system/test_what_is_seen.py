@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.support.gateways import all_free, until
 from tests.support.patience import HANG_S
-from tests.support.resumed_talks import TALKS, ready_session
+from tests.support.resumed_talks import TALKS, go_through, ready_session
 from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import (
@@ -120,7 +120,7 @@ async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> No
         thief.token, thief.session_id, thief.seq = "guessed", client.session_id, client.seq
         with pytest.raises(ResumeFailed, match="unknown"):
             await thief.resume()
-        await TALKS["duplex"].talk(client)
+        await go_through(client, TALKS["duplex"].steps)
         await client.close()
         await thief.close()
         await all_free(server)

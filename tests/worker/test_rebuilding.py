@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,20 @@ import pytest
 from tests.models.cascade.parts import small_cascade
 from tests.support.long import times
 from tests.support.patience import HANG_S, until
-from tests.support.resumed_talks import UNITS, comparable
+from tests.support.resumed_talks import (
+    LAST_OF_ALL,
+    TALKS,
+    UNITS,
+    Step,
+    comparable,
+    matches,
+    spoken_turn,
+    written,
+)
 from tests.support.session_logs import FakeSessionLogs
-from tests.support.sessions import KINDS, Talk, WorkerHarness, pcm16, worker_harness
+from tests.support.sessions import KINDS, Talk, WorkerHarness, worker_harness
 from tests.support.sockets import FakeSocket
-from tests.support.talking import b64
+from tests.support.talking import Message, b64
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
@@ -38,109 +47,21 @@ from parley.session_log import state_codec
 from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
 
-Message = dict[str, Any]
-Step = Message | str
-"""What the client says, or the type of the message for which it waits."""
-
 NOT_NUMBERED = frozenset({"session.resumed", "session.input_ack"})
 
-# The turn ends within its last piece: what comes while it is answered is dropped by design.
-SPOKEN = sound(silence(0.6), speak(1.0), silence(0.9))
-TURN: list[Step] = [
-    *({"type": "audio_chunk", "audio_base64": b64(SPOKEN.slice(at, at + 8000))}
-      for at in range(0, len(SPOKEN), 8000)),
-    "turn_done",
-]  # fmt: skip
-
-
-def in_units(name: str, answer: str, messages: list[Message], last: str) -> list[Step]:
-    steps: list[Step] = []
-    for message in messages:
-        steps += [{"type": name, **message}, answer]
-    return [*steps, {"type": last}]
-
-
-LIVE = "session."
-
-
-def live_sound(*parts: Any) -> Message:
-    return {"type": f"{LIVE}input_audio.append", "audio": pcm16(sound(*parts))}
-
-
-def written(number: int) -> Message:
-    content = [{"type": "input_text", "text": f"Say {number}."}]
-    item = {"id": f"item_w{number}", "type": "message", "role": "user", "content": content}
-    return {"type": "conversation.item.create", "item": item}
-
-
-def openai_turns() -> Iterator[Step]:
-    """A spoken and a written turn, twice; the client says when one is complete."""
-    update: dict[str, Any] = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
-    update |= {"max_output_tokens": 12}
-    yield {"type": "session.update", "session": update}
-    yield "session.updated"
-    for number in range(2):
-        for _ in range(2):
-            yield {**live_sound(speak(0.5)), "type": "input_audio_buffer.append"}
-        yield {"type": "input_audio_buffer.commit"}
-        yield {"type": "response.create"}
-        yield "response.done"
-        yield written(number)
-        yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
-        yield "response.done"
-    yield {"type": "conversation.item.delete", "item_id": "item_w0"}
-    yield "conversation.item.deleted"
-    yield written(2)
-    yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
-    yield "response.done"
-    yield "rate_limits.updated"
-
-
-# What marks the time, where nothing else is told.
-MARK: list[Step] = [
-    *({"type": f"{LIVE}input_audio.mute"}, f"{LIVE}input_audio.muted"),
-    *({"type": f"{LIVE}input_audio.unmute"}, f"{LIVE}input_audio.unmuted"),
-]
-
-TALKS: dict[str, tuple[Message, list[Step]]] = {
-    "half_duplex": (
-        {"type": "prepare", "resume": True},
-        [
-            *TURN,
-            *TURN,
-            # Each is in a copy of its own, however busy the machine is.
-            *({"type": "input_text", "text": "Hello."}, "turn_done"),
-            *({"type": "input_text", "text": "And again."}, "turn_done"),
-            {"type": "stop"},
-        ],
-    ),
-    "duplex": (
-        {"type": "prepare", "resume": True},
-        in_units("audio_chunk", "result", [{"audio_base64": unit} for unit in UNITS], "stop"),
-    ),
-    "realtime": (
-        {"type": "session.update", "session": {"instructions": "Be kind.", "resume": True}},
-        in_units(
-            "input_audio_buffer.append", "response", [{"audio": u} for u in UNITS], "session.close"
-        ),
-    ),
-    # Nothing is said while the model listens. The first second is a little longer, because the
-    # resampler keeps the end of what it was given.
-    "openai_live": (
-        {"type": "session.start", "session": {"model": "any", "resume": True}},
-        [
-            *(live_sound(speak(1.0), silence(0.1)), *MARK),
-            *(live_sound(speak(0.5), silence(0.5)), *MARK),
-            *(live_sound(silence(1.0)), *MARK),
-            *(live_sound(silence(1.0)), f"{LIVE}output_audio.delta", *MARK),
-            *(live_sound(silence(1.0)), f"{LIVE}output_audio.delta", *MARK),
-            *({"type": "session.close"}, "session.closed"),
-        ],
-    ),
-    "openai_realtime": (
-        {"type": "session.update", "session": {"type": "realtime", "resume": True}},
-        list(openai_turns()),
-    ),
+STEPS: dict[str, list[Step]] = {
+    "half_duplex": [
+        # The turn ends within its last piece: what comes while it is answered is dropped by design.
+        *spoken_turn(0.9),
+        *spoken_turn(0.9),
+        # Each is in a copy of its own, however busy the machine is.
+        *({"type": "input_text", "text": "Hello."}, "turn_done"),
+        *({"type": "input_text", "text": "And again."}, "turn_done"),
+        {"type": "stop"},
+    ],
+    **{
+        name: TALKS[name].steps for name in ("duplex", "realtime", "openai_live", "openai_realtime")
+    },
 }
 
 
@@ -189,10 +110,6 @@ def recordings_in(folder: Path) -> Recordings:
     return Recordings(folders, worker_id="w", model="parrot", clock=clock, min_free_gb=0)
 
 
-def matches(heard: Message, wanted: str) -> bool:
-    return bool(heard["type"].startswith(wanted))
-
-
 async def hear_all(
     socket: FakeSocket, steps: list[Step], heard: list[Message], received: int
 ) -> list[Message]:
@@ -221,8 +138,7 @@ async def hear_all(
         said += 1
         if said > received:
             socket.say(step)
-    if steps[-1] == "rate_limits.updated":
-        # Anyone who has heard everything leaves, where there is no word for it.
+    if steps[-1] == LAST_OF_ALL:
         socket.leave()
         return everything()
     await until(lambda: socket.closed is not None)
@@ -231,7 +147,7 @@ async def hear_all(
 
 async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], FakeSessionLogs]:
     logs = harness.host.session_logs = FakeSessionLogs()
-    first, steps = TALKS[name]
+    first, steps = TALKS[name].first, STEPS[name]
     talk: Talk = harness.begin(name, extensions=name == "half_duplex")
     talk.say(first)
     await until(lambda: [m for m in talk.socket.sent if "resume_token" in m])
@@ -282,7 +198,7 @@ async def rebuilt_talk(
     resumed = await socket.until("session.resumed")
     if past is not None:
         socket.say(past)
-    *steps, end = TALKS[name][1]
+    *steps, end = STEPS[name]
     # The end is asked for when every turn is done, or it would cut the last one off.
     steps += [*["turn_done"] * more_turns, end]
     heard = await hear_all(socket, steps, seen, resumed["received"])
@@ -310,12 +226,12 @@ async def harness() -> AsyncIterator[WorkerHarness]:
         yield running
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", STEPS)
 async def test_a_session_continues_from_every_copy(harness: WorkerHarness, name: str) -> None:
     await goes_on_from_every_copy(harness, name)
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", STEPS)
 async def test_a_session_of_a_model_that_says_what_it_chose_does_so_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +261,7 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
     assert silent.count(True) > len(silent) / 2
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("is_small", [False, True])
 async def test_a_worker_that_has_followed_a_session_continues_it_as_well(
     name: str, is_small: bool, monkeypatch: pytest.MonkeyPatch
@@ -554,10 +470,10 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
 async def test_a_question_that_waited_for_its_answer_is_recorded_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, steps = TALKS["openai_realtime"]
+    steps = STEPS["openai_realtime"]
     at = steps.index({"type": "input_audio_buffer.commit"}) + 1
     asked = [*steps[:at], "input_audio_buffer.committed", *steps[at:]]
-    monkeypatch.setitem(TALKS, "openai_realtime", (first, asked))
+    monkeypatch.setitem(STEPS, "openai_realtime", asked)
     recordings = recordings_in(tmp_path)
     async with worker_harness(slots=2, recordings=recordings) as harness:
         whole, logs = await whole_talk(harness, "openai_realtime")
