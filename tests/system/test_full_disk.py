@@ -4,21 +4,16 @@ and reported, and requests to keep something are refused for lack of room.
 The disk is a tmpfs of 8 MiB, for which mounting must be allowed.
 """
 
-import base64
 import contextlib
-import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import httpx
-import numpy as np
 import pytest
 from tests.support.gateways import until
-from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
+from tests.support.talking import LOUD, Message, begin_duplex, hear_until, say
 from websockets.asyncio.client import ClientConnection, connect
 
 pytestmark = pytest.mark.slow
@@ -57,30 +52,13 @@ def filled(disk: Path) -> Iterator[None]:
         filler.unlink()
 
 
-async def hear(
-    socket: ClientConnection, kind: str, passed: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    """The next message of a kind; `passed` takes those before it."""
-    while (message := json.loads(await socket.recv()))["type"] != kind:
-        assert message["type"] != "error", message
-        if passed is not None:
-            passed.append(message)
-    return dict(message)
-
-
-async def prepare(socket: ClientConnection) -> dict[str, Any]:
-    await hear(socket, "queue_done")
-    await socket.send(json.dumps({"type": "prepare"}))
-    return await hear(socket, "prepared")
-
-
-async def units(
-    socket: ClientConnection, count: int, passed: list[dict[str, Any]] | None = None
-) -> None:
-    sound = base64.b64encode(np.full(16_000, 0.2, "<f4").tobytes()).decode()
+async def units(socket: ClientConnection, count: int) -> list[Message]:
+    """What is told next to the results of so many units."""
+    told: list[Message] = []
     for _ in range(count):
-        await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound}))
-        await hear(socket, "result", passed)
+        await say(socket, type="audio_chunk", audio_base64=LOUD)
+        told += (await hear_until(socket, "result"))[0]
+    return told
 
 
 def written(server: RunningStack) -> bool:
@@ -94,17 +72,16 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
     server: RunningStack, small_disk: Path
 ) -> None:
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+        server.http() as http,
         connect(server.ws("/ws/duplex/omni_1")) as socket,
     ):
-        recording_id = (await prepare(socket))["recording_session_id"]
+        recording_id = (await begin_duplex(socket))["recording_session_id"]
         base = f"/api/sessions/{recording_id}"
         await units(socket, 5)
         assert written(server)
 
-        told: list[dict[str, Any]] = []
         with filled(small_disk):
-            await units(socket, 10, told)
+            told = await units(socket, 10)
             assert written(server)
             for path, body in (
                 (f"{base}/comment", {"comment": "The second answer came late."}),
@@ -119,13 +96,13 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
             assert "parley_recording_lost_entries_total 10.0" in (await http.get("/metrics")).text
 
             async with connect(server.ws("/ws/duplex/omni_2")) as late:
-                assert "recording_session_id" not in await prepare(late)
+                assert "recording_session_id" not in await begin_duplex(late)
                 await units(late, 1)
 
         assert (await http.post(f"{base}/comment", json={"comment": "x"})).status_code == 200
-        await units(socket, 5, told)
-        await socket.send(json.dumps({"type": "stop"}))
-        await hear(socket, "stopped", told)
+        told += await units(socket, 5)
+        await say(socket, type="stop")
+        told += (await hear_until(socket, "stopped"))[0]
         # Told at 1 and each time the number has doubled or more: a full disk is not a flood.
         lost = [message["entries"] for message in told if message["type"] == "recording_lost"]
         assert all(later >= 2 * earlier for earlier, later in pairwise(lost)), lost
@@ -141,15 +118,15 @@ async def test_a_session_that_ends_on_a_full_disk_is_not_a_session_that_runs(
     server: RunningStack, small_disk: Path
 ) -> None:
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+        server.http() as http,
         connect(server.ws("/ws/duplex/omni_1")) as socket,
     ):
-        recording_id = (await prepare(socket))["recording_session_id"]
+        recording_id = (await begin_duplex(socket))["recording_session_id"]
         await units(socket, 3)
         assert written(server)
         with filled(small_disk):
-            await socket.send(json.dumps({"type": "stop"}))
-            await hear(socket, "stopped")
+            await say(socket, type="stop")
+            await hear_until(socket, "stopped")
             assert written(server)
             answer = await http.get(f"/api/sessions/{recording_id}/recording")
 

@@ -1,21 +1,25 @@
 """The whole server keeps what is said: the id that a client learns leads to its recording, and
 registered voices serve sessions by name only."""
 
-import asyncio
-import base64
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-import numpy as np
 import pytest
 from tests.support.gateways import until
-from tests.support.patience import HANG_S
 from tests.support.recordings import tone
 from tests.support.stack import RunningStack, running_stack
-from websockets.asyncio.client import ClientConnection, connect
+from tests.support.talking import (
+    ASK,
+    QUIET,
+    Message,
+    b64,
+    begin_realtime,
+    hear,
+    hear_until,
+    say,
+)
+from websockets.asyncio.client import connect
 
 from parley.media.wav import encode_wav
 
@@ -29,57 +33,39 @@ async def server(tmp_path: Path) -> AsyncIterator[RunningStack]:
         yield running
 
 
-async def hear(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
-    while True:
-        async with asyncio.timeout(HANG_S):
-            message = json.loads(await socket.recv())
-        if message["type"] in (*kinds, "error"):
-            return dict(message)
-
-
-def sound() -> str:
-    return base64.b64encode(np.full(16_000, 0.2, "<f4").tobytes()).decode()
-
-
-async def duplex(server: RunningStack, *, token: str = "", **prepare: Any) -> dict[str, Any]:
+async def duplex(server: RunningStack, *, token: str = "", **prepare: Any) -> Message:
     query = f"?token={token}" if token else ""
     async with connect(server.ws(f"/ws/duplex/omni_1{query}")) as socket:
-        await hear(socket, "queue_done")
-        await socket.send(json.dumps({"type": "prepare", **prepare}))
-        told = await hear(socket, "prepared")
+        await hear_until(socket, "queue_done")
+        await say(socket, type="prepare", **prepare)
+        told = await hear(socket)
         if told["type"] == "prepared":
-            await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound()}))
-            await hear(socket, "result")
-        await socket.send(json.dumps({"type": "stop"}))
-        await hear(socket, "stopped")
+            await say(socket, type="audio_chunk", audio_base64=QUIET)
+            await hear_until(socket, "result")
+        await say(socket, type="stop")
+        await hear_until(socket, "stopped")
     return told
 
 
-async def realtime(server: RunningStack) -> dict[str, Any]:
+async def realtime(server: RunningStack) -> Message:
     async with connect(server.ws("/v1/realtime?mode=audio")) as socket:
-        await hear(socket, "session.queue_done")
-        update = {"type": "session.update", "session": {"instructions": "Be kind."}}
-        await socket.send(json.dumps(update))
-        told = await hear(socket, "session.created")
-        append = {"type": "input_audio_buffer.append", "audio": sound()}
-        await socket.send(json.dumps(append))
-        await hear(socket, "response.listen", "response.output_audio.delta")
-        await socket.send(json.dumps({"type": "session.close"}))
-        await hear(socket, "session.closed")
+        told = await begin_realtime(socket)
+        await say(socket, type="input_audio_buffer.append", audio=QUIET)
+        await hear_until(socket, "response.listen")
+        await say(socket, type="session.close")
+        await hear_until(socket, "session.closed")
     return told
 
 
-async def chat(server: RunningStack, **more: Any) -> dict[str, Any]:
+async def chat(server: RunningStack) -> Message:
     async with connect(server.ws("/ws/chat")) as socket:
-        request = {"messages": [{"role": "user", "content": "Hello"}], **more}
-        await socket.send(json.dumps(request))
-        return await hear(socket, "done")
+        await say(socket, **ASK)
+        return (await hear_until(socket, "done"))[1]
 
 
-async def http_chat(server: RunningStack) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
-        body = {"messages": [{"role": "user", "content": "Hello"}]}
-        return dict((await http.post("/api/chat", json=body)).json())
+async def http_chat(server: RunningStack) -> Message:
+    async with server.http() as http:
+        return dict((await http.post("/api/chat", json=ASK)).json())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +76,7 @@ async def test_the_id_that_a_client_learns_leads_to_its_recording(server, talk, 
     told = await talk(server)
     base = f"/api/sessions/{told['recording_session_id']}"
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
+    async with server.http() as http:
         folder = server.runtime.stores.folders.folder(told["recording_session_id"])
         await until(folder.recording.exists, 10)
         recording = (await http.get(f"{base}/recording")).json()
@@ -101,11 +87,8 @@ async def test_the_id_that_a_client_learns_leads_to_its_recording(server, talk, 
 
 
 async def test_a_registered_voice_serves_sessions_by_id_and_by_name(server):
-    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
-        body = {
-            "name": "Anna",
-            "audio_base64": base64.b64encode(encode_wav(tone(1.0, 24_000))).decode(),
-        }
+    async with server.http() as http:
+        body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(1.0, 24_000)))}
         voice = (await http.post("/api/assets/ref_audio", json=body)).json()
         asked = {
             "messages": [{"role": "user", "content": "Hello!"}],
@@ -129,11 +112,11 @@ async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
             worker={"vad": "energy"},
             security={"admin_token": "the-admin"},
         ) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+        server.http() as http,
     ):
         made = await http.post("/api/admin/keys", json={"name": "anna"}, headers=admin)
         key = {"x-api-key": made.json()["key"]}
-        sound = base64.b64encode(encode_wav(tone(1.0, 24_000))).decode()
+        sound = b64(encode_wav(tone(1.0, 24_000)))
         for name, headers in (("Anna", key), ("Bo", {})):
             body = {"name": name, "audio_base64": sound}
             added = await http.post("/api/assets/ref_audio", json=body, headers=headers)
