@@ -198,9 +198,12 @@ async def rebuilt_talk(
     resumed = await socket.until("session.resumed")
     if past is not None:
         socket.say(past)
-    *steps, end = STEPS[name]
-    # The end is asked for when every turn is done, or it would cut the last one off.
-    steps += [*["turn_done"] * more_turns, end]
+    steps = [*STEPS[name]]
+    if more_turns:
+        # What the client says next would be dropped while one of them is answered.
+        waits = [at for at, step in enumerate(steps) if step == "turn_done"]
+        at = waits[[each["type"] for each in seen].count("turn_done")]
+        steps[at:at] = ["turn_done"] * more_turns
     heard = await hear_all(socket, steps, seen, resumed["received"])
     await asyncio.gather(holding, attaching)
     return heard
