@@ -59,7 +59,7 @@ def in_units(name: str, answer: str) -> list[Step]:
 
 
 LIVE = "session.input_audio"
-# What marks the time, where nothing else is told.
+# A mute is answered immediately, so it marks the time where the model is silent.
 MARK: list[Step] = [
     *({"type": f"{LIVE}.mute"}, f"{LIVE}.muted"),
     *({"type": f"{LIVE}.unmute"}, f"{LIVE}.unmuted"),
@@ -173,7 +173,7 @@ TALKS: dict[str, ResumedTalk] = {
 
 
 async def go_through(client: ResumingClient, steps: list[Step]) -> None:
-    """The rest of a conversation that has begun."""
+    """The rest of a conversation that was started."""
     for step in steps:
         if isinstance(step, str):
             while not matches(await client.hear(), step):
