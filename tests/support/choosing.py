@@ -10,7 +10,7 @@ from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, Rule
 
 def weighed(chooser: Chooser, scores: Tensor, asks: Sequence[Ask]) -> Tensor:
     """Everything before temperature: forbidden ids, penalties, the listen scale. Float32."""
-    rules = Rules.of(table_of(asks, scores.shape[1]))
+    rules = Rules.of(table_of(asks, scores.shape[1]).to(scores.device))
     return sampling.weighed(scores, rules, chooser.forbidden)
 
 
