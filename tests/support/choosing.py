@@ -18,5 +18,5 @@ def candidates(scores: Tensor, rules: Sequence[ChoiceRule]) -> tuple[Tensor, Ten
     """Temperature, then top-k, then top-p; see `sampling.filtered`."""
     asks = [Ask(rule, (), 0, 0) for rule in rules]
     vocabulary = scores.shape[1]
-    columns = Rules.of(table_of(asks, vocabulary))
+    columns = Rules.of(table_of(asks, vocabulary).to(scores.device))
     return sampling.filtered(scores, columns, sampling.candidates_of(asks, vocabulary))

@@ -87,5 +87,6 @@ def test_graphs_fit_their_number_and_the_memory_that_the_plan_gives_them(
     pool = max(peak for _, peak in found.values())
     planned = GRAPHS_BYTES + slots * GRAPHS_SLOT_BYTES
     assert kept + pool < planned
-    # Not so much more that slots are lost to it.
-    assert planned < 1.5 * (kept + pool)
+    # Not so much more that slots are lost to it; a matrix in 4 or 8 bits, which is unpacked within
+    # the step of a unit with a picture, is not counted here.
+    assert planned < 1.6 * (kept + pool)
