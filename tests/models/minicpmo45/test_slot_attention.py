@@ -451,6 +451,23 @@ def test_a_decode_step_by_the_kernel_equals_one_by_pytorch(rows: tuple[int, ...]
     assert torch.allclose(found[0], found[2], atol=1e-5)
 
 
+@interpreted
+def test_a_prefill_of_all_rows_may_be_several_blocks_of_each() -> None:
+    """No graph holds such a step, and none names the rows."""
+    llm = small_network().llm
+    heads, key_heads = llm.config.num_attention_heads, llm.config.num_key_value_heads
+    count = 2 * slot_attention.MOST_QUERIES // (heads // key_heads)
+    found = []
+    for attention in (FusedAttention(), SlotAttention()):
+        llm.attention = attention
+        steps = LanguageSteps(llm, llm.make_cache(2, 300), llm.make_rope(301), is_padded=True)
+        with torch.inference_mode():
+            embeds = llm.embed(range(2 * count))
+            found.append(steps.prefill(embeds, [Span(row, 0, count) for row in range(2)]))
+
+    assert torch.allclose(*found, atol=1e-5)
+
+
 class Copies(TorchDispatchMode):
     """Bytes that were made from a cache and lie outside of it."""
 

@@ -158,5 +158,5 @@ class LanguageModel(nn.Module):
         cos, sin = cos[:, :, None], sin[:, :, None]
         config = self.config
         groups = config.num_attention_heads // config.num_key_value_heads
-        batch = cache.placed(self.attention.prepared(batch, cache, groups))
+        batch = self.attention.prepared(cache.placed(batch), cache, groups)
         return self.model(embeds, batch, (cos, sin), cache, self.attention)

@@ -235,7 +235,7 @@ class SlotCache:
 
     def placed(self, batch: PaddedBatch) -> PaddedBatch:
         """A batch that knows where its new positions lie; once per step."""
-        rows = batch.numbers if batch.rows is None else batch.rows
+        rows = batch.rows
         if rows is None:
             rows = torch.arange(self.rows, device=self.table.device)
         pages = self.table[rows[:, None], batch.positions // self.page]
