@@ -465,7 +465,7 @@ def test_a_prefill_of_all_rows_may_be_several_blocks_of_each() -> None:
             embeds = llm.embed(range(2 * count))
             found.append(steps.prefill(embeds, [Span(row, 0, count) for row in range(2)]))
 
-    assert torch.allclose(*found, atol=1e-5)
+    assert torch.allclose(found[0], found[1], atol=1e-5)
 
 
 class Copies(TorchDispatchMode):

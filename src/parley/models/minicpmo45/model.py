@@ -371,7 +371,10 @@ class MiniCPMO45:
             kind: of the step that computed them.
             is_repaired: the plain path computed finite ones.
         """
-        parts = ("products", "fused", "attention", GRAPH + kind)
+        parts = ["products", "fused", "attention", GRAPH + kind]
+        if kind == "decode" and not is_repaired:
+            # The plain path multiplies with the packed matrices, too.
+            parts.append("fp8")
         fast = [part for part in parts if self.paths.is_fast(part)]
         if is_repaired and kind not in self._shaken:
             self._shaken.add(kind)
