@@ -7,6 +7,7 @@ import functools
 import re
 
 from parley.models.cascade import tables
+from parley.models.cascade.notes.reckoning import chain
 from parley.models.cascade.numerals import as_digits
 
 
@@ -198,13 +199,12 @@ def fact_note(low: str) -> str | None:
     if not _QUESTION.search(low):
         return None
     several = _OF_SEVERAL.search(as_digits(low))
-    if several and int(several[3]) != 1:
+    if several and several[3] != "1":
         # "How many legs do three spiders have?"
         one = fact_note(_OF_SEVERAL.sub(r"\1\2", as_digits(low)))
         many = re.search(r"\d+", as_digits(one.lower())) if one else None
-        if many is None:
-            return None
-        return f"{one} {several[3]} times {many[0]} is {int(several[3]) * int(many[0])}."
+        product = chain(several[3], [("times", many[0])]) if many else None
+        return f"{one} {product}" if product else None
     words = set(_keys(low))
     for keys, sentence in facts():
         if keys <= words:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from parley.models.cascade.notes.reckoning import chain, number
+from parley.models.cascade.notes.reckoning import BEYOND, chain, number
+from parley.models.cascade.notes.reckoning import NUMBER as _N
 from parley.models.cascade.numerals import as_digits
 
-_N: Final = r"(-?\d+(?:\.\d+)?)"
 _KINDS: Final[tuple[dict[str, float], ...]] = (
     {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "year": 31536000,
      "decade": 315360000, "century": 3153600000},
@@ -36,6 +36,8 @@ _PLURAL: Final = {"foot": "feet", "inch": "inches", "century": "centuries"}
 def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str | None:
     """Result of a sum in everyday words; `before`: what the user said last."""
     text = _halves(as_digits(re.sub(r"\b(\d+),(?=\d{3}\b)", r"\1", low)))
+    if BEYOND.search(text):
+        return None
     if _OF_THAT.search(text):
         said = " ".join((before, *answers[-1:])).replace(",", "")
         *_, amount = _AMOUNT.findall(as_digits(said)) or ("that",)

@@ -9,8 +9,8 @@ from parley.models.cascade.numerals import as_digits
 
 COUNT_LIMIT = 30
 """Numbers that are counted aloud at most."""
-_NUMBER = r"(-?\d+(?:\.\d+)?)"
-_BEYOND = re.compile(r"\d{16}")
+NUMBER = r"(-?\d+(?:\.\d+)?)"
+BEYOND = re.compile(r"\d{16}")
 """Numbers that floats do not hold exactly; sums of such are not for a note."""
 
 _OPERATORS = {
@@ -20,15 +20,15 @@ _OPERATORS = {
 }  # fmt: skip
 _NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 _BINARY = re.compile(
-    rf"{_NUMBER}((?:\s*(?:plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|"
-    rf"divided by|/|÷)\s*{_NUMBER.replace('(', '(?:', 1)})+)"
+    rf"{NUMBER}((?:\s*(?:plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|"
+    rf"divided by|/|÷)\s*{NUMBER.replace('(', '(?:', 1)})+)"
 )
 _PART = re.compile(
     rf"\s*(plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|divided by|/"
-    rf"|÷)\s*{_NUMBER}"
+    rf"|÷)\s*{NUMBER}"
 )
 _FORMS = tuple(
-    (re.compile(pattern.replace("N", _NUMBER)), operator, is_swapped)
+    (re.compile(pattern.replace("N", NUMBER)), operator, is_swapped)
     for pattern, operator, is_swapped in (
         (r"\b(?:add|sum of)\s+N (?:and|to|plus) N", "+", False),
         (r"\b(?:how much|what)(?:'s| is| are| do| does)? N and N", "+", False),
@@ -41,12 +41,12 @@ _FORMS = tuple(
 )
 """`is_swapped`: the second number comes first."""
 _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
-    (re.compile(rf"\b(?:double|twice)(?: of)? {_NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
-    (re.compile(rf"\b(?:half|the half)(?: of)? {_NUMBER}"), "Half of {} is {}.", lambda v: v / 2),
-    (re.compile(rf"\bsquare root of {_NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
-    (re.compile(rf"{_NUMBER} squared|\bsquare of {_NUMBER}"), "{} squared is {}.", lambda v: v * v),
-    (re.compile(rf"{_NUMBER} cubed|\bcube of {_NUMBER}"), "{} cubed is {}.", lambda v: v**3),
-    (re.compile(rf"\btriple(?: of)? {_NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
+    (re.compile(rf"\b(?:double|twice)(?: of)? {NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
+    (re.compile(rf"\b(?:half|the half)(?: of)? {NUMBER}"), "Half of {} is {}.", lambda v: v / 2),
+    (re.compile(rf"\bsquare root of {NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
+    (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
+    (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
+    (re.compile(rf"\btriple(?: of)? {NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
 )
 
 
@@ -58,7 +58,7 @@ def number(value: float) -> str:
 
 
 _LIST = re.compile(
-    rf"\b(?:add(?: up| together)?|(?:the )?(?:sum|total) of)\s+{_NUMBER}((?:,? (?:and |plus "
+    rf"\b(?:add(?: up| together)?|(?:the )?(?:sum|total) of)\s+{NUMBER}((?:,? (?:and |plus "
     rf")?-?\d+(?:\.\d+)?){{2,}})"
 )
 _HAVE = re.compile(
@@ -94,11 +94,11 @@ def sum_note(low: str) -> str | None:
     """A sum and what it comes to, also out of a little story."""
     text = as_digits(low)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
-    if _BEYOND.search(text):
+    if BEYOND.search(text):
         return None
     listed = _LIST.search(text)
     if listed:
-        return chain(listed[1], [("plus", n) for n in re.findall(r"-?\d+(?:\.\d+)?", listed[2])])
+        return chain(listed[1], [("plus", n) for n in re.findall(NUMBER, listed[2])])
     story = _story(text)
     if story:
         return story
@@ -113,7 +113,7 @@ def sum_note(low: str) -> str | None:
                 first, second = second, first
             return chain(first, [(_NAMES[operator], second)])
     percent = re.search(
-        rf"{_NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {_NUMBER}", text
+        rf"{NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {NUMBER}", text
     )
     if percent:
         value = float(percent[1]) * float(percent[2]) / 100
@@ -152,7 +152,9 @@ def leaving_note(low: str) -> str | None:
 
 
 def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
-    """A sum in words, with what it comes to."""
+    """A sum in words, with what it comes to; None if that or a term is too large for a note."""
+    if any(BEYOND.search(term) for term in (first, *(term for _, term in parts))):
+        return None
     terms: list[float] = [float(first)]
     said = [number(float(first))]
     signs: list[str] = []
@@ -177,10 +179,10 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
 def compare_note(low: str) -> str | None:
     """Which of two numbers is bigger; even or odd."""
     text = as_digits(low)
-    if _BEYOND.search(text):
+    if BEYOND.search(text):
         return None
     found = re.search(
-        rf"\b(bigger|larger|greater|more|higher|smaller|less|lower)\b\D*?{_NUMBER} or {_NUMBER}",
+        rf"\b(bigger|larger|greater|more|higher|smaller|less|lower)\b\D*?{NUMBER} or {NUMBER}",
         text,
     )
     if found:
@@ -191,8 +193,8 @@ def compare_note(low: str) -> str | None:
         best = min(first, second) if wants_low else max(first, second)
         return f"{number(best)} is {'smaller' if wants_low else 'bigger'}."
     found = re.search(
-        rf"\bis {_NUMBER} (?:bigger|larger|greater|more|higher|(smaller|less|lower)) than "
-        rf"{_NUMBER}",
+        rf"\bis {NUMBER} (?:bigger|larger|greater|more|higher|(smaller|less|lower)) than "
+        rf"{NUMBER}",
         text,
     )
     if found:
@@ -212,7 +214,7 @@ def compare_note(low: str) -> str | None:
 def count_note(low: str) -> str | None:
     """Numbers one after the other, at most `COUNT_LIMIT`."""
     text = as_digits(low)
-    if _BEYOND.search(text):
+    if BEYOND.search(text):
         return None
     if not re.search(r"\bcount\b|\bcounting\b|\bnumbers from\b", text):
         return None
