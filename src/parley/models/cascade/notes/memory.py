@@ -102,7 +102,7 @@ _OWNED = re.compile(
     r"\b(?i:my|our|(?:have|got|bought|adopted) an?) (?:(?:new|little|big|old|young|baby) )*(\w+)"
 )
 _THEIRS = re.compile(
-    r"\b(?i:s?he|it)(?:'s| is) (?:called|named) |\b(?i:her|his|its) name(?:'s| is) ", re.I
+    r"\b(?:s?he|it)(?:'s| is) (?:called|named) |\b(?:her|his|its) name(?:'s| is) ", re.I
 )
 """`I got a cat. She's called Luna.`"""
 
