@@ -53,6 +53,19 @@ def test_what_is_not_there_is_a_usage_error(capsys, name):
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "name", ["./data/sessions/", "data/sessions", "./data", "./data/sessions/x"]
+)
+def test_a_folder_that_is_no_recording_is_never_deleted(tmp_path, capsys, name):
+    recorded(tmp_path / "data", "one")
+    (tmp_path / "data/sessions/x").mkdir()
+
+    assert run("recordings", "delete", name, "--yes") == 2
+    assert "There is no recording" in capsys.readouterr().err
+    assert (tmp_path / "data/sessions/x").is_dir()
+    assert run("recordings", "delete", "./data/sessions/one", "--yes") == 0
+
+
 def test_recordings_are_packed_mixed_and_deleted(tmp_path, capsys):
     folder = recorded(tmp_path / "data", "one")
 

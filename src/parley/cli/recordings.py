@@ -39,8 +39,10 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
     found = []
     for name in names:
         folder = folders.find(name)
-        if folder is None and "/" in name.rstrip("/") and Path(name).is_dir():
+        if folder is None and "/" in name:
             folder = Folder(Path(name).resolve())
+            # Not any folder: `delete` removes all that is in it.
+            folder = folder if folder.meta.is_file() or folder.journal.is_file() else None
         if folder is None:
             raise SetupError(
                 f"There is no recording '{name}' in {folders.root}.",
