@@ -10,7 +10,7 @@ from tests.support.fake_server import Drop, FakeServer
 from tests.support.patience import HANG_S
 from tests.support.transcripts import Line, find
 
-from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient
+from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient, Server
 from parley.client.access import ConnectionLost, RemoteError, Unreachable, as_error
 from parley.client.events import (
     Answer,
@@ -468,6 +468,24 @@ async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: 
 
     assert "--ca" in caught.value.hint
     assert trusted.text == unchecked.text == "A grey square."
+
+
+async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1") as plain:
+        address = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unreachable, match=r"no TLS there \(wrong version number\)") as caught:
+            await ChatClient(address).ask("Hello!")
+        with pytest.raises(Unreachable, match="no TLS there"):
+            async with Server(address) as operator:
+                await operator.status()
+
+    assert "http:// only" in caught.value.hint
+    assert not caught.value.may_pass
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,18 +59,27 @@ class BadAddress(Unreachable):
     """An address that is not a server's."""
 
 
-def reason_of(error: Exception) -> str:
-    """Why a connection failed, without what a library says around it."""
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno)
-    return (str(error) or type(error).__name__).rstrip(".")
-
-
 def unreachable(url: str, error: Exception) -> Unreachable:
-    """The error of a failed HTTP request, with a hint."""
-    why = reason_of(error)
-    hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
-    return Unreachable(url, f"{why}.", hint=hint)
+    """The error of a failed connection, with a hint, and without what libraries say around it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    match cause:
+        case ssl.SSLCertVerificationError():
+            why = f"its certificate is not trusted ({cause.verify_message})."
+            return Unreachable(url, why, hint=CERTIFICATE_HINT)
+        case ssl.SSLError():
+            why = f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()})."
+            return Unreachable(url, why, hint=RUNNING_HINT)
+        case socket.gaierror():
+            why = f"unknown host '{urlsplit(url).hostname}' ({cause.strerror})."
+            return Unreachable(url, why, hint=NAME_HINT)
+        case TimeoutError():
+            return Unreachable(url, "timed out.", hint=RUNNING_HINT, may_pass=True)
+        case OSError(errno=int(number)) if number > 0:
+            return Unreachable(url, f"{os.strerror(number)}.", hint=RUNNING_HINT, may_pass=True)
+    why = (str(error) or type(error).__name__).rstrip(".")
+    return Unreachable(url, f"{why}.", hint=RUNNING_HINT, may_pass=cause is not None)
 
 
 class ConnectionLost(ParleyError):

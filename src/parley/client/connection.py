@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket as sockets
-import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -23,8 +20,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from parley.client.access import (
-    CERTIFICATE_HINT,
-    NAME_HINT,
     RUNNING_HINT,
     Access,
     ConnectionLost,
@@ -33,7 +28,7 @@ from parley.client.access import (
     Transport,
     Unreachable,
     as_error,
-    reason_of,
+    unreachable,
 )
 from parley.client.resuming import SentMessages
 from parley.errors import ParleyError
@@ -75,26 +70,12 @@ class NetworkTransport:
                 compression=None,
                 proxy=None if access.is_loopback() else True,
             )
-        except ssl.SSLCertVerificationError as error:
-            raise Unreachable(
-                url,
-                f"its certificate is not trusted ({error.verify_message}).",
-                hint=CERTIFICATE_HINT,
-            ) from None
-        except TimeoutError:
-            raise Unreachable(url, "timed out.", hint=RUNNING_HINT, may_pass=True) from None
         except InvalidStatus as error:
             raise _refusal(url, error) from None
         except InvalidHandshake as error:
             raise Unreachable(url, f"not a parley server ({error}).", hint=RUNNING_HINT) from None
-        except sockets.gaierror as error:
-            host = urlsplit(url).hostname
-            raise Unreachable(
-                url, f"unknown host '{host}' ({error.strerror}).", hint=NAME_HINT
-            ) from None
         except OSError as error:
-            why = reason_of(error)
-            raise Unreachable(url, f"{why}.", hint=RUNNING_HINT, may_pass=True) from None
+            raise unreachable(url, error) from None
         return NetworkSocket(socket)
 
     def requests(self, access: Access) -> httpx.AsyncBaseTransport | None:
