@@ -35,7 +35,7 @@ class TurnJudges:
         end, level = self.end_of_turn, _level(options)
         if end is None or level is None:
             return None
-        return lambda heard: silence_ms(end(heard), level)
+        return lambda heard: silence_ms(end, heard, level)
 
     def bounds_ms(
         self, options: VadOptions, words: str, *, is_whole: bool

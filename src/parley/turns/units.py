@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parley.media.pcm import Samples
-from parley.turns.end_of_turn import word_bounds_ms
+from parley.turns import end_of_turn
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.keywords import WordMatcher
 from parley.turns.word_lists import GHOSTS
@@ -40,8 +40,8 @@ SOONER_MS, SHORT_SOONER_MS = 250, 64
 HUSHED_MS = 30
 HUSHED_DB = 15
 """Below the level of the last second; sounds that are held back before a t or a p are as soft."""
-TAUGHT_MS = 180
-"""Quiet behind the last sound when the detector has heard `JUDGED_MS` of it."""
+NOTICED_MS = 52
+"""So much later than the last sound, the detector has heard quiet."""
 FRAME_SAMPLES = RATE_HZ // 100
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
@@ -120,15 +120,16 @@ class Turns:
         if not self.is_open:
             return self
         if self.quiet_ms >= JUDGED_MS:
-            spare = (self.quiet_ms - JUDGED_MS) // WINDOW_MS
+            missing_ms = end_of_turn.JUDGED_MS - self.quiet_ms
+            spare = max(0, -missing_ms) // WINDOW_MS
             said = np.concatenate(self.sound[: len(self.sound) - spare])
-            return replace(self, needed_ms=needed_ms(said))
+            return replace(self, needed_ms=needed_ms(_with_quiet(said, missing_ms)))
         said = np.concatenate((*self.sound, rest))
         quiet_ms = hushed_ms(said)
         if quiet_ms < HUSHED_MS or self.speech_ms < CLICK_MS:
             return self
-        missing = max(0, TAUGHT_MS - quiet_ms) * RATE_HZ // 1000
-        early = replace(self, quiet_ms=quiet_ms, needed_ms=needed_ms(np.pad(said, (0, missing))))
+        missing_ms = NOTICED_MS + end_of_turn.JUDGED_MS - quiet_ms
+        early = replace(self, quiet_ms=quiet_ms, needed_ms=needed_ms(_with_quiet(said, missing_ms)))
         return early if early.is_long_enough else self
 
     def with_words(self, text: str, *, is_unclear: bool = False, is_whole: bool = False) -> Turns:
@@ -163,7 +164,11 @@ class Turns:
         """True if the pause is, or will be soon, as far as is known."""
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
         is_heard = self.heard_ms == self.speech_ms
-        bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
+        bounds = (
+            end_of_turn.word_bounds_ms(self.text or "", is_whole=self.is_whole)
+            if is_heard
+            else None
+        )
         if bounds is not None:
             needed_ms = min(max(needed_ms, bounds[0]), bounds[1])
         return self.quiet_ms + self.sooner_ms >= needed_ms
@@ -180,6 +185,10 @@ def hushed_ms(said: Samples) -> int:
     powers = np.square(last, dtype=np.float64).reshape(-1, FRAME_SAMPLES).mean(1)
     (loud,) = np.nonzero(powers > powers.mean() / 10 ** (HUSHED_DB / 10))
     return 10 * (len(powers) - 1 - int(loud[-1])) if len(loud) else 0
+
+
+def _with_quiet(said: Samples, missing_ms: int) -> Samples:
+    return np.pad(said, (0, max(0, missing_ms) * RATE_HZ // 1000))
 
 
 def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool:

@@ -46,9 +46,8 @@ LOWEST_QUIET = 0.01
 """Lower bound of the hysteresis, which with a very low threshold would be below zero, so that no
 utterance would end."""
 PRE_ROLL_MS = 300
-JUDGED_MS = 120
-"""Quiet before a judgement: two windows, about 0.2 s after the last sound. More silence halves what
-the judge can derive from the speech before it."""
+JUDGED_MS = 192
+"""Quiet before a judgement: three windows. Source: turns/end_of_turn.py."""
 JUDGED_S = 8
 """Maximum length of the last sound that is judged."""
 LONG_MS = 30_000

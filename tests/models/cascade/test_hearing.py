@@ -59,7 +59,7 @@ def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to
 
     def quiet_until_due(needed_ms: int | None, text: str, unit: int = 16_000) -> int:
         def judge(said: Samples) -> int:
-            assert len(said) == 10 * WINDOW_SAMPLES
+            assert len(said) == 11 * WINDOW_SAMPLES
             assert needed_ms is not None
             return needed_ms
 
@@ -128,7 +128,7 @@ def test_a_unit_that_ends_just_behind_the_last_word_is_answered_if_the_judge_is_
 
     assert turns.is_due == is_due
     # It is asked as it was taught: with the same quiet.
-    assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (180 - quiet_ms)])
+    assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (244 - quiet_ms)])
     assert bool(asked) == (quiet_ms >= 30)
 
 

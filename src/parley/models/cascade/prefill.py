@@ -291,7 +291,7 @@ class PrefillJob(CascadeJob):
             turns = turns.take(window, probability)
         needed_ms = None
         if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
-            turns = turns.judged(rest, lambda said: silence_ms(judge(said)))
+            turns = turns.judged(rest, lambda said: silence_ms(judge, said))
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
 
