@@ -40,10 +40,6 @@ class Wire:
     def write(self, data: bytes) -> None:
         self.sent += data
 
-    def writelines(self, parts: Any) -> None:
-        for part in parts:
-            self.sent += part
-
     def get_write_buffer_size(self) -> int:
         return self.stuck_bytes
 
@@ -112,6 +108,26 @@ async def test_a_peer_that_answers_pings_stays():
 
     assert connection.is_open
     assert not wire.is_aborted
+
+
+async def test_only_a_direction_that_is_silent_needs_a_ping():
+    connection, wire = open_connection(ping_every_s=20, ping_limit_s=20)
+    now = asyncio.get_running_loop().time()
+
+    for second in range(60):
+        client_says(connection, TEXT, b"sound")
+        await connection.receive()
+        connection.send_text(b"answer")
+        connection.tick(now + second)
+    busy = [opcode for opcode, _ in wire.frames]
+    for second in range(60, 110):  # the client speaks, and nothing is sent
+        client_says(connection, TEXT, b"sound")
+        await connection.receive()
+        connection.tick(now + second)
+
+    assert set(busy) == {TEXT}
+    assert [opcode for opcode, _ in wire.frames].count(PING) == 2
+    assert connection.is_open
 
 
 async def test_a_process_of_ours_is_neither_counted_nor_checked():

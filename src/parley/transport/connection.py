@@ -16,8 +16,8 @@ Source: RFC 6455, sections 5.5 (control frames) and 7 (closing).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Sequence
 from typing import cast
 
 from parley.transport.acknowledged import acknowledged_bytes
@@ -117,8 +117,10 @@ class Connection(asyncio.Protocol):
         self._acknowledged: int | None = None
         self._acknowledged_at = 0.0
         self._look_at = 0.0
-        self._next_ping_at = 0.0
-        self._pinged_at: float | None = None
+        self._is_heard = False
+        self._heard_at = self._sent_at = 0.0
+        self._sent = 0
+        self._pong_due_at = math.inf
         self.closed: asyncio.Future[Closure] = self._loop.create_future()
         """Done when nothing more will be received. Wait with `asyncio.wait`; do not cancel it."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -168,12 +170,12 @@ class Connection(asyncio.Protocol):
     def send_text(self, payload: bytes) -> None:
         """Queue a text message; silently dropped if the connection is closing."""
         if self.is_open:
-            self._write((frame(TEXT, payload, mask=not self._is_server),))
+            self._write(frame(TEXT, payload, mask=not self._is_server))
 
     def send_binary(self, payload: bytes) -> None:
         """Queue a binary message; silently dropped if the connection is closing."""
         if self.is_open:
-            self._write((frame(BINARY, payload, mask=not self._is_server),))
+            self._write(frame(BINARY, payload, mask=not self._is_server))
 
     async def room(self) -> None:
         """Wait until more may be sent; returns immediately while the peer keeps up, or without a
@@ -182,8 +184,9 @@ class Connection(asyncio.Protocol):
 
     def pass_on(self, message: Message) -> None:
         """Queue a message received on another connection without changing its bytes."""
-        if self.state is OPEN:
-            self._write(message.parts)
+        for part in message.parts:
+            if self.state is OPEN:
+                self._write(part)
 
     def join(self, other: Connection, traffic: Traffic) -> None:
         """From now on forward every message to `other`, starting with those already received."""
@@ -264,20 +267,22 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         # What a relay does nearly always, in as little code as possible: between two messages the
         # processor has done something else and has to fetch it again.
+        self._is_heard = True
         if (
             self.state is OPEN
             and not self._read_holds
             and len(data) < TURN_BYTES
-            and (message := self._reader.whole(data)) is not None
+            and (size := self._reader.whole_bytes(data))
             and (not self._is_guarded or self._bytes.take_at_hand(len(data)))
         ):
             joined, traffic = self._joined, self._traffic
             if joined is not None and traffic is not None:
                 traffic.messages += 1
-                traffic.bytes += message.size
-                joined.pass_on(message)
+                traffic.bytes += size
+                if joined.state is OPEN:
+                    joined._write(data)
             else:
-                self._keep(message)
+                self._keep(Message(data[0] & 0x0F, (data,), size))
         else:
             self._received(data)
 
@@ -300,7 +305,9 @@ class Connection(asyncio.Protocol):
         """This process was suspended for `late_s`: give the peer that much more time."""
         self._progress_at += late_s
         self._acknowledged_at += late_s
-        self._next_ping_at += late_s
+        self._heard_at += late_s
+        self._sent_at += late_s
+        self._pong_due_at += late_s
 
     def tick(self, now: float) -> None:
         """Called once a second: keep-alive; give up on a peer that stopped reading, and on a path
@@ -319,20 +326,29 @@ class Connection(asyncio.Protocol):
             self._end(Closure(1006, f"nothing acknowledged for {self._limits.in_flight_s:g} s"))
             transport.abort()
             return
-        if now < self._next_ping_at or self._close_sent:
-            return
-        if self._pinged_at is None:
-            self._pinged_at = now
-            self._next_ping_at = now + self._limits.ping_limit_s
-            self._write((frame(PING, b"parley", mask=not self._is_server),))
-        elif not self._read_holds and not waiting:
+        if not self._close_sent:
+            self._keep_alive(transport, now, waiting)
+
+    # Inside
+
+    def _keep_alive(self, transport: asyncio.Transport, now: float, waiting_bytes: int) -> None:
+        """Ping where one direction was silent: whatever arrives proves that the peer is there, and
+        whatever is sent keeps proxies from giving up the path."""
+        if self._is_heard:
+            self._is_heard = False
+            self._heard_at, self._pong_due_at = now, math.inf
+        if self._written != self._sent:
+            self._sent, self._sent_at = self._written, now
+        if self._pong_due_at == math.inf:
+            if now - min(self._heard_at, self._sent_at) >= self._limits.ping_every_s:
+                self._pong_due_at = now + self._limits.ping_limit_s
+                self._write(frame(PING, b"parley", mask=not self._is_server))
+        elif now >= self._pong_due_at and not self._read_holds and not waiting_bytes:
             # While we do not read, or our ping still waits behind other output, a missing pong says
             # nothing about the peer; output that does not move has its own limit.
             self._end(Closure(1006, "no pong"))
             self.close(1011, "keepalive ping timeout")
             transport.abort()
-
-    # Inside
 
     def _is_cut_off(self, transport: asyncio.Transport, now: float) -> bool:
         """True if data has been in flight for too long."""
@@ -422,8 +438,7 @@ class Connection(asyncio.Protocol):
         self._enter(OPEN)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
         now = self._now()
-        self._progress_at = now
-        self._next_ping_at = now + self._limits.ping_every_s
+        self._progress_at = self._heard_at = self._sent_at = now
         self._keepalive.add(self)
 
     def _enter(self, state: ConnectionState) -> None:
@@ -437,16 +452,15 @@ class Connection(asyncio.Protocol):
             raise FrameError(1013, "Other large messages use all memory: try again later.")
         self._claimed_bytes += size_bytes
 
-    def _write(self, parts: Sequence[Bytes]) -> None:
+    def _write(self, data: Bytes) -> None:
         assert self._transport is not None
         if self._is_congested:
             waiting = self._transport.get_write_buffer_size()
             if waiting > self._limits.output_bytes:
                 self._give_up(waiting)
                 return
-        for part in parts:
-            self._written += len(part)
-        self._transport.writelines(parts)
+        self._written += len(data)
+        self._transport.write(data)
 
     def _forward(self, message: Message, other: Connection, traffic: Traffic) -> None:
         traffic.messages += 1
@@ -464,11 +478,8 @@ class Connection(asyncio.Protocol):
     def _control(self, event: Control) -> None:
         if event.opcode == PING:
             if self.is_open:
-                self._write((frame(PONG, event.payload, mask=not self._is_server),))
-        elif event.opcode == PONG:
-            self._pinged_at = None
-            self._next_ping_at = self._now() + self._limits.ping_every_s
-        else:
+                self._write(frame(PONG, event.payload, mask=not self._is_server))
+        elif event.opcode == CLOSE:
             try:
                 code, reason = parse_close(event.payload)
             except FrameError as error:
