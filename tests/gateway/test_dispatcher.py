@@ -604,6 +604,26 @@ def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot(
     assert worker.free_slots == 0
 
 
+def test_a_slot_is_spare_if_it_fits_and_no_ticket_waits(parts):
+    worker = parts.worker()
+    fits = worker.hello.fingerprint
+
+    def is_spare(fingerprint: str = fits) -> bool:
+        return parts.dispatcher.has_spare_slot(Kind.CHAT, fingerprint)
+
+    assert (is_spare(), is_spare("another build")) == (True, False)
+    parts.dispatcher.pause(True)
+    assert not is_spare()
+    parts.dispatcher.pause(False)
+    parts.ask()
+    assert not is_spare()
+    waiting = parts.dispatcher.submit_first(
+        Kind.CHAT, session_id="lost", address="", key_id=None, fingerprint="another build"
+    )
+    parts.worker("free")
+    assert (waiting.state, is_spare()) == ("waiting", False)
+
+
 def test_a_ticket_is_refused_after_two_workers_failed_although_a_third_is_free(parts):
     for name in ("a", "b", "c"):
         parts.worker(name)

@@ -78,6 +78,7 @@ class Young:
         self.pool = self.dispatcher.worker_pool
         self.dropped: list[str] = []
         self.gone: set[str] = set()
+        self.has_spare_slot = False
         self.leaving = asyncio.Event()
         self.admission = Admission(SecuritySettings(), sessions_per_client=8, own_names=())
         self.kept = Sessions(
@@ -85,6 +86,7 @@ class Young:
             admission=self.admission,
             clock=self.clock,
             is_gone=self._is_gone,
+            has_spare_slot=lambda lost: self.has_spare_slot,
             drop_log=self.dropped.append,
             window_s=WINDOW_S,
             rebuild=never,
@@ -595,6 +597,25 @@ async def test_only_sessions_whose_clients_are_expected_take_slots(
     assert young.kept.count() == {"away": 1}
     found = present(await young.kept.find("call"))
     assert found.worker.worker_id == "v"
+
+
+async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_for(
+    young: Young, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.gateway.sessions.SPARE_EVERY_S", 0.01)
+    rebuilt = young.rebuilds()
+    young.gone.add("http://127.0.0.1:1")
+    young.pool.welcome(hello(worker_id="v"), object())
+    young.kept.found(left())
+    await asyncio.sleep(0.05)
+    assert rebuilt == []
+
+    young.has_spare_slot = True
+
+    await until(lambda: young.kept.away == 1)
+    assert rebuilt == ["lease"]
+    # It waits there for the rest of its window, as any session does.
+    assert young.admission.sessions_by_address == {"127.0.0.1": 1}
 
 
 async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker(young: Young) -> None:

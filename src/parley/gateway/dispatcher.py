@@ -88,6 +88,11 @@ class Dispatcher:
         self.run()
         return ticket
 
+    def has_spare_slot(self, kind: Kind, fingerprint: str) -> bool:
+        """True if a worker with this fingerprint has a free slot, and no ticket waits for any."""
+        is_granting = not (self.queue or self.is_paused or self._is_closed)
+        return is_granting and bool(self.worker_pool.with_room(kind, fingerprint))
+
     def _ticket(self, kind: Kind, session_id: str, address: str, key_id: str | None) -> Ticket:
         now, now_time = self.clock.monotonic(), self.clock.time()
         return Ticket(kind, session_id, now, now_time, address, key_id)

@@ -122,6 +122,10 @@ class Rebuilding:
             fingerprint=fingerprint,
         )
 
+    def has_spare_slot(self, lost: LostSession) -> bool:
+        """True if a session could continue in a slot that no client waits for."""
+        return self.dispatcher.has_spare_slot(lost.kind, lost.fingerprint)
+
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         # How long it may wait changes with the workers that are loading.
         signals = ticket.changed, self.dispatcher.worker_pool.changed

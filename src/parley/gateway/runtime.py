@@ -72,6 +72,7 @@ class GatewayRuntime:
             clock=clock,
             is_gone=process_is_gone,
             rebuild=rebuilding.rebuild,
+            has_spare_slot=rebuilding.has_spare_slot,
             drop_log=self.stores.log_sweep.drop,
             window_s=settings.limits.resume_window_s,
         )

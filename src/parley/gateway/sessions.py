@@ -46,6 +46,9 @@ COMES_S: Final = 2 * SILENCE_LIMIT_S
 RETURNS_S: Final = 10.0
 """A client that has been away for less is expected back at any moment: another worker continues its
 session without being asked."""
+SPARE_EVERY_S: Final = 2.0
+"""A session whose client has been away for longer looks this often for a slot that no client waits
+for. The sessions whose clients are expected have theirs by then."""
 LOOK_EVERY_S: Final = 0.25
 OVER_LIMIT: Final = 1024
 """Number of ended sessions that are remembered for their clients."""
@@ -80,7 +83,8 @@ class GatewaySession:
         held: what its client took at admission; given back at its end.
         since_s: monotonic seconds at which it came into this state.
         rebuilding: the task that has another worker continue it; None while its worker is sought.
-        asked: set when its client is there, or expected at any moment. Until then it takes no slot.
+        asked: set when its client is there, or expected at any moment. Until then it takes only a
+            slot that no client waits for.
         left_s: of its window, when its worker was lost; None: unknown.
         slot: taken for it before it was stopped where it was.
         parting: its former lease, and when it is ended there; while it has just been moved.
@@ -132,6 +136,8 @@ class Sessions:
 
     Args:
         is_gone: True if no process listens at a worker's address any more.
+        has_spare_slot: True if another worker could continue a session in a slot that no client
+            waits for.
         drop_log: removes a log.
         window_s: how long sessions wait for their clients. For so long after its start a gateway
             does not know whether a session that it cannot find exists: whatever delays the control
@@ -143,6 +149,7 @@ class Sessions:
     admission: Admission
     clock: Clock
     is_gone: Callable[[str], Awaitable[bool]]
+    has_spare_slot: Callable[[LostSession], bool]
     drop_log: Callable[[str], None]
     window_s: float
     rebuild: Rebuild
@@ -403,7 +410,7 @@ class Sessions:
         slot, session.slot = session.slot, None
         try:
             if slot is None and not session.asked.is_set():
-                await self._until_asked(session, lost)
+                await self._until_asked_or_spare(session, lost)
             taken = await self.rebuild(session, slot)
         except NotRebuilt as error:
             self._lose(session, str(error))
@@ -421,9 +428,10 @@ class Sessions:
         finally:
             session.rebuilding = None
 
-    async def _until_asked(self, session: GatewaySession, lost: LostSession) -> None:
+    async def _until_asked_or_spare(self, session: GatewaySession, lost: LostSession) -> None:
         """Slots are for sessions whose clients are there, and so are the places of an address: many
-        of those that wait have ended, and only their last words are left.
+        of those that wait have ended, and only their last words are left. A slot that no client
+        waits for is better taken soon, because a log can be lost, too.
 
         Raises:
             NotRebuilt: the client does not come back in its window.
@@ -433,7 +441,12 @@ class Sessions:
         left_s = self.window_s if session.left_s is None else max(RETURNS_S, session.left_s)
         try:
             async with asyncio.timeout(left_s):
-                await session.asked.wait()
+                while not session.asked.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(SPARE_EVERY_S):
+                            await session.asked.wait()
+                    if self.has_spare_slot(lost):
+                        break
         except TimeoutError:
             raise NotRebuilt("Its client did not come back.") from None
         session.held.close()

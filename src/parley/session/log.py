@@ -168,7 +168,7 @@ class SessionLog:
         """Number of the last message that may go to the client."""
         self._is_available = True
         self._is_late = False
-        self._has_complained = False
+        self._complaints = logs.Complaints()
         self._late: asyncio.TimerHandle | None = None
         self._reopening: asyncio.TimerHandle | None = None
         self._sending: asyncio.Handle | None = None
@@ -454,7 +454,6 @@ class SessionLog:
         match result:
             case "stored":
                 self._stored_seq, self._received = in_flight.last_seq, in_flight.received
-                self._has_complained = False
                 self._notify()
                 self.send_soon()
             case "unavailable":
@@ -479,8 +478,7 @@ class SessionLog:
     def _be_late(self) -> None:
         self._is_late = True
         self._account()
-        if not self._has_complained:
-            self._has_complained = True
+        if self._complaints.is_news("late", self._clock.monotonic()):
             _log.warning("session_log_late", waited_s=LATE_S)
         self.on_stored()
 
