@@ -14,11 +14,12 @@ from tests.support.sessions import loud, quiet, worker_harness
 
 from parley.dialects.events import SessionPaused, SessionReady, SessionResumed
 from parley.recording import journal_writer, layout, reading, store
-from parley.recording.disk import AppendFile, WavFile
+from parley.recording.disk import WavFile
 from parley.recording.entry_media import to_int16
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
+from parley.session_log.append_file import AppendFile
 
 
 class FailingDisk:
@@ -53,7 +54,7 @@ class FailingDisk:
                 raise OSError(self.error, os.strerror(self.error))
             write_atomically(path, data)
 
-        monkeypatch.setattr("parley.recording.disk.os.pwrite", failing_pwrite)
+        monkeypatch.setattr("parley.session_log.append_file.os.pwrite", failing_pwrite)
         monkeypatch.setattr(Path, "write_bytes", failing_bytes)
         monkeypatch.setattr(layout, "write_atomically", failing_atomically)
         monkeypatch.setattr("parley.recording.finish.write_atomically", failing_atomically)
@@ -264,7 +265,9 @@ def test_the_journal_reaches_the_disk_itself_every_five_seconds(tmp_path, writer
     now = [1000.0]
     synced: list[float] = []
     monkeypatch.setattr("parley.recording.journal.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("parley.recording.disk.os.fdatasync", lambda file: synced.append(now[0]))
+    monkeypatch.setattr(
+        "parley.session_log.append_file.os.fdatasync", lambda file: synced.append(now[0])
+    )
     journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
     journal.begin(head("one"))
     for second in range(12):

@@ -12,13 +12,13 @@ from parley.session_log.contract import (
     LogTail,
     LogUnreadable,
     LogUpdate,
+    SessionLogs,
     SessionLogWriter,
-    StoredLog,
 )
 
 
 @dataclass(eq=False)
-class FakeSessionLogs:
+class FakeSessionLogs(SessionLogs):
     """See the module.
 
     Attributes:
@@ -58,21 +58,6 @@ class FakeSessionLogs:
         waiting, self.waiting = self.waiting, []
         for done in waiting:
             done(answer)
-
-    async def stored(self) -> list[StoredLog]:
-        return []
-
-    async def drop(self, log_id: str) -> None:
-        """Nothing is found by its id here."""
-
-    async def touch(self, log_id: str) -> None:
-        """Nothing expires here."""
-
-    def claim(self) -> bool:
-        return True
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 class _FakeWriter:

@@ -33,10 +33,11 @@ from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm, from_float32_bytes
 from parley.media.wav import encode_wav, is_wav
 from parley.recording import layout, lines
-from parley.recording.disk import AppendFile, WavFile, write_new
+from parley.recording.disk import WavFile, write_new
 from parley.recording.layout import Folder
 from parley.recording.lines import EntryLine, KeptSound, Number, SamplePlace
 from parley.recording.speech_times import SpeechTimes
+from parley.session_log.append_file import AppendFile
 from parley.session_log.entries import Recorded
 
 MediaPart = Sound | Picture | Clip

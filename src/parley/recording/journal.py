@@ -8,7 +8,6 @@ counted, logged, reported, and noted in the journal as soon as that can be writt
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import threading
@@ -32,12 +31,13 @@ from parley.dialects.events import (
     TurnStarted,
 )
 from parley.recording import layout, lines, timeline
-from parley.recording.disk import AppendFile, write_new
+from parley.recording.disk import write_new
 from parley.recording.entry_media import EntryMedia
 from parley.recording.finish import finish
 from parley.recording.journal_writer import JournalWriter, reason_of
 from parley.recording.layout import Folder
 from parley.recording.lines import EntryLine, HeadLine, JournalLine, Number
+from parley.session_log.append_file import AppendFile
 from parley.session_log.entries import EntriesLost, Recorded
 from parley.session_log.items import size_of
 
@@ -209,7 +209,7 @@ class Journal:
         self.folder.path.mkdir(parents=True, exist_ok=False, mode=0o750)
         try:
             self._file = AppendFile(self.folder.journal)
-            fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
+            self._file.lock()
             meta = timeline.encode_file(timeline.open_meta(head))
             layout.write_atomically(self.folder.meta, meta)
             self._append(head)

@@ -7,7 +7,6 @@ followed. Source: service.md 6.1, 8.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -21,6 +20,7 @@ from typing import Final
 
 from parley.errors import BadInput
 from parley.protocol.kinds import Kind
+from parley.session_log.append_file import is_locked
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
 GB: Final = 1_000_000_000
@@ -209,16 +209,11 @@ class Folder:
         return total
 
     def is_live(self) -> bool:
-        """True if a session is being recorded into it: its writer locks the journal, and the lock
-        goes with the process, however that ends."""
+        """True if a session is being recorded into it."""
         try:
-            with open(self.journal, "rb") as journal:
-                fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return is_locked(self.journal)
         except OSError:
             return False
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes
             inner = zipfile.ZipInfo.from_file(path, f"{name}/{path.relative_to(folder.path)}")
             is_text = path.suffix in PACKED_AS_TEXT
             inner.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
-            with _open_plain(path) as source, packed.open(inner, "w") as target:
+            with open_plain(path) as source, packed.open(inner, "w") as target:
                 if is_text and shown_id:
                     data = source.read()
                     target.write(data.replace(folder.recording_id.encode(), shown_id.encode()))
@@ -269,8 +269,12 @@ def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes
     yield outlet.take()
 
 
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a file that must not be a link."""
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file that must not be a link.
+
+    Raises:
+        OSError: it is one, or is not there.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

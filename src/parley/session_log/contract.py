@@ -165,16 +165,17 @@ class SessionLogWriter(Protocol):
         ...
 
 
-class SessionLogs(Protocol):
-    """A backend: where logs are kept. One contract suite runs against all of them."""
+class SessionLogs:
+    """A backend: where logs are kept. One contract suite runs against all of them. This one keeps
+    none: sessions end with their worker."""
 
-    name: str
+    name = ""
     """Equal for processes that see the same logs; "" for none."""
 
     def create(self, session: LoggedSession) -> SessionLogWriter | None:
         """The writer of a new log, if sessions are logged. Nothing is stored before its first
         update."""
-        ...
+        return None
 
     async def peek(self, log_id: str) -> LogContents:
         """Read a log that its writer continues.
@@ -182,7 +183,7 @@ class SessionLogs(Protocol):
         Raises:
             LogUnreadable: there is no such log, or it cannot be read at the moment.
         """
-        ...
+        raise LogUnreadable("Sessions are not logged here.")
 
     async def take_over(
         self, log_id: str, session: LoggedSession
@@ -193,58 +194,24 @@ class SessionLogs(Protocol):
         Raises:
             LogUnreadable: there is no such log, it is damaged, or another worker was faster.
         """
-        ...
-
-    async def stored(self) -> list[StoredLog]: ...
-
-    async def drop(self, log_id: str) -> None:
-        """Remove a log. Its writer learns it with its next update. Safe to repeat."""
-        ...
-
-    async def touch(self, log_id: str) -> None:
-        """Keep a log that has no writer now from expiring."""
-        ...
-
-    def claim(self) -> bool:
-        """Become the gateway that lists and removes logs here. False: another one is. Safe to
-        repeat."""
-        ...
-
-    async def close(self) -> None:
-        """Release connections and locks."""
-        ...
-
-
-class NoSessionLogs:
-    """Sessions are not logged and end with their worker."""
-
-    name = ""
-
-    def create(self, session: LoggedSession) -> None:
-        del session
-
-    async def peek(self, log_id: str) -> LogContents:
-        raise LogUnreadable("Sessions are not logged here.")
-
-    async def take_over(
-        self, log_id: str, session: LoggedSession
-    ) -> tuple[LogContents, SessionLogWriter]:
         raise LogUnreadable("Sessions are not logged here.")
 
     async def stored(self) -> list[StoredLog]:
         return []
 
     async def drop(self, log_id: str) -> None:
-        """See `SessionLogs`."""
+        """Remove a log. Its writer learns it with its next update. Safe to repeat."""
 
     async def touch(self, log_id: str) -> None:
-        """See `SessionLogs`."""
+        """Keep a log that has no writer now from expiring."""
 
     def claim(self) -> bool:
+        """Become the gateway that lists and removes logs here. False: another one is. Safe to
+        repeat."""
         return True
 
     async def close(self) -> None:
-        """See `SessionLogs`."""
+        """Release connections and locks."""
 
 
 def framed(entry: bytes) -> bytes:

@@ -21,7 +21,6 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ import msgspec
 
 from parley import logs
 from parley.private import keep_private
+from parley.session_log.append_file import AppendFile, is_locked
 from parley.session_log.contract import (
     AppendResult,
     LogContents,
@@ -36,6 +36,7 @@ from parley.session_log.contract import (
     LogTail,
     LogUnreadable,
     LogUpdate,
+    SessionLogs,
     SessionLogWriter,
     StoredLog,
     StoredOutput,
@@ -80,7 +81,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True):
 _frame_decoder = msgspec.msgpack.Decoder(_Frame)
 
 
-class FileSessionLogs:
+class FileSessionLogs(SessionLogs):
     """The logs in one folder; see `SessionLogs`.
 
     Raises:
@@ -112,9 +113,6 @@ class FileSessionLogs:
 
     async def drop(self, log_id: str) -> None:
         await asyncio.to_thread(_remove, self._files(log_id))
-
-    async def touch(self, log_id: str) -> None:
-        """See `SessionLogs`. Files do not expire."""
 
     def claim(self) -> bool:
         """See `SessionLogs`. Holds until this process ends or closes."""
@@ -201,23 +199,6 @@ class FileSessionLogs:
         return found
 
 
-@dataclass(slots=True)
-class _Open:
-    """An open file. `size`: bytes in it."""
-
-    descriptor: int
-    size: int = 0
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
-        self.size += len(data)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
 class _FileWriter:
     """See `SessionLogWriter`."""
 
@@ -228,8 +209,8 @@ class _FileWriter:
         self._stem = _stem(session.log_id)
         self._path = folder / f"{self._stem}.{epoch}{TAIL}"
         self._generation = 0
-        self._entries: _Open | None = None
-        self._tail: _Open | None = None
+        self._entries: AppendFile | None = None
+        self._tail: AppendFile | None = None
         self._tail_bytes = 0
         """Size of the tail's first frame, which had everything."""
         self.wants_tail = False
@@ -277,11 +258,11 @@ class _FileWriter:
         assert entries is not None, "the first update is whole"
         assert tail is not None
         if update.entries:
-            entries.write(update.entries)
+            entries.append(update.entries)
         if update.is_tail_whole:
             self._write_tail(update)
         else:
-            tail.write(self._framed(update))
+            tail.append(self._framed(update))
             grown = tail.size - self._tail_bytes
             self.wants_tail = grown > GROWN_BYTES and grown > GROWN_SHARE * self._tail_bytes
 
@@ -290,8 +271,8 @@ class _FileWriter:
         self._generation += 1
         path = _entries_path(self._path, self._generation)
         before = self._entries
-        self._entries = _Open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        self._entries.write(update.entries)
+        self._entries = AppendFile(path, 0o600)
+        self._entries.append(update.entries)
         self._write_tail(update)
         if before is not None:
             before.close()
@@ -301,12 +282,12 @@ class _FileWriter:
     def _write_tail(self, update: LogUpdate) -> None:
         """Write a new tail in place of the current one."""
         path = self._path.with_name(self._path.name + NEW)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        before, self._tail = self._tail, _Open(descriptor)
+        path.unlink(missing_ok=True)
+        before, self._tail = self._tail, AppendFile(path, 0o600)
+        self._tail.lock()
         if before is not None:
             before.close()
-        self._tail.write(self._framed(update))
+        self._tail.append(self._framed(update))
         self._tail_bytes, self.wants_tail = self._tail.size, False
         path.rename(self._path)
 
@@ -329,7 +310,7 @@ class _FileWriter:
         if self._tail is None:
             return self._path.exists()
         try:
-            return self._path.stat().st_ino == os.fstat(self._tail.descriptor).st_ino
+            return self._path.stat().st_ino == self._tail.inode
         except FileNotFoundError:
             return False
 
@@ -354,7 +335,7 @@ def _describe(files: list[Path]) -> StoredLog | None:
         session,
         size_bytes=sum(state.st_size for state in states),
         age_s=max(0.0, age_s),
-        has_writer=any(_is_locked(path) for _, path in tails if path.suffix == TAIL),
+        has_writer=any(is_locked(path) for _, path in tails if path.suffix == TAIL),
     )
 
 
@@ -412,18 +393,6 @@ def _session_of(tail: Path) -> LoggedSession | None:
 def _update(frame: _Frame) -> LogUpdate:
     is_first = frame.session is not None
     return LogUpdate(is_first, is_first, b"", frame.state, frame.outputs, frame.settled)
-
-
-def _is_locked(path: Path) -> bool:
-    """True if a living process holds the lock of a tail."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from parley import logs
-from parley.session_log.contract import NoSessionLogs, SessionLogs
+from parley.session_log.contract import SessionLogs
 from parley.session_log.file_logs import FileSessionLogs
 from parley.session_log.redis_logs import RedisSessionLogs, is_private
 from parley.settings import Settings
@@ -31,7 +31,7 @@ def open_session_logs(settings: Settings) -> SessionLogs:
     """
     limits, where = settings.limits, settings.storage.session_logs
     if limits.session_log_mb <= 0 or limits.resume_window_s <= 0 or where == "off":
-        return NoSessionLogs()
+        return SessionLogs()
     if where is None and settings.standby.redis_url is not None:
         if is_private(settings.standby.redis_url):
             where = settings.standby.redis_url
@@ -60,4 +60,4 @@ def _files(folders: list[Path]) -> SessionLogs:
         except OSError as error:
             _log.warning("session_log_folder_unusable", folder=str(folder), why=str(error))
     _log.warning("session_logs_off", hint="A lost worker loses its sessions.")
-    return NoSessionLogs()
+    return SessionLogs()

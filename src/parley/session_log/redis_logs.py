@@ -30,6 +30,7 @@ from parley.session_log.contract import (
     LoggedSession,
     LogUnreadable,
     LogUpdate,
+    SessionLogs,
     SessionLogWriter,
     StoredLog,
     StoredOutput,
@@ -109,7 +110,7 @@ def is_private(url: str) -> bool:
     return parts.scheme in ("rediss", "unix") or parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
-class RedisSessionLogs:
+class RedisSessionLogs(SessionLogs):
     """The logs of one Redis; see `SessionLogs`.
 
     Args:
@@ -229,10 +230,6 @@ class RedisSessionLogs:
             for key in self.keys(log_id)[:3]:
                 async with asyncio.timeout(ANSWER_S):
                     await self.redis.pexpire(key, self.ttl_ms)
-
-    def claim(self) -> bool:
-        """See `SessionLogs`. Of several gateways only the active one asks."""
-        return True
 
     async def close(self) -> None:
         if self._refreshing is not None:

@@ -9,14 +9,12 @@ of them offers what is in it, also the recordings of one that died.
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
-import stat
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import httpx
 
@@ -173,7 +171,7 @@ def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]
         # Names of ours are short; a longer one would need a second header.
         yield member.tobuf(tarfile.USTAR_FORMAT)
         left = size
-        with _open_plain(path) as file:
+        with store.open_plain(path) as file:
             while left:
                 piece = file.read(min(PIECE_BYTES, left))
                 if not piece:
@@ -182,15 +180,6 @@ def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]
                 yield piece
         yield bytes(-size % BLOCK_BYTES)
     yield bytes(2 * BLOCK_BYTES)
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise OSError(f"{path.name} is not a plain file")
-    return file
 
 
 # ---- voices --------------------------------------------------------------------------------

@@ -50,7 +50,6 @@ from parley.session.session import Observer, RebuildableRunner, Runner, Session
 from parley.session.socket import SessionSocket
 from parley.session_log.contract import (
     LoggedSession,
-    NoSessionLogs,
     SessionLogs,
     SessionLogWriter,
 )
@@ -164,7 +163,7 @@ class Host:
     recordings: Recordings | None = None
     finished: FinishedRecordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
-    session_logs: SessionLogs = field(default_factory=NoSessionLogs)
+    session_logs: SessionLogs = field(default_factory=SessionLogs)
     """Backend of the session logs, from which another worker can continue sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     seed: int | None = None
