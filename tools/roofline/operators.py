@@ -8,6 +8,7 @@ launch their kernels as before.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,7 +35,8 @@ def operator(
     def decorate(run: Callable[P, R]) -> Callable[P, R]:
         @functools.cache
         def made() -> Any:
-            one = torch.library.custom_op(f"parley::{name}", run, mutates_args=changes)
+            bare = inspect.unwrap(run)
+            one = torch.library.custom_op(f"parley::{name}", bare, mutates_args=changes)
             one.register_fake(shape_only)
             return one
 
@@ -67,11 +69,11 @@ def _gated(gates: Tensor, _: Tensor) -> Tensor:
     return gates.new_empty(gates.shape)
 
 
-slot_attention.launch = operator("slot_attention", _attended)(slot_attention.launch)
+slot_attention.attend = operator("slot_attention", _attended)(slot_attention.attend)
 CACHES = ("kept_keys", "kept_values", "key_scales", "value_scales")
-fused.launch_add_norm = operator("add_norm", _added)(fused.launch_add_norm)
-fused.launch_place_heads = operator("place_heads", _placed, CACHES)(fused.launch_place_heads)
-fused.launch_gate = operator("gate", _gated)(fused.launch_gate)
+fused.add_norm = operator("add_norm", _added)(fused.add_norm)
+fused.place_heads = operator("place_heads", _placed, CACHES)(fused.place_heads)
+fused.gate = operator("gate", _gated)(fused.gate)
 products.few_rows = operator("few_rows", products.shape_of_product)(products.few_rows)
 quantize.unpacked_int4 = operator("unpacked_int4", quantize.shape_of_unpacked)(
     quantize.unpacked_int4

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from parley.engine.work import StartSession, Work
 from parley.errors import InferenceFailed, SetupError
-from parley.models.minicpmo45 import ladder, loading, quantize, trials
+from parley.models.minicpmo45 import ladder, loading, quantize, runtime, trials
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
@@ -55,6 +55,16 @@ FAILURES: dict[str, BaseException] = {
 }
 
 
+class Unbuildable:
+    """In place of the module of kernels: none of them can be built."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self._failure = failure
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._failure
+
+
 def by_hand(
     query: Tensor,
     keys: Tensor,
@@ -65,7 +75,8 @@ def by_hand(
     last: Tensor,
     reads: int,
     mask: Tensor | None = None,
-    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """A kernel that is right."""
@@ -75,7 +86,7 @@ def by_hand(
             return pages
         return pages[table].transpose(1, 2).flatten(2, 3)
 
-    of_keys, of_values = (rows(one) for one in scales)
+    of_keys, of_values = rows(key_scales), rows(value_scales)
     case = trials._Case(
         query, rows(keys), rows(values), slots, first, last, reads, mask, (of_keys, of_values)
     )
@@ -95,20 +106,26 @@ def plain_place_heads(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    norms: tuple[Tensor | None, Tensor | None],
-    turn: tuple[Tensor, Tensor],
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
     columns: Tensor,
-    cache: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    kept_keys: Tensor,
+    kept_values: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     eps: float,
 ) -> Tensor:
-    width = cache[0].shape[2]
-    cos, sin = (table.view(-1, 1, width) for table in turn)
+    width = kept_keys.shape[2]
+    cos, sin = cos.view(-1, 1, width), sin.view(-1, 1, width)
     turned = []
-    for part, norm in zip((query, keys), norms, strict=True):
+    for part, norm in ((query, query_norm), (keys, key_norm)):
         heads = part.unflatten(1, (-1, width))
         normed = heads if norm is None else F.rms_norm(heads, (width,), norm, eps)
         turned.append(rotated(normed, cos, sin))
-    ways = ((cache[0], cache[2], turned[1]), (cache[1], cache[3], values.unflatten(1, (-1, width))))
+    wide = values.unflatten(1, (-1, width))
+    ways = ((kept_keys, key_scales, turned[1]), (kept_values, value_scales, wide))
     for kept, scales, part in ways:
         given = part.transpose(0, 1)
         if scales is not None:
@@ -227,11 +244,7 @@ FUSED = ("add_norm", "place_heads", "gate")
 
 @pytest.mark.parametrize("name", FUSED)
 def test_a_kernel_between_products_that_cannot_be_built_steps_down(card, monkeypatch, name):
-    def broken(*_: object) -> Any:
-        raise FAILURES["shared memory"]
-
-    for one in FUSED:
-        monkeypatch.setattr(fused, f"launch_{one}", broken)
+    monkeypatch.setattr(runtime, "kernels", Unbuildable(FAILURES["shared memory"]), raising=False)
     monkeypatch.setattr(fused, name, REAL_FUSED[name])
 
     model = loaded()
@@ -251,9 +264,7 @@ def test_a_kernel_between_products_that_lies_is_found_out(
     def lying(*given: Any) -> Any:
         """What is placed goes into the next token's place; other results are a tenth off."""
         if name == "place_heads":
-            return real(
-                *given[:5], given[5].roll(1, -1) if given[5].numel() > 1 else given[5], *given[6:]
-            )
+            return real(*given[:7], given[7].roll(1, -1), *given[8:])
         made = real(*given)
         return (made[0], made[1] * 1.1) if name == "add_norm" else made * 1.1
 
@@ -323,11 +334,8 @@ def test_a_kernel_between_products_that_fails_while_it_serves_steps_down_alone(
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 def test_a_kernel_that_cannot_be_built_steps_down(card, monkeypatch, failure):
-    def broken(*_: object) -> Any:
-        raise failure
-
     monkeypatch.setattr(slot_attention, "attend", REAL_ATTEND)
-    monkeypatch.setattr(slot_attention, "launch", broken)
+    monkeypatch.setattr(runtime, "kernels", Unbuildable(failure), raising=False)
 
     model = loaded()
 
@@ -399,10 +407,10 @@ def test_a_kernel_that_rounds_otherwise_serves_however_the_products_round(
 
 
 def test_a_kernel_that_cannot_read_eight_bits_steps_down(card, wanted_small, monkeypatch):
-    def lying(*given: Any, scales: Any = (None, None), **named: Any) -> Tensor:
-        if scales[0] is not None:
+    def lying(*given: Any, key_scales: Any = None, **named: Any) -> Tensor:
+        if key_scales is not None:
             return half_the_query(*given)
-        return by_hand(*given, scales=scales, **named)
+        return by_hand(*given, **named)
 
     monkeypatch.setattr(slot_attention, "attend", lying)
 

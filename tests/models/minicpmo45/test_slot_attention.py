@@ -252,7 +252,9 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
     slots, first = [4, 0, 2], [0, 3, 7]
     last = [[299 - 9 * row - tokens + token for token in range(tokens)] for row in range(3)]
 
-    found = attended(query, small_k, small_v, slots, first, last, scales=(scales_k, scales_v))
+    found = attended(
+        query, small_k, small_v, slots, first, last, key_scales=scales_k, value_scales=scales_v
+    )
 
     kept_k = from_eight_bits(small_k, scales_k, torch.float32)
     kept_v = from_eight_bits(small_v, scales_v, torch.float32)
@@ -302,7 +304,8 @@ def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
             first=torch.zeros(rows, dtype=torch.int64),
             last=last,
             reads=301,
-            scales=kept.scales,
+            key_scales=kept.key_scales,
+            value_scales=kept.value_scales,
             table=kept.table,
         )
         found.append(heard)

@@ -225,7 +225,8 @@ def _compare(case: _Case, use: Use, what: str) -> None:
         last=case.last,
         reads=case.reads,
         mask=case.mask,
-        scales=(key_scales, value_scales),
+        key_scales=key_scales,
+        value_scales=value_scales,
         table=table,
     ).double()
     wanted = _by_hand(case)
@@ -319,7 +320,9 @@ def _compare_fused(
     hold(fused_kernels.gate(gates, ups), F.silu(gates) * ups, "gates")
     width, count = shape.head_width, shape.heads + shape.key_heads
     heads = normal(tokens, count + shape.key_heads, width)
-    norms = (normal(width), normal(width)) if shape.has_norms else (None, None)
+    norms: tuple[Tensor | None, Tensor | None] = (None, None)
+    if shape.has_norms:
+        norms = (normal(width), normal(width))
     turn = rotary(10 * torch.randn(tokens, 1, width // 2, generator=random, device=device))
     cos, sin = (table.to(dtype) for table in turn)
     columns = torch.randperm(2 * tokens + 8, generator=random, device=device)[:tokens]
@@ -333,7 +336,7 @@ def _compare_fused(
     ]  # fmt: skip
     flat = (query.flatten(1), keys.flatten(1), values.flatten(1))
     found = fused_kernels.place_heads(
-        *flat, norms, (cos, sin), columns, caches[0].layer(0), shape.eps
+        *flat, *norms, cos, sin, columns, *caches[0].layer(0), shape.eps
     )
     if norms[0] is not None:
         query, keys = (

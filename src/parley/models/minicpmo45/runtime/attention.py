@@ -169,7 +169,8 @@ class SlotAttention(FusedAttention):
             first=batch.first,
             last=batch.turns.reshape(blocks, -1),
             reads=batch.reads,
-            scales=kept.scales,
+            key_scales=kept.key_scales,
+            value_scales=kept.value_scales,
             table=kept.table,
         )
         return out.reshape(query.shape)

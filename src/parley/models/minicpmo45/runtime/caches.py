@@ -248,7 +248,7 @@ class SlotCache:
         keys, values, *scales = self.layer(layer)
         of_keys, of_values = (None if one is None else self._by_page(one) for one in scales)
         table = None if self.pages is None else self.table
-        return Paged(self._by_page(keys), self._by_page(values), (of_keys, of_values), table)
+        return Paged(self._by_page(keys), self._by_page(values), of_keys, of_values, table)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Keys and values of a layer, (K, columns, D), and their scales, (K, columns); views."""
@@ -374,7 +374,8 @@ class Paged:
 
     keys: Tensor
     values: Tensor
-    scales: tuple[Tensor | None, Tensor | None]
+    key_scales: Tensor | None
+    value_scales: Tensor | None
     table: Tensor | None
 
 

@@ -151,14 +151,16 @@ class DecoderStack(nn.Module):
         heads = (*x.shape[:2], shape.heads, shape.head_width)
         layers: list[Any] = [*self.layers]
         following = [layer.input_layernorm.weight for layer in layers[1:]] + [self.norm.weight]
+        norms: tuple[Tensor | None, Tensor | None] = (None, None)
         rows = x.flatten(0, 1)
         normed = layers[0].input_layernorm(rows)
         for index, layer in enumerate(layers):
             asks, mlp = layer.self_attn, layer.mlp
-            norms = (asks.q_norm.weight, asks.k_norm.weight) if shape.has_norms else (None, None)
+            if shape.has_norms:
+                norms = (asks.q_norm.weight, asks.k_norm.weight)
             query, keys, values = multiplied(normed, asks.q_proj, asks.k_proj, asks.v_proj)
             query = fused.place_heads(
-                query, keys, values, norms, turn, batch.columns, cache.layer(index), eps
+                query, keys, values, *norms, *turn, batch.columns, *cache.layer(index), eps
             )
             mixed = attention.padded(index, query.view(heads), batch, cache)
             (added,) = multiplied(mixed.reshape(rows.shape[0], -1), asks.o_proj)

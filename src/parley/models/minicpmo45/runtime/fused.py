@@ -10,7 +10,7 @@ columns of a cache.
 
 from __future__ import annotations
 
-from typing import Final, Optional
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,50 +21,13 @@ _GATE_BLOCK: Final = 1024
 """Numbers that a program of `gate` makes."""
 
 
+@guarded("fused")
 def add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """`x + added`, and the root mean square norm of that; all (N, W), dense.
 
     Raises:
         FastPathFailed: the kernel cannot be built or launched. So do the other two.
     """
-    with guarded("fused"):
-        return launch_add_norm(x, added, weight, eps)
-
-
-def place_heads(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    norms: tuple[Tensor | None, Tensor | None],
-    turn: tuple[Tensor, Tensor],
-    columns: Tensor,
-    cache: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-    eps: float,
-) -> Tensor:
-    """Norm and rotate queries and keys, and write keys and values into a cache.
-
-    Args:
-        query: (N, H D); keys, values: (N, K D); rows may be parts of longer ones.
-        norms: weights of the norms of queries and keys, (D,); None: they have none.
-        turn: tables of `caches.rotated`, N rows of D each, dense.
-        columns: (N,) int64, where keys and values go.
-        cache: keys and values of a layer, (K, C, D), and their scales, (K, C), if it has 8 bits.
-
-    Returns:
-        (N, H, D).
-    """
-    with guarded("fused"):
-        given = (query, keys, values, norms[0], norms[1], turn[0], turn[1], columns)
-        return launch_place_heads(*given, *cache, eps)
-
-
-def gate(gates: Tensor, ups: Tensor) -> Tensor:
-    """SiLU of gates times `ups`, all (N, W); rows may be parts of longer ones."""
-    with guarded("fused"):
-        return launch_gate(gates, ups)
-
-
-def launch_add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     from parley.models.minicpmo45.runtime import kernels
 
     rows, width = x.shape
@@ -76,22 +39,35 @@ def launch_add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tup
     return total, out
 
 
-def launch_place_heads(
+@guarded("fused")
+def place_heads(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    query_norm: Optional[Tensor],  # noqa: UP045 -- torch reads the schema off this annotation
-    key_norm: Optional[Tensor],  # noqa: UP045
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
     cos: Tensor,
     sin: Tensor,
     columns: Tensor,
     kept_keys: Tensor,
     kept_values: Tensor,
-    key_scales: Optional[Tensor],  # noqa: UP045
-    value_scales: Optional[Tensor],  # noqa: UP045
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """`place_heads`, its tensors one by one."""
+    """Norm and rotate queries and keys, and write keys and values into a cache.
+
+    Args:
+        query: (N, H D); keys, values: (N, K D); rows may be parts of longer ones.
+        query_norm, key_norm: weights of their norms, (D,); None: they have none.
+        cos, sin: tables of `caches.rotated`, N rows of D each, dense.
+        columns: (N,) int64, where keys and values go.
+        kept_keys, kept_values: of a layer, (K, C, D).
+        key_scales, value_scales: theirs, (K, C), if they have 8 bits.
+
+    Returns:
+        (N, H, D).
+    """
     from parley.models.minicpmo45.runtime import kernels
 
     tokens, width = query.shape[0], kept_keys.shape[2]
@@ -111,7 +87,9 @@ def launch_place_heads(
     return queries
 
 
-def launch_gate(gates: Tensor, ups: Tensor) -> Tensor:
+@guarded("fused")
+def gate(gates: Tensor, ups: Tensor) -> Tensor:
+    """SiLU of gates times `ups`, all (N, W); rows may be parts of longer ones."""
     from parley.models.minicpmo45.runtime import kernels
 
     rows, width = gates.shape

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from typing import Final, Optional
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -74,17 +74,18 @@ def splits_of(rows: int, heads: int, reads: int) -> int:
     return max(1, min(most, -(-PROGRAMS // (rows * heads))))
 
 
+@guarded("attention")
 def attend(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
     slots: Tensor,
-    *,
     first: Tensor,
     last: Tensor,
     reads: int,
     mask: Tensor | None = None,
-    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """Attention of new tokens over their slots.
@@ -98,7 +99,7 @@ def attend(
         last: (B, T) int64, the last column that a token sees.
         reads: columns behind this one are not looked at.
         mask: (B, reads) bool, columns of these that a row sees; None: all.
-        scales: of keys and values that are kept in 8 bits, (S, K, C) each; None: they are not.
+        key_scales, value_scales: if keys and values are kept in 8 bits, (S, K, C) each.
         table: (rows, pages of one) int64, the pages of every slot's columns; `C` is a multiple of
             `BLOCK`, unless a slot has one page. None: slots are pages.
 
@@ -108,24 +109,6 @@ def attend(
     Raises:
         FastPathFailed: the kernel cannot be built or launched.
     """
-    with guarded("attention"):
-        return launch(query, keys, values, slots, first, last, reads, mask, *scales, table)
-
-
-def launch(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    first: Tensor,
-    last: Tensor,
-    reads: int,
-    mask: Optional[Tensor] = None,  # noqa: UP045 -- torch reads the schema off this annotation
-    key_scales: Optional[Tensor] = None,  # noqa: UP045
-    value_scales: Optional[Tensor] = None,  # noqa: UP045
-    table: Optional[Tensor] = None,  # noqa: UP045
-) -> Tensor:
-    """`attend`, its scales one by one."""
     # A module of its own: decorating kernels needs the package.
     from parley.models.minicpmo45.runtime import kernels
 
