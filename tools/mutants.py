@@ -251,7 +251,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "log-file", "session_log/file_logs.py", "tests/session_log/test_backends.py",
-        ("return self._path.stat().st_ino == os.fstat(self._tail.descriptor).st_ino", "return True"),
+        ("return self._path.stat().st_ino == self._tail.inode", "return True"),
         ("epoch = tails[0][0] + 1", "epoch = tails[0][0]"),
         ("        is_ours = self._tail is not None and self._is_ours()", "        is_ours = True"),
     ),

@@ -252,7 +252,7 @@ class Journal:
         """Append the last line, close, and build `recording.json`. Repeated until it succeeds; the
         files are closed after the first attempt, so that the session does not look live."""
         if self._file is None and self._exists and self.folder.journal.exists():
-            self._file = AppendFile.reopen(self.folder.journal)
+            self._file = AppendFile(self.folder.journal, is_new=False)
         if self._file is not None:  # else it was never created, or has been deleted
             try:
                 self._append(line)

@@ -15,24 +15,17 @@ from pathlib import Path
 
 
 class AppendFile:
-    """A new file. Every method may raise `OSError`; the file is as before then."""
+    """A file at its end. Every method may raise `OSError`; the file is as before then.
 
-    def __init__(self, path: Path, mode: int = 0o640) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
-        self.size = 0
+    Args:
+        is_new: there must be no such file; else there must be one.
+    """
 
-    @classmethod
-    def reopen(cls, path: Path) -> AppendFile:
-        """A file that is there, at its end."""
-        file = cls.__new__(cls)
-        file._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        file.size = os.fstat(file._file).st_size
-        return file
-
-    @property
-    def inode(self) -> int:
-        """Of the file, under whatever name it is now."""
-        return os.fstat(self._file).st_ino
+    def __init__(self, path: Path, mode: int = 0o640, *, is_new: bool = True) -> None:
+        how = os.O_CREAT | os.O_EXCL if is_new else 0
+        self._file = os.open(path, how | os.O_RDWR | os.O_CLOEXEC, mode)
+        state = os.fstat(self._file)
+        self.size, self.inode = state.st_size, state.st_ino
 
     def lock(self) -> None:
         """Mark it as being written (`is_locked`), until it is closed or this process ends."""
