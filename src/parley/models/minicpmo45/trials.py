@@ -335,9 +335,8 @@ def _compare_fused(
         for _ in range(2)
     ]  # fmt: skip
     flat = (query.flatten(1), keys.flatten(1), values.flatten(1))
-    found = fused_kernels.place_heads(
-        *flat, *norms, cos, sin, columns, *caches[0].layer(0), shape.eps
-    )
+    given = (*flat, *norms, cos, sin, columns, *caches[0].layer(0), shape.eps)
+    found = fused_kernels.place_heads(*given)
     if norms[0] is not None:
         query, keys = (
             F.rms_norm(part, (width,), norm, shape.eps)

@@ -159,9 +159,8 @@ class DecoderStack(nn.Module):
             if shape.has_norms:
                 norms = (asks.q_norm.weight, asks.k_norm.weight)
             query, keys, values = multiplied(normed, asks.q_proj, asks.k_proj, asks.v_proj)
-            query = fused.place_heads(
-                query, keys, values, *norms, *turn, batch.columns, *cache.layer(index), eps
-            )
+            given = (*norms, *turn, batch.columns, *cache.layer(index), eps)
+            query = fused.place_heads(query, keys, values, *given)
             mixed = attention.padded(index, query.view(heads), batch, cache)
             (added,) = multiplied(mixed.reshape(rows.shape[0], -1), asks.o_proj)
             rows, normed = fused.add_norm(rows, added, layer.post_attention_layernorm.weight, eps)
