@@ -20,6 +20,7 @@ from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.decoder import DecoderShape, DecoderStack
+from parley.models.minicpmo45.runtime.layers import outputs_together
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
 
@@ -50,6 +51,13 @@ class LanguageModel(nn.Module):
         self.attention = FusedAttention()
         self.model = DecoderStack(shape_of(config))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def rebuild_buffers(self, device: torch.device) -> None:
+        """Lay out the head; call once after the weights are in place."""
+        head: nn.Module = self.lm_head
+        # Shorter numbers, and our kernel, want it by outputs.
+        if isinstance(head, nn.Linear) and device.type == "cpu" and self.dtype is torch.float32:
+            outputs_together(head)
 
     @property
     def device(self) -> torch.device:

@@ -50,3 +50,10 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+def outputs_together(linear: nn.Linear) -> None:
+    """Store a matrix by inputs: products of few rows then read it in long lines, however narrow it
+    is (docs/log/minicpmo45.md)."""
+    weight = linear.weight.detach().t().contiguous().t()
+    linear.weight = nn.Parameter(weight, requires_grad=False)

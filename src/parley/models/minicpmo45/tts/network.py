@@ -27,6 +27,7 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.layers import outputs_together
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
@@ -81,9 +82,7 @@ class SpeechNetwork(nn.Module):
         head = self.head
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
-        # Codes lie together: a product with few rows then reads the matrix in order.
-        weight = head.weight.detach().t().contiguous().t()
-        head.weight = nn.Parameter(weight, requires_grad=False)
+        outputs_together(head)
         self.requires_grad_(False)
         self.eval()
 
