@@ -35,22 +35,14 @@ echoes it is above 0.85, above 0.64 in a reverberant room; of two speakers it st
 for their first moment."""
 
 SURELY_ALIKE: Final = 0.85
-"""The same at any other time. Two speakers are never as alike as that."""
-
-UNHEARD_HALVES: Final = 32
-"""So many halves of windows, a second, in which sound was played and the microphone heard nothing
-that stands out of the room: it hears no echo, as with headphones, or where the client takes it out.
-One is as likely as at any other time then."""
-
-UNHEARD_SHARE: Final = 1 / 16
-"""At most this many of them stood out."""
+"""The same at any other time, and where the echo is known to be softer. Two speakers are never as
+alike as that."""
 
 PLAYED_DBFS: Final = -45.0
 """Sound is played from this level on."""
 
 SOON_S: Final = 0.1
-"""The delay for which that is looked at. Where the true one is longer, the beginning of an answer
-seems unheard, not the rest."""
+"""The delay for which that is looked at."""
 
 DELAY_S: Final = 0.45
 """So long after it was played an echo is to be expected: network, devices, and the room."""
@@ -132,9 +124,6 @@ class PlayedSound:
         self._once_s: float | None = None
         """Of the last such echo."""
         self._levels = EchoLevels()
-        self._stood_out: deque[bool] = deque(maxlen=UNHEARD_HALVES)
-        """The newest halves of windows in which sound was played: was the microphone louder than
-        the room?"""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -233,25 +222,12 @@ class PlayedSound:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""
         return self._find(heard, at_s)[0]
 
-    def hear(self, heard: Samples, starts_s: float, ends_s: float, *, stands_out: bool) -> None:
-        """Half a window of the microphone while no speech is suspected, and whether it was louder
-        than the room."""
+    def hear(self, heard: Samples, starts_s: float, ends_s: float) -> None:
+        """Half a window of the microphone while no speech is suspected."""
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
         if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
-            self._stood_out.append(stands_out)
             self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
-
-    def hear_person(self) -> None:
-        """Forgets the evidence so far: it was not an echo."""
-        while self._stood_out and self._stood_out[-1]:
-            self._stood_out.pop()
-
-    @property
-    def _is_unheard(self) -> bool:
-        """True if the microphone has not heard what was played last."""
-        halves = self._stood_out
-        return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
 
     def _find(self, heard: Samples, at_s: float) -> tuple[bool, float | None]:
         """Is it an echo? Also returns the delay of one that was not to be expected."""
@@ -262,11 +238,11 @@ class PlayedSound:
         if not self._pieces:
             return False, None
         sound = _slow(heard)
-        expected = [(-NEAR_S, DELAY_S)]
+        soon = SURELY_ALIKE if self.is_excluded(heard, at_s) else ECHO_ALIKE
+        expected = [(-NEAR_S, DELAY_S, soon)]
         if self._delay_s is not None:
-            expected.append((self._delay_s - NEAR_S, self._delay_s + NEAR_S))
-        least_alike = SURELY_ALIKE if self._is_unheard else ECHO_ALIKE
-        for least_s, most_s in expected:
+            expected.append((self._delay_s - NEAR_S, self._delay_s + NEAR_S, ECHO_ALIKE))
+        for least_s, most_s, least_alike in expected:
             alike, _ = self._search(sound, at_s, least_s, most_s)
             if alike >= least_alike:
                 return True, None

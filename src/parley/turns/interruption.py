@@ -270,7 +270,7 @@ class InterruptionDetector:
         stands_out = self._stands_out(level)
         if not self._is_suspected:
             starts_s = ends_s - HALF_SAMPLES / RATE_HZ
-            self._played.hear(half, starts_s, ends_s, stands_out=stands_out)
+            self._played.hear(half, starts_s, ends_s)
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
             self._speak(
@@ -318,7 +318,6 @@ class InterruptionDetector:
         speech = self._speech
         if speech is None:
             speech = self._speech = _Speech(at_sample)
-            self._played.hear_person()
         # The window of this half also contains the previous half.
         fresh += min(speech.pause, HALF_SAMPLES)
         speech.spoken += fresh
