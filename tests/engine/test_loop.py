@@ -1,3 +1,5 @@
+from typing import Any, cast
+
 import pytest
 from structlog.testing import capture_logs
 from tests.support.scripted_model import ScriptedModel
@@ -55,7 +57,7 @@ class Bench:
         self.loop = EngineLoop(self.model, self.clock, on_fault=lambda: self.faults.append(1))
 
     def submit(self, row, command, due_s=None):
-        request = SlotRequest(row, command, Notes(), due_s)
+        request = SlotRequest(row, command, cast(Any, Notes()), due_s)
         self.loop.submit(request)
         return request
 

@@ -1,7 +1,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.certificates import self_signed
@@ -74,7 +74,7 @@ class Reporter:
 
 @contextlib.asynccontextmanager
 async def linked(url: str, reporter: Reporter, **more) -> AsyncIterator[ControlLink]:
-    link = ControlLink(reporter, gateway_url=url, **more)
+    link = ControlLink(cast(Any, reporter), gateway_url=url, **more)
     task = asyncio.create_task(link.run())
     try:
         yield link
@@ -168,7 +168,9 @@ async def test_goodbye_comes_last():
 
 
 async def test_goodbye_without_a_gateway_is_harmless():
-    await ControlLink(Reporter(), gateway_url="http://127.0.0.1:9").say_goodbye("shutdown")
+    await ControlLink(cast(Any, Reporter()), gateway_url="http://127.0.0.1:9").say_goodbye(
+        "shutdown"
+    )
 
 
 @pytest.mark.parametrize(

@@ -393,12 +393,14 @@ class PendingResult(Generic[R]):
         self._has_ended = False
         self._changed = asyncio.Event()
 
-    # On the engine thread.
+    # On the engine thread. These return immediately.
 
     def pieces(self, pieces: list[work.OutputPiece]) -> None:
+        """Parts of an answer, in order."""
         self._engine._post(self._add, pieces)
 
     def done(self, value: object, context_tokens: int) -> None:
+        """The outcome, and the length of the slot's context now."""
         self._engine._post(self._end, value, None, context_tokens)
 
     def failed(self, error: ParleyError, context_tokens: int) -> None:

@@ -1,7 +1,7 @@
 """The engine thread: plan, run, account.
 
 Owns the model and everything on the device. Other threads reach it through `submit`, and receive
-the result of a request through its `ResultSink`.
+the result of a request through its `PendingResult`.
 
 One iteration: take new requests, start the next command of every slot that is free for it, ask the
 scheduler, run one step, deliver what became final. A step that fails with several slots in it is
@@ -16,7 +16,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from parley import logs
 from parley.clock import Clock
@@ -36,24 +36,13 @@ from parley.engine.work import (
 )
 from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SlotLost
 
+if TYPE_CHECKING:
+    from parley.engine.engine import PendingResult
+
 log = logs.get(__name__)
 
 STATS_LIMIT = 20_000
 """Durations kept between two `take_stats`; the oldest are lost beyond that."""
-
-
-class ResultSink(Protocol):
-    """Receives the result of one request, on the engine thread. Methods must return immediately."""
-
-    def pieces(self, pieces: list[OutputPiece]) -> None:
-        """Parts of an answer, in order."""
-        ...
-
-    def done(self, value: object, context_tokens: int) -> None:
-        """The outcome, and the length of the slot's context now."""
-        ...
-
-    def failed(self, error: ParleyError, context_tokens: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,7 @@ class SlotRequest:
 
     row: int
     command: Command
-    sink: ResultSink
+    sink: PendingResult[Any]
     due_s: float | None = None
     is_cancelled: bool = False
     job: Job | None = None

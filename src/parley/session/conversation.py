@@ -246,6 +246,7 @@ class ConversationRunner:
     # ---- for the listener ------------------------------------------------------------------
 
     def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
+        """A turn is complete. `pcm` is empty where only words were written."""
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
@@ -262,14 +263,18 @@ class ConversationRunner:
 
     @property
     def has_written(self) -> bool:
+        """True if written words wait for their turn."""
         return any(written.text for written in self._typed)
 
     async def begin_early(self) -> None:
+        """The user has started to speak: the context may be brought up to the conversation."""
         if not (self._is_answering or self._requests):
             await self._settle()
             await self._context.begin_early(list(self._items), self._setup)
 
     async def answer_early(self, pcm: Pcm) -> HeardWords:
+        """Prepare the answer to what will be a turn if nothing more is said; returns its words.
+        Has to start the view's work before it waits for anything else."""
         if self._is_answering or self._requests:
             return HeardWords()
         # A client that truncates an answer does so after it has been interrupted and settled.
@@ -280,6 +285,7 @@ class ConversationRunner:
         self._view.stop_early()
 
     async def settle(self) -> None:
+        """The answer has been played or interrupted: the context may be brought up to it."""
         if not self._is_answering:
             await self._settle()
 
@@ -289,8 +295,8 @@ class ConversationRunner:
             self._log(entries.TakenBack(lost))
 
     def cut_by_speech(self) -> None:
-        """See `TurnTaker`. What was not heard of the response that is being made or heard was never
-        said. A client that knows better truncates it again."""
+        """The user interrupts: what was not heard of the response that is being made or heard was
+        never said. A client that knows better truncates it again."""
         response = self._response
         if response is None:
             return

@@ -19,7 +19,7 @@ from parley.results import HeardWords
 from parley.vad import UtteranceFinder
 
 if TYPE_CHECKING:
-    from parley.session.listener import TurnTaker
+    from parley.session.conversation import ConversationRunner
 
 EARLY_MS: Final = 32
 """A pause of so long, half a window. The detector falls silent 30 to 140 ms after a word has ended,
@@ -38,8 +38,8 @@ class EarlyAnswer:
         read: where the pause began, and the words before it; called while it lasts.
     """
 
-    def __init__(self, taker: TurnTaker, read: Callable[[int, HeardWords], None]) -> None:
-        self._taker = taker
+    def __init__(self, runner: ConversationRunner, read: Callable[[int, HeardWords], None]) -> None:
+        self._runner = runner
         self._read = read
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
@@ -57,12 +57,12 @@ class EarlyAnswer:
         if is_free and not self._has_started:
             self._has_started, is_free = True, False
             self._task = asyncio.create_task(
-                self._try(self._taker.begin_early()), name="early beginning"
+                self._try(self._runner.begin_early()), name="early beginning"
             )
         pause_start = finder.likely_pause
         if pause_start != self._pause_start and self._pause_start is not None:
             self._pause_start = None
-            self._taker.stop_early()
+            self._runner.stop_early()
         if pause_start in (None, self._pause_start) or self._times >= EARLY_MOST:
             return
         utterance = finder.likely(EARLY_MS)
@@ -85,7 +85,7 @@ class EarlyAnswer:
     async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:
             return
-        words = await self._taker.answer_early(pcm)
+        words = await self._runner.answer_early(pcm)
         if words.text and pause_start is not None and pause_start == self._pause_start:
             self._read(pause_start, words)
 

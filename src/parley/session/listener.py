@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from parley.dialects.events import (
     AudioCleared,
@@ -41,6 +41,9 @@ from parley.session.silence import SPEECH_S, SilenceWatch
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
 
+if TYPE_CHECKING:
+    from parley.session.conversation import ConversationRunner
+
 MANUAL_S: Final = 300.0
 """Most sound that may wait for a commit."""
 
@@ -55,40 +58,6 @@ class NothingToCommit(InvalidRequest):
         self.client_event_id = event_id
 
 
-class TurnTaker(Protocol):
-    """The runner as its listener sees it."""
-
-    def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
-        """A turn is complete. `pcm` is empty where only words were written."""
-        ...
-
-    def cut_by_speech(self) -> None:
-        """The user interrupts the answer: silence it."""
-        ...
-
-    @property
-    def has_written(self) -> bool:
-        """True if written words wait for their turn."""
-        ...
-
-    async def begin_early(self) -> None:
-        """The user has started to speak: the context may be brought up to the conversation."""
-        ...
-
-    async def answer_early(self, pcm: Pcm) -> HeardWords:
-        """Prepare the answer to what will be a turn if nothing more is said; returns its words.
-        Has to start the view's work before it waits for anything else."""
-        ...
-
-    def stop_early(self) -> None:
-        """More is said: that answer is not needed."""
-        ...
-
-    async def settle(self) -> None:
-        """The answer has been played or interrupted: the context may be brought up to it."""
-        ...
-
-
 class TurnListener:
     """See the module's text.
 
@@ -101,7 +70,7 @@ class TurnListener:
     def __init__(
         self,
         session: Session,
-        runner: TurnTaker,
+        runner: ConversationRunner,
         detectors: DetectorFactory,
         *,
         index: Callable[[], int],

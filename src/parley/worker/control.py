@@ -12,8 +12,8 @@ import contextlib
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -39,15 +39,13 @@ from parley.protocol.control import (
     FromWorker,
     Goodbye,
     HandOver,
-    Heartbeat,
-    Hello,
     Leave,
-    SessionPhase,
     StopResult,
     StopTurn,
     ToWorker,
     Welcome,
 )
+from parley.worker.host import Host
 from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
 FIRST_RETRY_S = 0.2
@@ -72,49 +70,6 @@ _log = logs.get(__name__)
 _decoder = msgspec.json.Decoder(ToWorker)
 
 
-class Reporter(Protocol):
-    """The worker as its link sees it."""
-
-    def hello(self) -> Hello: ...
-
-    def heartbeat(self) -> Heartbeat:
-        """Numbers since the last heartbeat are reset."""
-        ...
-
-    def living(self) -> Iterable[SessionPhase]:
-        """Every session that sessions now."""
-        ...
-
-    @property
-    def is_looked_for(self) -> bool:
-        """True if a client may be looking for its session at the gateway."""
-        ...
-
-    def stop_turn(self, order: StopTurn) -> bool:
-        """True if an answer was silenced."""
-        ...
-
-    def end_session(self, order: EndSession) -> bool:
-        """True if there was a session to end."""
-        ...
-
-    def hand_over(self, order: HandOver) -> None:
-        """Another worker will continue a session; reported when it can."""
-        ...
-
-    def announce_end(self, time_left_s: float) -> None:
-        """Sessions will be ended in that time: warn clients that asked for it."""
-        ...
-
-    def change_limits(self, limits: Mapping[str, Any]) -> None:
-        """Of sessions that begin from now on."""
-        ...
-
-    def leave(self, grace_s: float, *, moves: bool) -> None:
-        """Begin to finish."""
-        ...
-
-
 class ControlLink:
     """The worker's side of the control socket.
 
@@ -126,14 +81,14 @@ class ControlLink:
 
     def __init__(
         self,
-        reporter: Reporter,
+        host: Host,
         *,
         gateway_url: str,
         secret: str | None = None,
         trust: GatewayTrust | None = None,
         welcomed: Callable[[Welcome], None] = lambda welcome: None,
     ) -> None:
-        self._reporter = reporter
+        self._host = host
         self.gateway_url = gateway_url
         self._url = socket_url(gateway_url)
         self._headers = {SECRET_HEADER: secret} if secret else {}
@@ -184,7 +139,7 @@ class ControlLink:
                 else:
                     self._complain(error, backoff.next_s)
             # Spread out, so that a gateway that returns does not meet all its workers together.
-            backoff.last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
+            backoff.last_s = KEEPING_RETRY_S if self._host.is_looked_for else LAST_RETRY_S
             await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 
     def _is_news(self, what: str) -> bool:
@@ -217,8 +172,8 @@ class ControlLink:
 
     async def _serve(self, socket: ClientConnection) -> None:
         self._waiting.clear()
-        await _send(socket, self._reporter.hello())
-        for phase in self._reporter.living():
+        await _send(socket, self._host.hello())
+        for phase in self._host.living():
             await _send(socket, phase)
         self._socket = socket
         self.connected_at = asyncio.get_running_loop().time()
@@ -248,7 +203,7 @@ class ControlLink:
             now = loop.time()
             if now >= next_heartbeat:
                 next_heartbeat = now + BEAT_EVERY_S
-                await _send(socket, self._reporter.heartbeat())
+                await _send(socket, self._host.heartbeat())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, next_heartbeat - loop.time())):
                     await self._has_waiting.wait()
@@ -274,20 +229,65 @@ class ControlLink:
                 _log.info("gateway_welcomed", version=order.gateway_version)
                 self._welcomed(order)
             case StopTurn():
-                stopped = self._reporter.stop_turn(order)
+                stopped = self._host.stop_turn(order)
                 self.report(StopResult(order.request_id, stopped))
             case EndSession():
-                stopped = self._reporter.end_session(order)
+                stopped = self._host.end_session(order)
                 if order.request_id:
                     self.report(StopResult(order.request_id, stopped))
             case HandOver():
-                self._reporter.hand_over(order)
+                self._host.hand_over(order)
             case AnnounceEnd(time_left_s=left_s):
-                self._reporter.announce_end(left_s)
+                self._host.announce_end(left_s)
             case ChangeLimits(limits=limits):
-                self._reporter.change_limits(limits)
+                self._host.change_limits(limits)
             case Leave():
-                self._reporter.leave(order.grace_s, moves=order.moves)
+                self._host.leave(order.grace_s, moves=order.moves)
+
+
+class GatewayLinks:
+    """A link to each gateway that the worker knows, at least one; at most one is active.
+
+    All of them are dialled all the time, so a gateway that becomes active has its workers within a
+    moment. While one gateway stops and another has started, both are connected: each hears of every
+    session, and slots are given out by the worker, to the gateway that asks first.
+    """
+
+    def __init__(self, links: Sequence[ControlLink]) -> None:
+        self._links = tuple(links)
+
+    @property
+    def current(self) -> ControlLink:
+        """The one that was connected last: the active gateway's, as far as anybody knows."""
+        return max(self._links, key=lambda link: link.connected_at)
+
+    def report(self, message: FromWorker) -> None:
+        """Tell every gateway that is there."""
+        for link in self._links:
+            link.report(message)
+
+    async def run(self) -> None:
+        """Stay connected until cancelled.
+
+        Raises:
+            SetupError: an address or a certificate cannot be used.
+        """
+        running = [
+            asyncio.create_task(link.run(), name=f"control link {link.gateway_url}")
+            for link in self._links
+        ]
+        try:
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def say_goodbye(self, reason: str) -> None:
+        """Tell the gateways that we leave on purpose."""
+        await asyncio.gather(*(link.say_goodbye(reason) for link in self._links))
 
 
 def socket_url(gateway_url: str) -> str:

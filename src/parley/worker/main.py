@@ -63,11 +63,10 @@ from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
 from parley.worker import device_memory
 from parley.worker.app import make_app
-from parley.worker.control import ControlLink, http_url, socket_url
+from parley.worker.control import ControlLink, GatewayLinks, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
 from parley.worker.host import MOVE_S, Host, Identity, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
-from parley.worker.links import GatewayLinks
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
 
