@@ -200,9 +200,8 @@ def test_every_language_has_its_lists():
     assert set(COMMAND_SOUNDS) == set(ACKNOWLEDGEMENT_SOUNDS) == set(UNFINISHED) == languages
 
 
-def test_silences_follow_the_probability():
-    said = np.zeros(16_000, np.float32)
-    found = [silence_ms(Says(probability), said) for probability in np.linspace(0, 1, 50)]
+def test_silences_follow_the_log_odds():
+    found = [silence_ms(odds) for odds in np.linspace(-9, 9, 50)]
 
     assert found == sorted(found, reverse=True)
     assert (min(found), max(found)) == (256, 1500)

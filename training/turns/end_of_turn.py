@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -263,7 +262,7 @@ def line_of(name: str, one: Pauses, weights: npt.NDArray[np.float64], bias: floa
         f"pause {np.mean(odds[kinds == 'pause'] > threshold):.2f}"
         for threshold in (0.0, 1.0, 2.0)
     ]
-    waits_ms = np.array([silence_ms(1 / (1 + math.exp(-each))) for each in odds]) + LATE_MS
+    waits_ms = np.array([silence_ms(each) for each in odds]) + LATE_MS
     cuts = [f"{np.mean(waits_ms[kinds == 'cut'] <= ms):.2f}" for ms in PAUSES_MS]
     quiet = [f"{each:.0f}" for each in np.percentile(waits_ms[is_whole], (50, 75, 90))]
     return (

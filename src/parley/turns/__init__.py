@@ -1,6 +1,6 @@
 """Turn-taking: has the user finished, and do they interrupt. Pure: fed with sound and times."""
 
-from parley.turns.end_of_turn import EndOfTurn, silence_ms
+from parley.turns.end_of_turn import EndOfTurn, log_odds, silence_ms
 from parley.turns.judges import NO_JUDGES, JudgesTurns, TurnJudges
 
 __all__ = [
@@ -8,5 +8,6 @@ __all__ = [
     "EndOfTurn",
     "JudgesTurns",
     "TurnJudges",
+    "log_odds",
     "silence_ms",
 ]

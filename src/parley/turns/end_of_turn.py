@@ -1,8 +1,8 @@
 """Has the user finished speaking? Asked once in a pause, after `JUDGED_MS` of quiet.
 
-An `EndOfTurn` gives a probability; `silence_ms` asks it twice, and makes of it the silence after
-which the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to
-continue.
+An `EndOfTurn` gives a probability, and is asked twice (`log_odds`); `silence_ms` makes of that the
+silence after which the turn is over: short when it is complete, up to `LONGEST_MS` when the person
+is likely to continue.
 The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later
 and bound the silence (`word_bounds_ms`). Without any part a fixed silence ends a turn, as
 `vad/utterance.py` does by itself.
@@ -12,7 +12,6 @@ Source: docs/understand/turn-taking.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -49,7 +48,8 @@ JUDGED_MS: Final = 192
 second after the last sound. More silence halves what can be derived from the speech before it."""
 
 _AGAIN_SAMPLES: Final = 1024
-"""It is also asked without the last of these windows: the mean of two is wrong half as often."""
+"""It is also asked without the last of these windows: the mean of two is wrong half as often.
+Source: docs/log/conversation.md."""
 
 
 EndOfTurn = Callable[[Samples], float]
@@ -57,20 +57,19 @@ EndOfTurn = Callable[[Samples], float]
 (N,), 16 kHz. Shared by all conversations and called from several threads."""
 
 
-def log_odds(probability: float) -> float:
-    """The logit, bounded."""
-    bounded = min(max(probability, 1e-4), 1 - 1e-4)
-    return math.log(bounded / (1 - bounded))
-
-
-def silence_ms(end_of_turn: EndOfTurn, heard: Samples, eagerness: Eagerness = "medium") -> int:
-    """Required length of quiet before a turn is over.
+def log_odds(end_of_turn: EndOfTurn, heard: Samples) -> float:
+    """That the user has finished: the mean of two judgements.
 
     Args:
-        heard: what the user said last, with `JUDGED_MS` of quiet behind it (N,), 16 kHz.
+        heard: what they said last, with `JUDGED_MS` of quiet behind it (N,), 16 kHz.
     """
-    both = log_odds(end_of_turn(heard[:-_AGAIN_SAMPLES])) + log_odds(end_of_turn(heard))
-    odds = both / 2 + _SHIFT[eagerness]
+    both = np.clip([end_of_turn(heard[:-_AGAIN_SAMPLES]), end_of_turn(heard)], 1e-4, 1 - 1e-4)
+    return float(np.mean(np.log(both / (1 - both))))
+
+
+def silence_ms(odds: float, eagerness: Eagerness = "medium") -> int:
+    """Required length of quiet before a turn is over that is complete with these log odds."""
+    odds += _SHIFT[eagerness]
     if odds <= _LOG_ODDS[0]:
         return LONGEST_MS[eagerness]
     return round(min(float(np.interp(odds, _LOG_ODDS, _SILENCE_MS)), LONGEST_MS[eagerness]))

@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from parley.media.pcm import Samples
 from parley.protocol.values import VAD_DEFAULTS, Eagerness, VadOptions
-from parley.turns.end_of_turn import EndOfTurn, silence_ms, word_bounds_ms
+from parley.turns.end_of_turn import EndOfTurn, log_odds, silence_ms, word_bounds_ms
 from parley.turns.keywords import WordMatcher
 from parley.turns.onset import Onsets
 
@@ -35,7 +35,7 @@ class TurnJudges:
         end, level = self.end_of_turn, _level(options)
         if end is None or level is None:
             return None
-        return lambda heard: silence_ms(end, heard, level)
+        return lambda heard: silence_ms(log_odds(end, heard), level)
 
     def bounds_ms(
         self, options: VadOptions, words: str, *, is_whole: bool

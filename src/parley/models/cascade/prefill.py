@@ -21,7 +21,7 @@ from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
-from parley.turns import silence_ms
+from parley.turns import log_odds, silence_ms
 from parley.turns.echo import is_echo
 from parley.turns.units import SPEECH, WINDOW_MS, Turns, believed, interrupts
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
@@ -291,7 +291,7 @@ class PrefillJob(CascadeJob):
             turns = turns.take(window, probability)
         needed_ms = None
         if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
-            turns = turns.judged(rest, lambda said: silence_ms(judge, said))
+            turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
 
