@@ -9,7 +9,8 @@ from tests.support.patience import PROCESS_S
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm
-from parley.media.wav import decode_wav, encode_wav, is_wav, load, save
+from parley.media.wav import decode_wav, encode_wav, load, save
+from parley.protocol.codec import is_wav
 
 
 def tone(rate_hz=16_000, seconds=0.5):

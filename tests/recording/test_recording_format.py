@@ -46,7 +46,7 @@ from parley.media.wav import encode_wav
 from parley.protocol.content import Message
 from parley.protocol.kinds import Kind
 from parley.protocol.values import DuplexConfig, Generation, TextPart
-from parley.recording import reading, store
+from parley.recording import lines, store
 from parley.recording.finish import recover
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
@@ -207,8 +207,8 @@ async def test_a_journal_of_another_format_is_refused_by_name(tmp_path, dialect)
     head, *more = folder.journal.read_text().splitlines(keepends=True)
     folder.journal.write_text("".join([json.dumps(json.loads(head) | {"version": 1}), "\n", *more]))
 
-    with pytest.raises(reading.OtherJournal, match="format 1, and this version reads format 3"):
-        reading.read(folder.journal)
+    with pytest.raises(lines.OtherJournal, match="format 1, and this version reads format 3"):
+        lines.read(folder.journal)
     assert store.read_recording(folder) is not None
     folder.recording.unlink()
     assert store.read_recording(folder) is None

@@ -25,9 +25,8 @@ from parley.recording import store
 from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import KeptSound
+from parley.recording.lines import JournalEntries, KeptSound, RecordedEntry
 from parley.recording.placing import PlacedText, Plan, place
-from parley.recording.reading import JournalEntries, RecordedEntry
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes

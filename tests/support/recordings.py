@@ -20,8 +20,7 @@ from parley.protocol.kinds import Kind
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import EntryLine, HeadLine, KeptSound
-from parley.recording.reading import RecordedEntry
+from parley.recording.lines import EntryLine, HeadLine, KeptSound, RecordedEntry
 from parley.session_log.entries import Recorded
 
 JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))

@@ -37,7 +37,7 @@ from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.models.parrot import Parrot
 from parley.protocol.resume import hash_of
-from parley.recording import lines, reading
+from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import HeadLine
 from parley.recording.recorder import Recordings
@@ -455,7 +455,7 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     assert not first.continues
     assert second.seed == first.seed
     whole_count, part_count = (
-        sum(isinstance(each.entry, WHAT_HAPPENS) for each in reading.read(folder.journal))
+        sum(isinstance(each.entry, WHAT_HAPPENS) for each in lines.read(folder.journal))
         for folder in folders
     )
     assert 0 < part_count < whole_count
@@ -499,7 +499,7 @@ async def test_a_question_that_waited_for_its_answer_is_recorded_with_it(
 
 def whole_count_of(folder: Folder) -> int:
     """Number of units or answers."""
-    whole = reading.read(folder.journal)
+    whole = lines.read(folder.journal)
     return sum(isinstance(each.entry, UnitDone | TurnCompleted) for each in whole)
 
 

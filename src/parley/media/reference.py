@@ -9,7 +9,8 @@ from __future__ import annotations
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
-from parley.media.wav import decode_wav, is_wav
+from parley.media.wav import decode_wav
+from parley.protocol.codec import is_wav
 
 MIN_S = 0.1
 """A shorter recording cannot show a voice."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm, Samples
+from parley.protocol.codec import is_wav
 
 CHANNELS_MOST: Final = 8
 RATE_LEAST_HZ: Final = 1000
@@ -24,11 +25,6 @@ RATE_MOST_HZ: Final = 192_000
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
 _BLOCK_FRAMES: Final = 65_536
 _HEADER_BYTES: Final = 12
-
-
-def is_wav(data: bytes) -> bool:
-    """True if `data` starts like a RIFF/WAVE (or RF64) file."""
-    return data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
 
 
 def decode_wav(data: bytes, *, limit_s: float | None = None) -> Pcm:

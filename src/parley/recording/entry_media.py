@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.errors import InvalidPayload
-from parley.media.pcm import Pcm, from_float32_bytes
-from parley.media.wav import encode_wav, is_wav
+from parley.media.encoder import wav_header
+from parley.media.pcm import Pcm, from_float32_bytes, to_pcm16_bytes
+from parley.media.wav import encode_wav
+from parley.protocol.codec import is_wav
 from parley.recording import layout, lines
-from parley.recording.disk import WavFile, write_new
 from parley.recording.layout import Folder
 from parley.recording.lines import EntryLine, KeptSound, Number, SamplePlace
 from parley.recording.speech_times import SpeechTimes
@@ -45,6 +46,33 @@ MediaPart = Sound | Picture | Clip
 
 CHAT_VOICE: Final = "voice/tts"
 """Stem of the files of voices that answers imitate; a chat may have several, one per request."""
+
+
+class WavFile:
+    """Mono 16 bit sound that grows; its header is right after every piece, so that it can be
+    played whenever the process may die."""
+
+    def __init__(self, path: Path, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._bytes = 0
+        self._file = AppendFile(path)
+        try:
+            self._file.append(wav_header(rate_hz, 0))
+        except OSError:
+            self._file.close()
+            path.unlink(missing_ok=True)
+            raise
+
+    def append(self, pcm: Pcm) -> None:
+        """More of it: all or nothing."""
+        data = to_pcm16_bytes(pcm)
+        self._file.append(data)
+        self._bytes += len(data)
+        self._file.overwrite(wav_header(self._rate_hz, self._bytes), 0)
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._file.close()
 
 
 class EntryMedia:
@@ -174,7 +202,7 @@ class EntryMedia:
         if self._growing is None or self._growing[0] != path:
             self._close_growing()
             self._growing = (path, WavFile(self._place(path), pcm.rate_hz))
-        self._growing[1].append(to_int16(pcm).tobytes())
+        self._growing[1].append(pcm)
 
     def _close_growing(self) -> None:
         if self._growing is not None:
@@ -274,6 +302,11 @@ def fingerprint(pcm: Pcm) -> str:
     return hashlib.sha256(np.ascontiguousarray(pcm.samples, "<f4").data).hexdigest()
 
 
-def to_int16(pcm: Pcm) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """Rounded; ±1 becomes ±32767."""
-    return np.rint(np.clip(pcm.samples, -1.0, 1.0) * 32767).astype("<i2")
+def write_new(path: Path, data: bytes) -> None:
+    """A small file as a whole; nothing is left of it when there is no room."""
+    try:
+        path.write_bytes(data)
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from parley import logs
 from parley.protocol.kinds import Kind
-from parley.recording import placing, reading, timeline
+from parley.recording import lines, placing, timeline
 from parley.recording.layout import Folder, RecordingFolders, write_atomically
 from parley.recording.timeline import MetaJson
 
@@ -45,7 +45,7 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             return None
         if not os.fstat(file.fileno()).st_size:
             return None
-        journal = reading.read(folder.journal)
+        journal = lines.read(folder.journal)
         meta = timeline.build_meta(journal, recovered=recovered)
         recording = timeline.build_recording(journal)
         if journal.head.app_type is not Kind.CHAT:

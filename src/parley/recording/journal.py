@@ -31,8 +31,7 @@ from parley.dialects.events import (
     TurnStarted,
 )
 from parley.recording import layout, lines, timeline
-from parley.recording.disk import write_new
-from parley.recording.entry_media import EntryMedia
+from parley.recording.entry_media import EntryMedia, write_new
 from parley.recording.finish import finish
 from parley.recording.journal_writer import JournalWriter, reason_of
 from parley.recording.layout import Folder

@@ -6,23 +6,26 @@
 Lines are appended while the session runs; `timeline` folds them into `recording.json` and
 `meta.json`, `placing` into a plan for rendering, and `parley rerun` repeats them. Sound and bytes
 are files: `["kept", 0]` is the line's first sound, `["kept", "x.jpg"]` the file of that name.
-`reading` reads journals.
 
 Source: service.md 6.2-6.4.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.errors import InvalidPayload, InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Kind
+from parley.recording import layout
 from parley.session_log import state_codec
-from parley.session_log.entries import Recorded
+from parley.session_log.entries import EntriesLost, Recorded
 
 VERSION: Final = 3
 
@@ -129,6 +132,109 @@ def by_name(kept: int | str) -> Pcm | bytes:
 
 
 _head_decoder = msgspec.json.Decoder(HeadLine)
+_decoder = msgspec.json.Decoder(JournalLine)
+
+
+class OtherJournal(InvalidRequest):
+    """A journal of another format."""
+
+    code = "other_journal_format"
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"Another version of parley made this recording: its journal has format {version}, and "
+            f"this version reads format {VERSION}."
+        )
+
+
+class NoHead(InvalidRequest):
+    """A journal that does not say whose it is."""
+
+    sentence = "The journal has no head line."
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEntry:
+    """An entry of a journal. In place of bytes it has the path of their file, and no sound."""
+
+    line: EntryLine
+    entry: Recorded
+
+    @property
+    def at_ms(self) -> float:
+        return float(self.line.at_ms)
+
+    @property
+    def heard(self) -> KeptSound | None:
+        """The user's sound, if it can be listened to."""
+        return self.line.sound(layout.USER_AUDIO)
+
+    @property
+    def said(self) -> KeptSound | None:
+        """The model's sound."""
+        return self.line.sound(layout.AI_AUDIO)
+
+
+@dataclass(slots=True)
+class JournalEntries:
+    """The readable part of a journal.
+
+    Args:
+        damaged: number of lines that could not be read.
+    """
+
+    head: HeadLine
+    entries: list[RecordedEntry]
+    damaged: int = 0
+
+    def __iter__(self) -> Iterator[RecordedEntry]:
+        return iter(self.entries)
+
+    @property
+    def lost(self) -> int:
+        """Number of entries that were not written."""
+        return sum(each.entry.count for each in self if isinstance(each.entry, EntriesLost))
+
+    @property
+    def lasted_ms(self) -> float:
+        """Time of the last entry."""
+        return max((each.at_ms for each in self), default=0.0)
+
+    @property
+    def began_s(self) -> float:
+        """Unix seconds at which the session was ready, or requested."""
+        times = [each.line.time_s for each in self if each.line.time_s is not msgspec.UNSET]
+        return float(times[-1] if times else self.head.created_s)
+
+
+def read(path: Path) -> JournalEntries:
+    """Read a journal. A line that a crash cut off counts as damaged.
+
+    Raises:
+        OSError: there is no journal.
+        OtherJournal: it is of another format.
+        NoHead: it is empty, or damaged from its first line on.
+    """
+    head: HeadLine | None = None
+    entries: list[RecordedEntry] = []
+    damaged = 0
+    with open(path, "rb") as file:
+        for raw in file:
+            try:
+                line = _decoder.decode(raw)
+                if isinstance(line, EntryLine):
+                    entry = load(line, by_name)
+                    entries.append(RecordedEntry(line, entry))
+                    continue
+            except (InvalidPayload, msgspec.DecodeError, UnicodeDecodeError):
+                damaged += 1
+                continue
+            if line.version != VERSION:
+                raise OtherJournal(line.version)
+            head = line
+    if head is None:
+        raise NoHead
+    return JournalEntries(head, entries, damaged)
 
 
 def read_head(path: Path) -> HeadLine | None:

@@ -23,8 +23,7 @@ from msgspec import UNSET
 from parley.dialects.events import SessionInterrupted, TurnTranscribed, UnitDone
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
-from parley.recording.lines import HeadLine
-from parley.recording.reading import JournalEntries, RecordedEntry
+from parley.recording.lines import HeadLine, JournalEntries, RecordedEntry
 
 GAP_S: Final = 0.3
 """Units jitter by less than this; a longer gap is a pause or a loss."""

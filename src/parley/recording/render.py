@@ -31,7 +31,7 @@ from parley.errors import BadInput
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
-from parley.recording import reading, store
+from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import set_state
@@ -68,7 +68,7 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
         NoHead: the journal has no head.
         ValueError: the session is too long.
     """
-    plan = place(reading.read(folder.journal), partial(_length_s, folder))
+    plan = place(lines.read(folder.journal), partial(_length_s, folder))
     made = []
     if plan.length_s > LONGEST_S:
         raise ValueError("the session is too long to render")

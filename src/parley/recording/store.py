@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from parley.errors import BadInput, TooLarge
-from parley.recording import reading, timeline
+from parley.recording import lines, timeline
 from parley.recording.journal import remove
 from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
-from parley.recording.reading import JournalEntries
+from parley.recording.lines import JournalEntries
 from parley.recording.timeline import RecordingJson
 
 _recording = msgspec.json.Decoder(RecordingJson)
@@ -138,8 +138,8 @@ def _ended_journal(folder: Folder) -> JournalEntries | None:
     if folder.is_live():
         return None
     try:
-        return reading.read(folder.journal)
-    except (OSError, reading.OtherJournal, reading.NoHead):
+        return lines.read(folder.journal)
+    except (OSError, lines.OtherJournal, lines.NoHead):
         return None
 
 

@@ -37,8 +37,7 @@ from parley.dialects.events import (
 )
 from parley.media.pcm import Pcm
 from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
-from parley.recording.lines import HeadLine, KeptSound, Number
-from parley.recording.reading import JournalEntries, RecordedEntry
+from parley.recording.lines import HeadLine, JournalEntries, KeptSound, Number, RecordedEntry
 from parley.session_log.entries import EntriesLost, Failure
 
 TITLE_CHARS: Final = 80

@@ -21,7 +21,8 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.reference import MIN_S, decode_reference
 from parley.media.resample import resample
 from parley.media.room import ContextRoom, require_text_room
-from parley.media.wav import decode_wav, is_wav
+from parley.media.wav import decode_wav
+from parley.protocol.codec import is_wav
 from parley.protocol.content import Message
 from parley.protocol.values import AUDIO_LIMIT_S, TextPart, ToolCallPart, ToolResultPart
 from parley.views import content

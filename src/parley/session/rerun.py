@@ -33,11 +33,10 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import AUDIO_LIMIT_S
-from parley.recording import lines, reading, timeline
+from parley.recording import lines, timeline
 from parley.recording.entry_media import fingerprint
 from parley.recording.layout import Folder
-from parley.recording.lines import EntryLine, HeadLine, KeptSound
-from parley.recording.reading import JournalEntries, RecordedEntry
+from parley.recording.lines import EntryLine, HeadLine, JournalEntries, KeptSound, RecordedEntry
 from parley.recording.timeline import FoldedTurn
 from parley.results import StartResult, UnitResult
 from parley.session.chat import RequestRun
@@ -165,7 +164,7 @@ class _Part:
     @classmethod
     def read(cls, folder: Folder) -> _Part:
         try:
-            return cls(folder, reading.read(folder.journal))
+            return cls(folder, lines.read(folder.journal))
         except OSError:
             raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
 
