@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,7 +21,7 @@ import numpy as np
 import tools.roofline.operators  # noqa: F401 -- kernels of ours are counted as operators
 import torch
 from tools.roofline.meter import Count, Meter, Returned
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from parley.engine.work import Stage
@@ -30,12 +29,11 @@ from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
-from parley.models.minicpmo45.checkpoint import LAYERS
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.quantize import Kind, packed
+from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.random_model import ByteTokenizer
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import Span
@@ -380,8 +378,7 @@ class PaperModel(UnitSteps):
             rebuild = getattr(module, "rebuild_buffers", None)
             if rebuild is not None:
                 rebuild(META)
-        if kind != "none":
-            _pack(network, kind)
+        weights.pack_without_memory(network, kind)
         network.llm.attention = SlotAttention(is_fused=True, has_products=True)
         self._returned = Returned()
         super().__init__(
@@ -429,18 +426,3 @@ def unseen() -> Iterator[None]:
     """What runs inside is not counted: it does not belong to the step."""
     with _disable_current_modes(), torch.inference_mode():
         yield
-
-
-def _pack(network: nn.Module, kind: Kind) -> None:
-    """Packed layers in place of those that loading would pack; a shape is packed once."""
-    named = [(name, module) for name, module in network.named_modules()]
-    by_shape: dict[torch.Size, nn.Module | None] = {}
-    for name, module in named:
-        if isinstance(module, nn.Linear) and f"{name}.weight".startswith(LAYERS):
-            shape = module.weight.shape
-            if shape not in by_shape:
-                by_shape[shape] = packed(module.weight.detach(), kind)
-            small = by_shape[shape]
-            if small is not None:
-                above, _, own = name.rpartition(".")
-                setattr(network.get_submodule(above), own, deepcopy(small))

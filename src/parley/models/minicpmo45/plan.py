@@ -1,17 +1,18 @@
 """What loading means: precision, memory and slots, for `load`, `--slots auto` and `parley doctor`.
 
-Weights and caches are counted from shapes. What captured graphs keep and what callers' voices take
-are upper estimates, written out below. What the largest steps take is measured once a network is
-loaded (`measuring.py`), and estimated before.
+Weights and caches are counted on a network without memory. What captured graphs keep and what
+callers' voices take are upper estimates, written out below. What the largest steps take is measured
+once a network is loaded (`measuring.py`), and estimated before.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import platformdirs
 import torch
@@ -40,17 +41,11 @@ from parley.models.minicpmo45.measuring import (
     measure,
 )
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.quantize import (
-    Kind,
-    checked,
-    planned_bytes,
-    stored_bytes,
-    workspace_bytes,
-)
+from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
 from parley.models.minicpmo45.runtime.attention import make_attention
-from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, PagePool
+from parley.models.minicpmo45.runtime.products import ROWS_AT_ONCE
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
@@ -309,29 +304,35 @@ def plan_of(
     Letters: `H` width of the language model, `I` its inner width, `V` vocabulary.
     """
     size, language, vision = chosen.dtype.itemsize, config.language, config.vision
-    parts, loading = _weights_bytes(settings, config, folder, chosen)
-    kept = functools.partial(cache_bytes, itemsize=size, is_eight_bit=chosen.has_small_caches)
-    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * language.head_dim
-    token = kept(numbers, language.head_dim)
+    network = weights.build(config).to(chosen.dtype)
+    shapes = weights.shapes_of(network)
+    weights.pack_without_memory(network, chosen.kind)
+    parts: Counter[str] = Counter()
+    for name, tensor in network.state_dict().items():
+        parts[name.split(".", 1)[0]] += tensor.nbytes
+    if config.has_tts and (vocoder := _voice_bytes(settings, folder)):
+        parts["vocoder"] = vocoder
+    loading = parts.total() + _workspace_bytes(shapes, size, chosen.kind)
     longest = settings.context_tokens + ANSWER_RESERVE
+    context = network.llm.make_cache(1, longest, is_eight_bit=chosen.has_small_caches)
+    token = context.nbytes // context.page
     share = longest
     if chosen.is_paged:
         share = min(longest, settings.context_share_tokens or SHARE_TOKENS)
         share = pages_of(share) * PAGE_POSITIONS
-    heads = config.audio.encoder_attention_heads
-    sound = kept(
-        2 * config.audio.encoder_layers * config.audio.max_source_positions * config.audio.d_model,
-        config.audio.d_model // heads,
-    )
+    sound = network.apm.make_cache(1, is_eight_bit=chosen.has_small_caches).nbytes
     # Reading one row's context of one layer: keys and values as numbers of the model, and float32
     # in between.
-    unpacking = 12 * numbers * longest // language.num_hidden_layers
-    unpacking = unpacking if chosen.has_small_caches else 0
-    voice = _vocoder_bytes(settings).voice if config.has_tts else 0
-    offline = 0
-    steps = offline_steps(settings, has_small_caches=chosen.has_small_caches)
-    if config.has_tts and steps is not None:
-        offline = _vocoder_bytes(settings, steps).row
+    numbers = 2 * language.num_key_value_heads * language.head_dim * longest
+    unpacking = 12 * numbers if chosen.has_small_caches else 0
+    voice = speech = offline = 0
+    if config.has_tts:
+        decoder: Any = network.tts
+        speech = decoder.make_cache(1, is_eight_bit=chosen.has_small_caches).nbytes
+        speech += _vocoder_bytes(settings).row
+        voice = _vocoder_bytes(settings).voice
+        steps = offline_steps(settings, has_small_caches=chosen.has_small_caches)
+        offline = 0 if steps is None else _vocoder_bytes(settings, steps).row
     # Tensors that a step holds at its peak, of positions and of patches: an H200 took 886 and
     # 748 MiB, fragments included.
     position_numbers = 14 * language.hidden_size + 5 * language.intermediate_size
@@ -352,41 +353,28 @@ def plan_of(
     }
     per_slot = {
         "context and sound": share * token + sound,
-        "speech": _speech_slot_bytes(settings, config, chosen),
+        "speech": speech,
         # About six tensors of V in float32.
         "choosing a token": 6 * 4 * language.vocab_size,
         "captured graphs of a slot": GRAPHS_SLOT_BYTES if settings.compile else 0,
     }
     if not chosen.reads_in_place:
         # One layer's keys and values, copied before they are read.
-        per_slot["copies of contexts"] = unpacking or numbers * size * longest // (
-            language.num_hidden_layers
-        )
+        per_slot["copies of contexts"] = unpacking or numbers * size
     return MemoryPlan(parts, once, per_slot, token, longest, share, loading)
 
 
-def _weights_bytes(
-    settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
-) -> tuple[dict[str, int], int]:
-    """Bytes of the weights by part, and the peak while they are loaded."""
-    size, shapes = chosen.dtype.itemsize, weights.shapes_of(weights.build(config))
-    parts: dict[str, int] = {}
+def _workspace_bytes(shapes: Mapping[str, tuple[int, ...]], size: int, kind: Kind) -> int:
+    """What packing takes beyond its result: the largest matrix, its 4-bit numbers one by one, and
+    what rounding some of its rows takes."""
+    packed = {EMBEDDINGS, HEAD} if kind == "smallest" else set()
+    sizes = [0]
     for name, shape in shapes.items():
-        part = name.split(".", 1)[0]
-        parts[part] = parts.get(part, 0) + torch.Size(shape).numel() * size
-    if config.has_tts and (vocoder := _voice_bytes(settings, folder)):
-        parts["vocoder"] = vocoder
-    workspace = 0
-    if chosen.kind != "none":
-        layers = {name: shape for name, shape in shapes.items() if name.startswith(LAYERS)}
-        before = planned_bytes(layers, "none", size)
-        parts["llm"] += planned_bytes(layers, chosen.kind, size) - before
-        workspace = workspace_bytes(layers.values(), size)
-    if chosen.kind == "smallest":
-        ends = {name: shapes[name] for name in (EMBEDDINGS, HEAD)}
-        parts["llm"] += planned_bytes(ends, "int8", size) - planned_bytes(ends, "none", size)
-        workspace = max(workspace, workspace_bytes(ends.values(), size, is_int4=False))
-    return parts, sum(parts.values()) + workspace
+        is_layer = name.startswith(LAYERS)
+        if kind != "none" and len(shape) == 2 and (is_layer or name in packed):
+            number = size + 4 * is_layer
+            sizes.append(shape[1] * (number * shape[0] + 16 * min(shape[0], ROWS_AT_ONCE)))
+    return max(sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,22 +410,6 @@ def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _Vocode
         row=vocoder.row_bytes,
         voice=voice.nbytes,
     )
-
-
-def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, chosen: LoadChoice) -> int:
-    """Bytes of speech per slot: the decoder's cache, the vocoder's history and streams."""
-    if not config.has_tts:
-        return 0
-    tts = config.tts
-    width = int(tts["hidden_size"])
-    positions = int(tts.get("max_position_embeddings", 4096))
-    decoder = cache_bytes(
-        2 * int(tts["num_hidden_layers"]) * width * (positions + 1),
-        width // int(tts["num_attention_heads"]),
-        itemsize=chosen.dtype.itemsize,
-        is_eight_bit=chosen.has_small_caches,
-    )
-    return decoder + _vocoder_bytes(settings).row
 
 
 def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:

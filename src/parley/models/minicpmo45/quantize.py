@@ -22,7 +22,7 @@ Shapes: `n` rows (outputs), `k` columns (inputs), `g` group size, `R` inputs of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -238,9 +238,6 @@ class RowQuantizedEmbedding(RowQuantized):
         return self.rows(ids)
 
 
-SCALE_BYTES: Final = 4
-
-
 def fits_fp8(shape: tuple[int, ...]) -> bool:
     """True if the product takes a matrix of this shape."""
     return shape[0] % 16 == 0 and shape[1] % 16 == 0
@@ -315,44 +312,6 @@ def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
         raise SetupError(
             f"{kind} weights on a GPU need bfloat16.", hint="Set model.dtype to bfloat16 or auto."
         )
-
-
-def planned_bytes(shapes: Mapping[str, tuple[int, ...]], kind: Kind, itemsize: int) -> int:
-    """Bytes of the layers' tensors once they are packed.
-
-    Args:
-        shapes: of the tensors below `llm.model.layers.`, by name.
-        itemsize: of the model's dtype.
-    """
-    return sum(_tensor_bytes(shape, kind, itemsize) for shape in shapes.values())
-
-
-def workspace_bytes(
-    shapes: Iterable[tuple[int, ...]], itemsize: int, *, is_int4: bool = True
-) -> int:
-    """What loading takes beyond its result: the largest matrix, its 4-bit numbers one by one, and
-    what rounding some of its rows takes."""
-    matrices = [shape for shape in shapes if len(shape) == 2]
-    return max(
-        (
-            rows * columns * (itemsize + 4 * is_int4) + 16 * min(rows, ROWS_AT_ONCE) * columns
-            for rows, columns in matrices
-        ),
-        default=0,
-    )
-
-
-def _tensor_bytes(shape: tuple[int, ...], kind: Kind, itemsize: int) -> int:
-    count = torch.Size(shape).numel()
-    if kind == "none" or len(shape) != 2:
-        return count * itemsize
-    if kind == "int8":
-        return count + shape[0] * itemsize
-    if kind == "fp8":
-        return count + SCALE_BYTES * shape[0] if fits_fp8(shape) else count * itemsize
-    # Also of the smallest.
-    size = group_of(shape[1])
-    return count * itemsize if size is None else count // 2 + 2 * itemsize * count // size
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:

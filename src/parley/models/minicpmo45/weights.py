@@ -12,6 +12,7 @@ Layout and names: model.md 2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -181,8 +182,7 @@ def _place(
             if isinstance(tensor, Tensor) and tensor.dim() == 2:
                 tensor = _packed(name, tensor, quantize) or tensor
             if isinstance(tensor, nn.Module):
-                above, _, own = place.rpartition(".")
-                setattr(network.get_submodule(above), own, tensor)
+                network.set_submodule(place, tensor)
                 continue
             module = network.get_submodule(place)
             if leaf in module._parameters:
@@ -205,6 +205,18 @@ def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
     if kind == "smallest" and name == EMBEDDINGS:
         return RowQuantizedEmbedding(matrix)
     return RowQuantizedLinear(matrix) if kind == "smallest" and name == HEAD else None
+
+
+def pack_without_memory(network: Network, kind: Kind) -> None:
+    """Pack a network that has no memory as loading packs it, for what counts its bytes."""
+    by_shape: dict[tuple[str, torch.Size], nn.Module | None] = {}
+    for name, tensor in network.state_dict().items():
+        # Layers repeat each other's shapes.
+        key = ("" if name.startswith(LAYERS) else name, tensor.shape)
+        if key not in by_shape:
+            by_shape[key] = _packed(name, tensor, kind) if tensor.dim() == 2 else None
+        if (module := by_shape[key]) is not None:
+            network.set_submodule(name.rpartition(".")[0], deepcopy(module))
 
 
 def fill(

@@ -33,16 +33,3 @@ def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tens
     # Multiplied in float32 and rounded last: one kernel, nothing in between.
     out = torch.empty(numbers.shape, dtype=dtype, device=numbers.device)
     return torch.mul(numbers, scales.float()[..., None], out=out)
-
-
-def cache_bytes(numbers: int, width: int, *, itemsize: int, is_eight_bit: bool) -> int:
-    """Bytes of a cache of `numbers` numbers.
-
-    Args:
-        width: numbers that share a scale.
-        itemsize: bytes of a number where they are kept as the model computes.
-        is_eight_bit: whether they are kept in 8 bits.
-    """
-    if not is_eight_bit:
-        return numbers * itemsize
-    return numbers + SCALE_DTYPE.itemsize * (numbers // width)

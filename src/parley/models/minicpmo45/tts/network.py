@@ -103,19 +103,9 @@ class SpeechNetwork(nn.Module):
             is_eight_bit: keep keys and values in 8 bits.
         """
         self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
-        columns = min(columns or self.config.max_positions, self.config.max_positions)
+        self.cache = self.make_cache(slots, columns, is_eight_bit=is_eight_bit)
         weight = self.emb_text.weight
-        self.cache = SlotCache(
-            layers=self.config.layers,
-            rows=slots,
-            heads=self.config.kv_heads,
-            capacity=columns,
-            head_dim=self.config.head_width,
-            dtype=weight.dtype,
-            device=weight.device,
-            is_eight_bit=is_eight_bit,
-        )
-        self.numbers = torch.arange(columns + 1, device=weight.device)
+        self.numbers = torch.arange(self.cache.capacity + 1, device=weight.device)
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
         frequencies = 1.0 / (self.config.rope_base**steps)
@@ -124,6 +114,22 @@ class SpeechNetwork(nn.Module):
             frequencies = frequencies.bfloat16().float()
         self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
+
+    def make_cache(
+        self, rows: int, columns: int | None = None, *, is_eight_bit: bool = False
+    ) -> SlotCache:
+        """What `allocate` takes."""
+        config, weight = self.config, self.emb_text.weight
+        return SlotCache(
+            layers=config.layers,
+            rows=rows,
+            heads=config.kv_heads,
+            capacity=min(columns or config.max_positions, config.max_positions),
+            head_dim=config.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+            is_eight_bit=is_eight_bit,
+        )
 
     @property
     def head(self) -> nn.Linear:
