@@ -5,8 +5,9 @@
 More than half of what it takes to start `parley serve` is its imports. This process makes them once
 and forks for each order: the child takes the order's arguments, environment, working folder and
 standard streams, and runs the module as `python -m` would. Through a second fork it ends up as a
-child of the process that ordered it (`tests/support/starts.py`). Has no threads and no event loop;
-ends when the other end of its socket is closed. Linux only.
+child of the process that ordered it (`tests/support/starts.py`). It begins with the imports of what
+is started most often and needs the least, and makes the others for the first order that needs them.
+Has no threads and no event loop; ends when the other end of its socket is closed. Linux only.
 """
 
 import array
@@ -23,13 +24,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+SMALL: Final = ("parley.media.decoder_child", "parley.recording.render")
+"""Modules whose processes import little."""
 MODULES: Final = (
     *("parley.cli.serve", "parley.cli.serving", "parley.cli.gateway", "parley.cli.worker"),
-    *("parley.executor.child", "parley.media.decoder_child", "parley.models.parrot"),
-    *("parley.recording.render", "parley.session_log.places", "encodings.idna", "stringprep"),
+    *("parley.executor.child", "parley.models.parrot", "parley.session_log.places"),
+    *("encodings.idna", "stringprep"),
     *("parley.dialects.chat", "parley.dialects.half_duplex", "parley.dialects.duplex"),
     *("parley.dialects.realtime", "parley.dialects.minicpmo_v2", "parley.dialects.openai_live"),
     *("parley.dialects.openai_realtime", "uvicorn.lifespan.on"),
@@ -47,19 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What a script finds first, and `python -m` does not: its own folder.
     del sys.path[0]
-    from parley.importing import importing
-
-    with importing(plain=True):
-        for name in MODULES:
-            importlib.import_module(name)
-        from parley.media import jobs
-
-        jobs.load_libraries()
-    threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"imports have started {len(threads) - 1} threads"
-    gc.collect()
-    gc.freeze()
-    link.send(b"ready")
+    prepare(SMALL)
     order = serve(link)
     while True:
         become(order)
@@ -79,6 +71,22 @@ def main() -> None:
         os.close(nothing)
         order = serve(theirs)
     run(order)
+
+
+def prepare(modules: Sequence[str]) -> None:
+    """Make the imports of modules."""
+    from parley.importing import importing
+
+    with importing(plain=True):
+        for name in modules:
+            importlib.import_module(name)
+        from parley.media import jobs
+
+        jobs.load_libraries()
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"imports have started {len(threads) - 1} threads"
+    gc.collect()
+    gc.freeze()
 
 
 def import_starts() -> Any:
@@ -102,6 +110,9 @@ def serve(link: socket.socket) -> dict[str, Any]:
         fds = array.array("i")
         for _, _, received in ancillary:
             fds.frombytes(received)
+        order = json.loads(data)
+        if MODULES[-1] not in sys.modules and not any(name in order["args"] for name in SMALL):
+            prepare(MODULES)
         first = os.fork()
         if not first:
             parent = os.getpid()
@@ -113,7 +124,7 @@ def serve(link: socket.socket) -> dict[str, Any]:
             while os.getppid() == parent:
                 time.sleep(0.0002)
             link.close()
-            return {**json.loads(data), "fds": list(fds)}
+            return {**order, "fds": list(fds)}
         os.waitpid(first, 0)
         for fd in fds:
             os.close(fd)

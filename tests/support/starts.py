@@ -2,16 +2,14 @@
 
 While this is in use, `subprocess` (and asyncio's, which uses it) gives `[sys.executable, "-m",
 "parley…", …]` to a fork server (`tests/support/fork_server.py`), which was started for the first of
-them that is not small. Callers have a child as ever: with its process id, exit code, streams,
-session, command line. Everything else, and what a fork server cannot do (a terminal, other
-variables for Python, limits set before it begins), starts as ever. So do small processes while it
-makes its imports, which take longer than a client waits for what those answer.
+them. Callers have a child as ever: with its process id, exit code, streams, session, command line.
+Everything else, and what a fork server cannot do (a terminal, other variables for Python, limits
+set before it begins), starts as ever.
 
 Tests about how processes start carry the mark `starts_python`; for them nothing is forked.
 """
 
 import array
-import contextlib
 import ctypes
 import json
 import os
@@ -30,8 +28,6 @@ PADDING: Final = "-" * 8000
 """Where the command line of a forked process is written."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_SMALL: Final = ("parley.media.decoder_child", "parley.recording.render")
-"""Modules whose imports take a tenth of the fork server's."""
 _FIXED: Final = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "OPENSSL", "SSL_")
 """Variables read when Python starts, by how they begin."""
 _IGNORED: Final = ("PYTHONDONTWRITEBYTECODE",)
@@ -43,7 +39,6 @@ class ForkServer:
     def __init__(self, link: socket.socket | None = None) -> None:
         self.is_used = True
         self._link = link
-        self._has_imported = link is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._fixed = _fixed(os.environ)
@@ -54,17 +49,7 @@ class ForkServer:
         if order is None:
             return from_python(*parts)
         with self._lock:
-            is_small = any(module in order[0]["args"] for module in _SMALL)
-            if self.is_ready() or not is_small:
-                return self._fork(*order)
-        return from_python(*parts)
-
-    def is_ready(self) -> bool:
-        """True once it has made its imports."""
-        if self._link is not None and not self._has_imported:
-            with contextlib.suppress(BlockingIOError):
-                self._has_imported = bool(self._link.recv(64, socket.MSG_DONTWAIT))
-        return self._has_imported
+            return self._fork(*order)
 
     @property
     def is_running(self) -> bool:
@@ -110,8 +95,6 @@ class ForkServer:
 
     def _fork(self, order: dict[str, Any], streams: list[int], cwd: Any) -> int:
         link = self._connected()
-        if not self._has_imported:
-            self._has_imported = bool(link.recv(64))
         folder = os.open(cwd if cwd is not None else ".", os.O_RDONLY | os.O_DIRECTORY)
         libc = ctypes.CDLL(None, use_errno=True)
         # The process, whose parent ends, becomes a child of the nearest ancestor that asks.
