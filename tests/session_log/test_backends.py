@@ -273,8 +273,13 @@ async def test_outdated_states_do_not_pile_up(
     assert [each.seq for each in contents.outputs] == [1]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [update(b"more"), update(tail=True), update(b"head", whole=True)],
+    ids=["more", "another tail", "everything again"],
+)
 async def test_a_full_disk_ends_the_log_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: LogUpdate
 ) -> None:
     logs = FileSessionLogs(tmp_path)
     writer = logs.create(logged())
@@ -284,10 +289,11 @@ async def test_a_full_disk_ends_the_log_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    assert await append(writer, update(b"more")) == "full"
+    assert await append(writer, more) == "full"
     monkeypatch.undo()
 
     assert await logs.stored() == []
+    assert not [name for name in os.listdir(tmp_path) if "." in name]
 
 
 async def test_a_killed_writer_leaves_a_log_that_has_no_writer(tmp_path: Path) -> None:

@@ -270,26 +270,22 @@ class _FileWriter:
         """Start a generation, and drop what it replaces."""
         self._generation += 1
         path = _entries_path(self._path, self._generation)
-        before = self._entries
-        self._entries = AppendFile(path, 0o600)
-        self._entries.append(update.entries)
-        self._write_tail(update)
+        before, self._entries = self._entries, _written(path, update.entries)
         if before is not None:
             before.close()
+        self._write_tail(update)
         kept = {path.name, self._path.name}
         _remove(each for each in self._folder.glob(f"{self._stem}.*") if each.name not in kept)
 
     def _write_tail(self, update: LogUpdate) -> None:
-        """Write a new tail in place of the current one."""
+        """Write a new tail in place of the current one, which stays if there is no room."""
         path = self._path.with_name(self._path.name + NEW)
         path.unlink(missing_ok=True)
-        before, self._tail = self._tail, AppendFile(path, 0o600)
-        self._tail.lock()
-        if before is not None:
-            before.close()
-        self._tail.append(self._framed(update))
+        before, self._tail = self._tail, _written(path, self._framed(update))
         self._tail_bytes, self.wants_tail = self._tail.size, False
         path.rename(self._path)
+        if before is not None:
+            before.close()
 
     def _framed(self, update: LogUpdate) -> bytes:
         """The frame of an update."""
@@ -393,6 +389,18 @@ def _session_of(tail: Path) -> LoggedSession | None:
 def _update(frame: _Frame) -> LogUpdate:
     is_first = frame.session is not None
     return LogUpdate(is_first, is_first, b"", frame.state, frame.outputs, frame.settled)
+
+
+def _written(path: Path, data: bytes) -> AppendFile:
+    """A new file with this content, locked."""
+    file = AppendFile(path, 0o600)
+    try:
+        file.lock()
+        file.append(data)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _remove(paths: Iterable[Path]) -> None:
