@@ -263,3 +263,13 @@ def test_a_stream_whose_results_are_read_too_early_is_found(
 
     assert found.grade == ("note" if is_early else "fine")
     assert found.advice == ("No voice can be made without it." if is_early else "")
+
+
+def test_a_part_that_the_card_does_not_have_is_refused_with_what_to_use() -> None:
+    def too_old() -> None:
+        raise SetupError("fp8 weights need 8.9 or higher.", hint="Set model.quantize to int4.")
+
+    found = fast_parts_check.tried("fp8", "unpacked matrices", too_old)
+
+    assert found.text == "refused: fp8 weights need 8.9 or higher."
+    assert (found.grade, found.advice) == ("note", "Set model.quantize to int4.")

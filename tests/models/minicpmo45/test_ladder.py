@@ -702,7 +702,7 @@ def test_strict_fails_the_request_while_it_serves(failing_later):
     with pytest.raises(SetupError, match="launch failed"):
         talk(model)
 
-    assert model.fast_paths["attention"] == "fast"
+    assert model.fast_paths["attention"] == "refused: launch failed"
 
 
 def test_without_a_card_everything_is_plain_and_says_why():

@@ -24,7 +24,7 @@ from parley.models.minicpmo45.device import (
     visible_cards,
 )
 from parley.models.minicpmo45.plan import flow_dtype_of, history_dtype
-from parley.models.minicpmo45.quantize import FP8_CAPABILITY
+from parley.models.minicpmo45.quantize import checked
 from parley.models.minicpmo45.random_model import full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import described, one_line
@@ -121,9 +121,11 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
         yield PartFinding("fine", "triton", version)
-    fp8: list[tuple[str, str, Callable[[], object]]] = []
-    if torch.cuda.get_device_capability(device) >= FP8_CAPABILITY:
-        fp8 = [("fp8", "unpacked matrices", partial(trials.fp8, device, torch.bfloat16))]
+
+    def fp8() -> None:
+        checked("fp8", device=device, dtype=torch.bfloat16)
+        trials.fp8(device, torch.bfloat16)
+
     tries: list[tuple[str, str, Callable[[], object]]] = [
         # First: the kernel multiplies float32 numbers as it says.
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
@@ -137,7 +139,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("stream", "", partial(trials.stream, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
-        *fp8,
+        ("fp8", "unpacked matrices", fp8),
     ]  # fmt: skip
     for subject, instead, trial in tries:
         yield tried(subject, instead, trial)
@@ -151,6 +153,8 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFindin
     """
     try:
         trial()
+    except SetupError as error:
+        return PartFinding("note", subject, f"refused: {error}", error.hint)
     except torch.AcceleratorError as error:
         return PartFinding("broken", subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:

@@ -93,6 +93,7 @@ def _attention(
     if settings.attention == "sdpa":
         problem = "model.attention is sdpa."
     elif problem is not None and settings.attention == "triton":
+        paths.settle("attention", "refused", problem)
         raise SetupError(problem, hint="Set model.attention to auto.")
     uses = trials.uses_of(geometry)
     if problem is None and not uses:

@@ -179,9 +179,10 @@ class MiniCPMO45:
             network.vpm, network.resampler, batch=config.vision_batch, graphs=self.graphs
         )
         vocabulary = int(config.language.vocab_size)
-        self._chooser = Chooser(tokenizer, vocabulary, llm.device, rows=slots, graphs=self.graphs)
-        self.chooser: Choosing = self._chooser
-        self.formats = Formats(tokenizer, int(config.language.vocab_size))
+        self.chooser: Choosing = Chooser(
+            tokenizer, vocabulary, llm.device, rows=slots, graphs=self.graphs
+        )
+        self.formats = Formats(tokenizer, vocabulary)
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
         self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
@@ -375,7 +376,8 @@ class MiniCPMO45:
         if kind == "decode" and not is_repaired:
             # The plain path multiplies with the packed matrices, too.
             parts.append("fp8")
-        fast = [part for part in parts if self.paths.is_fast(part)]
+        states = self.paths.states
+        fast = [part for part in parts if part in states and states[part].state != "plain"]
         if is_repaired and kind not in self._shaken:
             self._shaken.add(kind)
             log.warning("scores_not_finite", step=kind, fast_parts=fast)
@@ -483,7 +485,8 @@ class MiniCPMO45:
         for _ in range(len(PARTS) + 1):
             try:
                 self.steps.capture()
-                self._chooser.capture(self.network.llm.dtype)
+                if isinstance(self.chooser, Chooser):
+                    self.chooser.capture(self.network.llm.dtype)
                 if self.speech_output is not None:
                     self.speech_output.capture()
                 capture_encoders(self)
@@ -530,7 +533,6 @@ class MiniCPMO45:
             "live_steps",
             "picture_encoder",
             "chooser",
-            "_chooser",
             "speech_output",
             "steps",
         ):

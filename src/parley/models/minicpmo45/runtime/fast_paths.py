@@ -12,9 +12,9 @@
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
 
 A part is built and compared with its plain form when the model is loaded; one that raises or
-computes something else steps down, and so does one that fails while it serves. `refused` is a
-setting that cannot be honoured at all. `/status`, the metric `parley_fast_path`, `parley doctor
---try` and the log show the states. `model.strict` turns every step down into an error.
+computes something else steps down, and so does one that fails while it serves. With `model.strict`
+it is refused instead, and so is what a setting names and this machine lacks: an error says why.
+`/status`, the metric `parley_fast_path`, `parley doctor --try` and the log show the states.
 """
 
 from __future__ import annotations
@@ -109,16 +109,16 @@ class FastPaths:
         Raises:
             SetupError: stepping down is not allowed.
         """
-        reason = one_line(reason)
+        new = PartState("refused" if self.is_strict else "plain", one_line(reason))
+        self._states = {**self._states, part: new}
+        log.warning("fast_path_stepped_down", part=part, state=new.state, reason=new.reason)
         if self.is_strict:
             raise SetupError(
                 f"The fast part '{part}' cannot be used, and model.strict forbids its plain form: "
-                f"{reason}",
+                f"{new.reason}",
                 hint="`parley doctor --try` checks every part. "
                 "Set model.strict to false to serve without this one.",
             )
-        self._states = {**self._states, part: PartState("plain", reason)}
-        log.warning("fast_path_stepped_down", part=part, reason=reason)
 
     def tried(self, part: str, trial: Callable[[], object]) -> bool:
         """Build and compare a part; True if it serves.
