@@ -1,6 +1,7 @@
 """Queue, worker pool and dispatcher together, on a clock that tests move."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,7 +9,7 @@ import pytest
 
 from parley.clock import ManualClock
 from parley.errors import ServiceUnavailable, WorkerConnectFailed
-from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
@@ -51,6 +52,70 @@ def parts() -> GatewayParts:
 def held(ticket: Ticket) -> Lease:
     assert ticket.lease is not None
     return ticket.lease
+
+
+def test_who_waited_when_a_gateway_died_has_its_place_again(parts):
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    first, second, third = (parts.ask(name=name).ticket_id for name in ("a", "b", "c"))
+    following = follower(parts)
+    following.worker()
+
+    back = [
+        following.ask(name="c", waited_as=third),
+        following.ask(name="new"),
+        following.ask(name="a", waited_as=first),
+        following.ask(name="b", waited_as=second),
+    ]
+    before = [(one.session_id, one.state) for one in following.queue]
+    following.clock.advance(RETURN_S)
+    following.dispatcher.run()
+
+    assert before == [(name, "waiting") for name in ("a", "b", "c", "new")]
+    assert [one.session_id for one in served(following, back)] == ["a", "b", "c", "new"]
+    assert [one.ticket_id for one in back[2:]] == [first, second]
+    assert re.fullmatch(r"q_[0-9a-f]{32}", first)
+
+
+def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    shown = parts.ask().ticket_id
+    stranger = follower(parts, secret=b"another")
+    following = follower(parts)
+    for each in (stranger, following):
+        each.worker()
+        each.ask(name="talks")
+        each.ask(name="waits")
+    own = following.ask().ticket_id
+
+    others = [shown[:-1] + ("0" if shown[-1] != "0" else "1"), "q_", "q_é", shown[:-2], own]
+    ranks = [following.ask(waited_as=one).position for one in others]
+    ranks += [stranger.ask(waited_as=shown).position, following.ask(waited_as=shown).position]
+    again = following.ask(waited_as=shown).position
+    late = follower(parts)
+    late.worker()
+    late.ask(name="talks")
+    late.ask(name="waits")
+    late.clock.advance(31)
+    late.worker()
+
+    assert ranks == [3, 4, 5, 6, 7, 2, 1]
+    assert again == 9
+    assert late.ask(waited_as=shown).position == 2
+
+
+SECRET = b"common to both"
+
+
+def follower(parts: GatewayParts, secret: bytes = SECRET) -> GatewayParts:
+    """The next gateway, ten seconds later."""
+    following = GatewayParts()
+    following.clock.advance(parts.clock.monotonic() + 10)
+    following.dispatcher.follow(secret, 30)
+    return following
 
 
 def test_order_is_strict_across_kinds_of_tasks(parts):

@@ -2,15 +2,20 @@
 
 import asyncio
 import contextlib
+import functools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.gateways import HELLO, RunningGateway, occupied, running_gateway
+from tests.support.gateways import HELLO, RunningGateway, occupied, running_gateway, until
 from tests.support.long import times
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
+
+import parley
+from parley.client.events import Assigned
 
 
 @pytest.mark.gateway(queue={"update_every_s": 0.2})
@@ -44,6 +49,48 @@ async def test_strict_order_across_dialects_with_positions_and_falling_estimates
         assert code == 1000
         assert worker.most_at_once == 1
         assert worker.ended[0] == "busy"
+
+
+async def test_places_in_the_queue_outlive_their_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.gateway.dispatcher.RETURN_S", 3600)
+    storage = {"data_dir": tmp_path}
+    order: list[str] = []
+
+    async def talk(url: str, name: str) -> None:
+        async with parley.HalfDuplexClient(url, session_id=name) as client:
+            async for event in client:
+                if isinstance(event, Assigned):
+                    order.append(name)
+                    return
+
+    def is_waiting(name: str) -> bool:
+        return name in {ticket.session_id for ticket in waiting}
+
+    async with asyncio.TaskGroup() as clients:
+        async with running_gateway(storage=storage) as gateway, StandInWorker(gateway.url):
+            waiting = gateway.runtime.dispatcher.queue
+            async with occupied(gateway):
+                for name in ("a", "b", "c"):
+                    clients.create_task(talk(gateway.url, name))
+                    await until(functools.partial(is_waiting, name))
+                # As if the process had died: no word to its clients.
+                for connection in list(gateway.runtime.links.keepalive._connections):
+                    connection.abort()
+                await until(lambda: not len(waiting))
+        port = gateway.gateway.port
+        async with (
+            running_gateway(storage=storage, gateway={"port": port}) as following,
+            StandInWorker(following.url),
+        ):
+            dispatcher = following.runtime.dispatcher
+            await until(lambda: len(dispatcher.queue) == 3)
+            dispatcher._held_until = 0.0  # However late a busy machine made the last one.
+            dispatcher.run()
+            await until(lambda: len(order) == 3)
+
+    assert order == ["a", "b", "c"]
 
 
 async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time():

@@ -13,8 +13,8 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from parley.client.access import Access, AccessOptions, ConnectionLost, Unreachable, as_error
-from parley.client.connection import Link
+from parley.client.access import Access, AccessOptions, ConnectionLost, as_error
+from parley.client.connection import Attempts, Link
 from parley.client.events import (
     Answer,
     Calling,
@@ -23,11 +23,12 @@ from parley.client.events import (
     Piece,
     Reconnecting,
     Understood,
+    Waiting,
 )
-from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, common_event, given
+from parley.client.live import common_event, given
 from parley.client.sound import file_out, sound_in, sound_out, voice_out, voiced
 from parley.clock import Clock, SystemClock
-from parley.errors import InvalidRequest, TimedOut, UnknownEvent
+from parley.errors import InvalidRequest, ParleyError, TimedOut, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat as wire
 from parley.protocol import codec, legacy, values
@@ -162,26 +163,22 @@ class ChatClient:
             ParleyError: refused or failed; the class says why.
         """
         request = ask if isinstance(ask, Request) else self.request(ask, **attached)
-        attempt = 1
+        attempts = Attempts(self._access, self._clock)
         while True:
             talk = _Exchange(self._clock)
             try:
-                async with aclosing(talk.run(self._access, request)) as events:
+                path = attempts.path(wire.PATH)
+                async with aclosing(talk.run(self._access, path, request)) as events:
                     async for event in events:
+                        if isinstance(event, Waiting):
+                            attempts.waits(event.ticket_id)
                         yield event
                 return
-            except (ConnectionLost, Unreachable) as error:
-                if talk.has_started or attempt >= self._access.attempts or not _may_repeat(error):
+            except ParleyError as error:
+                if talk.is_answered:
                     raise
-                await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
-                attempt += 1
-                yield Reconnecting(attempt, error)
-
-
-def _may_repeat(error: ConnectionLost | Unreachable) -> bool:
-    if isinstance(error, ConnectionLost):
-        return error.ended_with in TRY_AGAIN_CODES
-    return error.may_pass
+                await attempts.pause(error)
+                yield Reconnecting(attempts.made, error)
 
 
 class _Exchange:
@@ -192,10 +189,11 @@ class _Exchange:
         self._sounds: list[Pcm] = []
         self._asked_s = 0.0
         self._first_piece_ms: float | None = None
-        self.has_started = False
+        self.is_answered = False
+        """True if the request has had an effect, or was refused."""
 
-    async def run(self, access: Access, request: Request) -> AsyncGenerator[Event, None]:
-        link = await Link.open(access, wire.PATH)
+    async def run(self, access: Access, path: str, request: Request) -> AsyncGenerator[Event, None]:
+        link = await Link.open(access, path)
         try:
             link.post(request)
             self._asked_s = self._clock.monotonic()
@@ -227,6 +225,7 @@ class _Exchange:
             case wire.Done():
                 return self._answer(message)
             case legacy.Error():
+                self.is_answered = True
                 raise as_error(message.code, message.error or message.message)
             case legacy.QueueDone():
                 self._asked_s = self._clock.monotonic()
@@ -257,7 +256,7 @@ class _Exchange:
         )
 
     def _note_piece(self) -> None:
-        self.has_started = True
+        self.is_answered = True
         if self._first_piece_ms is None:
             self._first_piece_ms = 1000 * (self._clock.monotonic() - self._asked_s)
 

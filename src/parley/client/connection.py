@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -30,9 +31,10 @@ from parley.client.access import (
     as_error,
     unreachable,
 )
-from parley.client.resuming import SentMessages
+from parley.client.resuming import SentMessages, with_query
+from parley.clock import Clock
 from parley.errors import ParleyError
-from parley.protocol import codec
+from parley.protocol import codec, resume
 
 FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
 """Largest message accepted from a server: one chat answer with ten minutes of speech."""
@@ -44,6 +46,14 @@ GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""
 
 CONTROL_LIMIT: Final = 64
+BACKOFF_S: Final = 0.5
+LONGEST_WAIT_S: Final = 1.0
+"""Between attempts to resume a session, or to have one's place in the queue again."""
+PLACE_KEPT_S: Final = 30.0
+"""Time for which a place in the queue is asked for again: as long as servers keep sessions."""
+TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
+"""Closes that say nothing against trying again: going away, lost, failed, restarting."""
+
 LIVE_S: Final = 3.0
 """Of live sound that may wait for a slow network."""
 AWAY_BYTES: Final = 8 << 20
@@ -136,8 +146,44 @@ async def open_socket(access: Access, path: str) -> Socket:
         Unreachable: no server there, an untrusted certificate, or no such address.
         ParleyError: the server refused; the class says why.
     """
-    url = access.socket_url(path + ("&" if "?" in path else "?") + EXTENSIONS)
+    url = access.socket_url(with_query(path, EXTENSIONS))
     return await (access.transport or NETWORK).connect(access, url)
+
+
+class Attempts:
+    """Counts attempts to connect: as many as `Access.attempts` says, and for who waited in the
+    queue of a server that is gone, as many as fit into `PLACE_KEPT_S`."""
+
+    def __init__(self, access: Access, clock: Clock) -> None:
+        self.made = 1
+        self._most = access.attempts
+        self._clock = clock
+        self._ticket_id = ""
+        self._until = math.inf
+
+    def waits(self, ticket_id: str) -> None:
+        """The client has this ticket in the queue."""
+        self._ticket_id, self._until = ticket_id, math.inf
+
+    def path(self, path: str) -> str:
+        """The path of the next attempt: it shows the ticket."""
+        ticket = self._ticket_id
+        return with_query(path, f"{resume.TICKET_QUERY}={ticket}") if ticket else path
+
+    async def pause(self, error: ParleyError) -> None:
+        """Wait before the attempt after one that failed; raises `error` if there is none."""
+        now, has_place = self._clock.monotonic(), bool(self._ticket_id)
+        self._until = min(self._until, now + PLACE_KEPT_S)
+        if isinstance(error, ConnectionLost):
+            may_pass = error.ended_with in TRY_AGAIN_CODES
+        else:
+            # Whatever refuses a waiting client may be a server in the middle of its restart.
+            may_pass = has_place or (isinstance(error, Unreachable) and error.may_pass)
+        if not may_pass or not (now < self._until if has_place else self.made < self._most):
+            raise error from None
+        pause_s = BACKOFF_S * 2 ** (self.made - 1)
+        self.made += 1
+        await asyncio.sleep(min(pause_s, LONGEST_WAIT_S) if has_place else pause_s)
 
 
 class Link:

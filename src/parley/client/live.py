@@ -27,25 +27,28 @@ from parley.client.access import (
     Access,
     ConnectionLost,
     SocketClosed,
-    Unreachable,
     as_error,
 )
-from parley.client.connection import LIVE_S, Link, Outgoing, open_socket
+from parley.client.connection import (
+    LIVE_S,
+    LONGEST_WAIT_S,
+    Attempts,
+    Link,
+    Outgoing,
+    open_socket,
+)
 from parley.client.pace import Collected
-from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
+from parley.client.resuming import FINAL_CODES, Returning, end_session, with_query
 from parley.client.sound import ClientSound, file_out
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, SetupError, TimedOut, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol import legacy, realtime
+from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
 
-BACKOFF_S: Final = 0.5
 SHORTEST_WAIT_S: Final = 0.1
-LONGEST_WAIT_S: Final = 1.0
-"""Between attempts to resume a session."""
-TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
-"""Closes that say nothing against trying again: going away, lost, failed, restarting."""
+"""Between the first attempts to resume a session."""
 
 
 def common_event(message: Any) -> events.Event | None:
@@ -109,7 +112,7 @@ class LiveClient(ABC):
         self._sound = ClientSound(*self._sound_fields)
         self._link: Link | None = None
         self._problem: ParleyError | None = None
-        self._attempt = 1
+        self._attempts = Attempts(access, self._clock)
         self._returning = Returning() if resume else None
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
@@ -335,21 +338,16 @@ class LiveClient(ABC):
         self._was_opened = True
         while True:
             try:
-                self._link = await Link.open(self._access, self._path, live_s=self._live_s)
+                path = self._attempts.path(self._path)
+                self._link = await Link.open(self._access, path, live_s=self._live_s)
                 self._link.frame = self._sound.frame
                 if self._returning is not None:
                     # Numbers start over with each session.
                     self._returning = Returning()
                 self.phase = "queued"
                 return
-            except Unreachable as error:
-                if self._attempt >= self._access.attempts or not error.may_pass:
-                    raise
-                await self._back_off()
-
-    async def _back_off(self) -> None:
-        await asyncio.sleep(BACKOFF_S * 2 ** (self._attempt - 1))
-        self._attempt += 1
+            except ParleyError as error:
+                await self._attempts.pause(error)
 
     def _connected(self) -> Link:
         if self._link is None:
@@ -370,8 +368,8 @@ class LiveClient(ABC):
             return None  # A later version says more than we know.
         event = self._translate(message)
         match event:
-            case events.Waiting():
-                return event
+            case events.Waiting(ticket_id=ticket_id):
+                self._attempts.waits(ticket_id)
             case events.Assigned():
                 self.phase = "connected"
                 if self._returning is not None:
@@ -414,6 +412,7 @@ class LiveClient(ABC):
         link, returning, lost = self._connected(), self._returning, self._lost
         assert returning is not None
         assert lost is not None
+        resuming = with_query(self._path, f"{RESUME_QUERY}=true")
         wait_s, due_s = 0.0, self._lost_at + returning.window_s
         while True:
             now_s = self._clock.monotonic()
@@ -424,7 +423,7 @@ class LiveClient(ABC):
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s + SHORTEST_WAIT_S)
             try:
-                socket = await open_socket(self._access, resume_path(self._path))
+                socket = await open_socket(self._access, resuming)
             except ParleyError:
                 # Whatever answers there, or does not, may be a server in the middle of its restart.
                 continue
@@ -473,12 +472,11 @@ class LiveClient(ABC):
             await self._say_goodbye()
         if self._leaving or lost.ended_with == 1000:
             return None
-        retry = phase in ("queued", "connected") and lost.ended_with in TRY_AGAIN_CODES
-        if not retry or self._attempt >= self._access.attempts:
+        if phase not in ("queued", "connected"):
             raise lost from None
-        await self._back_off()
+        await self._attempts.pause(lost)
         await self._open()
-        return events.Reconnecting(self._attempt, lost)
+        return events.Reconnecting(self._attempts.made, lost)
 
     def _playback(self) -> PlaybackReport | msgspec.UnsetType:
         if self.loudspeaker is None:

@@ -158,9 +158,9 @@ class Returning:
 _answer = msgspec.json.Decoder(resume.ResumeGranted | resume.ResumeRefusal | resume.ResumeWaiting)
 
 
-def resume_path(path: str) -> str:
-    """The path of a connection that resumes a session of `path`."""
-    return f"{path}{'&' if '?' in path else '?'}{resume.QUERY}=true"
+def with_query(path: str, query: str) -> str:
+    """The path with one more parameter."""
+    return f"{path}{'&' if '?' in path else '?'}{query}"
 
 
 async def end_session(access: Access, session_id: str) -> bool:

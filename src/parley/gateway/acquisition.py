@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
 from parley.errors import ServiceUnavailable
-from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
@@ -56,6 +56,7 @@ class Client:
         caller: its description for workers; see `CALLER_HEADER`.
         extensions: whether the client asked for more than the published texts name.
         parameters: of its query, as far as the worker's end of the dialect wants to know them.
+        waited_as: id of the ticket with which it waited at an earlier gateway.
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class Client:
     caller: str
     extensions: bool
     parameters: Mapping[str, str] = field(default_factory=dict)
+    waited_as: str = ""
 
 
 class ClientWatch(Generic[Received]):
@@ -256,7 +258,10 @@ class Acquisition:
             address=client.address,
             key_id=client.key_id,
             owner=asyncio.current_task(),
+            waited_as=client.waited_as,
         )
+        if client.waited_as:
+            asyncio.get_running_loop().call_later(RETURN_S, self.dispatcher.run)
         expected_wait_s = ticket.estimated_wait_s
         try:
             while True:

@@ -39,6 +39,7 @@ from parley.gateway.resumption import Resumption, wants_resume
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Kind
+from parley.protocol.resume import TICKET_QUERY
 from parley.settings import LimitSettings, QueueSettings
 from parley.transport import Connection, connection_of
 
@@ -222,6 +223,7 @@ class ConnectionHandler:
             ),
             extensions=dialect.extensions,
             parameters=parameters,
+            waited_as=newcomer.request.query.get(TICKET_QUERY, ""),
         )
 
     def _caller(

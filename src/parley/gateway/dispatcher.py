@@ -24,7 +24,10 @@ REFUSALS_TO_BEAR: Final = 30
 after this many refusals."""
 ESTIMATES_FRESH_S: Final = 0.2
 """Estimates are recomputed no more often than this while clients ask."""
-
+RETURN_S: Final = 1.5
+"""Time for which no slot is granted after the first client of an earlier gateway has come back to
+its place: a client that waited longer may come a moment later. Longer than clients pause between
+two attempts."""
 
 CUT_OFF: Final = "No worker can be reached."
 
@@ -45,12 +48,19 @@ class Dispatcher:
         self.worker_pool = WorkerPool(clock, self.eta)
         self._no_worker_refuse_s = queue.no_worker_refuse_s
         self._estimated_at = float("-inf")
+        self._returns_until = self._held_until = float("-inf")
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
         self._is_running = False
         self._must_rerun = False
         self.worker_pool.changed.listen(self.run)
+
+    def follow(self, secret: bytes, window_s: float) -> None:
+        """Follow an earlier gateway, whose clients have so long to come back to their places; see
+        `Queue.follow`."""
+        self.queue.follow(secret, self.clock.time())
+        self._returns_until = self.clock.monotonic() + window_s
 
     def submit(
         self,
@@ -60,17 +70,22 @@ class Dispatcher:
         address: str = "",
         key_id: str | None = None,
         owner: Owner | None = None,
+        waited_as: str = "",
     ) -> Ticket:
         """Ask for a slot. The ticket may be leased when this returns.
 
-        When `owner` ends, however it ends, the ticket leaves and its lease is released.
+        Args:
+            owner: when it ends, however it ends, the ticket leaves and its lease is released.
+            waited_as: id of the ticket that the client had at an earlier gateway; `run` is to be
+                called `RETURN_S` later.
 
         Raises:
             QueueFull, ServiceUnavailable.
         """
         self._check_workers(kind)
         ticket = self._ticket(kind, session_id, address, key_id)
-        self.queue.join(ticket, held=self.worker_pool.held_by(ticket.caller))
+        if not self._returns(ticket, waited_as):
+            self.queue.join(ticket, held=self.worker_pool.held_by(ticket.caller))
         if owner is not None:
             owner.add_done_callback(lambda _: self.cancel(ticket))
         self.run()
@@ -92,6 +107,14 @@ class Dispatcher:
         """True if a worker with this fingerprint has a free slot, and no ticket waits for any."""
         is_granting = not (self.queue or self.is_paused or self._is_closed)
         return is_granting and bool(self.worker_pool.with_room(kind, fingerprint))
+
+    def _returns(self, ticket: Ticket, waited_as: str) -> bool:
+        now = self.clock.monotonic()
+        if not waited_as or now >= self._returns_until or not self.queue.rejoin(ticket, waited_as):
+            return False
+        if self._held_until < 0:
+            self._held_until = now + RETURN_S
+        return True
 
     def _ticket(self, kind: Kind, session_id: str, address: str, key_id: str | None) -> Ticket:
         now, now_time = self.clock.monotonic(), self.clock.time()
@@ -202,7 +225,10 @@ class Dispatcher:
         if self.worker_pool.is_cut_off:
             self._refuse_waiting()
             return
+        is_held = self.clock.monotonic() < self._held_until
         for ticket in list(self.queue):
+            if is_held and ticket.fingerprint is None:
+                return
             lease = self.worker_pool.lease(
                 ticket.kind,
                 ticket.session_id,

@@ -6,11 +6,16 @@ Pure bookkeeping: one queue for all kinds of sessions, first come first served, 
 cannot hold up all others, no ticket is overtaken without end, and the order is strict among tickets
 of one caller and among callers that have one each. Knows neither workers nor sockets. Source:
 service.md 2.1.
+
+The id of a ticket holds its order, sealed by the gateways' common secret: a client that waited when
+a gateway died shows it to the next one and has its place again.
 """
 
 from __future__ import annotations
 
 import bisect
+import hashlib
+import hmac
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,13 +31,11 @@ STEPS_BACK: Final = 64
 """Number of later arrivals of other callers that overtake a ticket, for each session or ticket that
 its caller already has."""
 
+ORDER_BYTES: Final = 6
+SEALED_BYTES: Final = 8
+"""Of a ticket's id: its order, and chance. The rest, as long again, is the seal."""
+
 TicketState = Literal["waiting", "leased", "cancelled", "refused"]
-
-
-def new_ticket_id() -> str:
-    """`q_` and 32 lowercase hex characters. Only the ticket's owner and admins receive it; it gives
-    access to the ticket."""
-    return f"q_{secrets.token_hex(16)}"
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +55,9 @@ class Ticket:
     """Key of its client."""
     fingerprint: str | None = None
     """Restricts it to workers with this model and version (`Hello.fingerprint`); None: any."""
-    ticket_id: str = field(default_factory=new_ticket_id)
+    ticket_id: str = ""
+    """`q_` and 32 lowercase hex characters. Only the ticket's owner and admins receive it; it gives
+    access to the ticket."""
     order: int = 0
     """Tickets are served in ascending order."""
     position: int = 0
@@ -88,12 +93,38 @@ class Queue:
         self.limit = limit
         self._tickets: list[Ticket] = []
         self._joined = 0
+        self._began = 0
+        """Order of the first ticket of this gateway; those of earlier ones are below."""
+        self._secret = secrets.token_bytes(32)
+        self._returned: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._tickets)
 
     def __iter__(self) -> Iterator[Ticket]:
         return iter(self._tickets)
+
+    def follow(self, secret: bytes, began_time: float) -> None:
+        """Follow earlier gateways: `secret` is common to all of them, `began_time` Unix seconds.
+        Their orders are lower as long as they gave out fewer than a thousand tickets a second."""
+        self._secret = secret
+        self._began = self._joined = round(1000 * began_time)
+
+    def rejoin(self, ticket: Ticket, ticket_id: str) -> bool:
+        """Take the place that a ticket of an earlier gateway had; false if this is none, or has
+        been used."""
+        try:
+            sealed = bytes.fromhex(ticket_id.removeprefix("q_"))
+        except ValueError:
+            return False
+        order = int.from_bytes(sealed[:ORDER_BYTES], "big")
+        is_ours = hmac.compare_digest(self._sealed(sealed[:SEALED_BYTES]), sealed)
+        if not is_ours or order >= self._began or ticket_id in self._returned:
+            return False
+        self._returned.add(ticket_id)
+        ticket.ticket_id, ticket.order = ticket_id, order
+        self._insert(ticket)
+        return True
 
     def join(self, ticket: Ticket, *, held: int = 0) -> None:
         """Take the last place that is the caller's.
@@ -113,7 +144,6 @@ class Queue:
             # Of its own, the one that came first is served first.
             ticket.order = max(ticket.order, max(own, default=0))
         self._insert(ticket)
-        ticket.state = "waiting"
 
     def check_room(self) -> None:
         """Check that `join` would take a ticket now. Raises QueueFull."""
@@ -123,7 +153,6 @@ class Queue:
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head because its worker failed or refused before the session
         started. Several returned tickets keep their order."""
-        ticket.state = "waiting"
         ticket.lease = None
         self._insert(ticket)
 
@@ -142,8 +171,17 @@ class Queue:
 
     def _insert(self, ticket: Ticket) -> None:
         """Insert behind tickets of the same order."""
+        ticket.state = "waiting"
+        if not ticket.ticket_id:
+            order = ticket.order.to_bytes(ORDER_BYTES, "big")
+            told = order + secrets.token_bytes(SEALED_BYTES - ORDER_BYTES)
+            ticket.ticket_id = f"q_{self._sealed(told).hex()}"
         bisect.insort(self._tickets, ticket, key=lambda one: one.order)
         self._number()
+
+    def _sealed(self, told: bytes) -> bytes:
+        seal = hashlib.blake2b(told, key=self._secret, person=b"ticket", digest_size=8)
+        return told + seal.digest()
 
     def _number(self) -> None:
         for position, ticket in enumerate(self._tickets, start=1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -117,6 +118,8 @@ class GatewayRuntime:
         async with stores.state, asyncio.TaskGroup() as tasks:
             await asyncio.to_thread(keep_private, stores.folders.root)
             await stores.maintenance.restore()
+            secret = await stores.state.secret("tickets", secrets.token_bytes(32))
+            self.dispatcher.follow(secret, self.settings.limits.resume_window_s)
             await stores.handover.restore()
             serving.worker_control.store_id = await asyncio.to_thread(
                 store_id, self.settings.storage.data_dir

@@ -28,6 +28,9 @@ QUERY: Final = "resume"
 """A connection with this parameter (`true`) continues a session: its first message is
 `session.resume`."""
 
+TICKET_QUERY: Final = "ticket"
+"""A connection with this parameter waited at a gateway that is gone, with this ticket."""
+
 REPLACED_CODE: Final = 4409
 """Closes a connection whose session continues over another one."""
 REFUSED_CODE: Final = 4404

@@ -628,7 +628,42 @@ test('the duplex dialects carry the same unit under their own names', () => {
   assert.match(realtime.url, /\/v1\/realtime\?mode=video&extensions=true$/);
 });
 
-test('a chat is asked again only while nothing was heard', () => {
+for (const make of [
+  (connection) => new ChatClient({ messages: [] }, connection),
+  (connection) => new DuplexClient({ instructions: '' }, 'audio', { ...connection, sessionId: 'adx_1' }),
+]) {
+  const asked = make(surroundings().connection).url;
+  test(`who waits asks for the same place again: ${asked}`, () => {
+    const { clock, sockets, connection } = surroundings();
+    const client = make(connection);
+    const seen = watch(client, 'ended');
+    client.open();
+    sockets[0].accept();
+    sockets[0].say({ type: 'queued', position: 2, estimated_wait_s: 40, ticket_id: 'q_1', queue_length: 3 });
+    for (const later of [0, 1]) {
+      sockets.at(-1).hangUp(1006);
+      for (let second = 0; second < 20; second++) {
+        clock.pass(1000);
+        if (sockets.at(-1).readyState !== 3) sockets.at(-1).hangUp(1006);
+      }
+      assert.ok(sockets.length > 18 * (later + 1), 'once a second');
+      clock.pass(1000);
+      sockets.at(-1).accept();
+      sockets.at(-1).say({ type: 'queued', position: 1, estimated_wait_s: 20, ticket_id: 'q_1', queue_length: 2 });
+    }
+    sockets.at(-1).hangUp(1006);
+    for (let second = 0; second < 32; second++) {
+      clock.pass(1000);
+      if (sockets.at(-1).readyState !== 3) sockets.at(-1).hangUp(1006);
+    }
+
+    assert.equal(seen.at(-1)[1].reason, 'lost', 'as long as servers keep sessions');
+    assert.equal(sockets[0].url, client.url);
+    assert.equal(new URL(sockets.at(-1).url).searchParams.get('ticket'), 'q_1');
+  });
+}
+
+test('a chat is asked again only until a worker has it', () => {
   const { clock, sockets, connection } = surroundings();
   const client = new ChatClient({ messages: [{ role: 'user', content: 'Hi' }] }, connection);
   const seen = watch(client, 'ended');

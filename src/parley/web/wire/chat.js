@@ -27,7 +27,7 @@ export class ChatClient extends LegacyConnection {
   }
 
   get mayRetry() {
-    return super.mayRetry && !this.hasHeard;
+    return this.phase === 'connecting' || this.phase === 'queued';
   }
 
   onOpen() {

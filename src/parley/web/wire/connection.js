@@ -13,9 +13,10 @@
  *   wire     {out: boolean, message}        every message, for those who watch
  * and what the dialect adds.
  *
- * A connection that breaks before the conversation is ready is made again, with growing pauses: nothing
- * is lost by it but the place in the queue. After that the session continues over another one, for as
- * long as the server keeps it; where it does not, a break is the end.
+ * A connection that breaks before the conversation is ready is made again, with growing pauses. Who
+ * waited in the queue shows its ticket: where another gateway has followed, the place is the same. After
+ * that the session continues over another one, for as long as the server keeps it; where it does not, a
+ * break is the end.
  */
 
 import { goodbyeUrl, unreachable } from './address.js';
@@ -41,6 +42,8 @@ const RETURN_MS = 1000;
 /** Messages that wait for the line to come back, units not counted. */
 const LATER_LIMIT = 64;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+/** For so long a place in the queue is asked for again, as long as servers keep sessions. */
+const PLACE_KEPT_MS = 30_000;
 
 /**
  * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
@@ -75,12 +78,14 @@ export class Connection extends EventTarget {
   #attempt = 0;
   /** Set by the dialect from the last message: why the socket is about to close. @type {Partial<Ending>} */
   #farewell = {};
-  #hasHeard = false;
   #hasOpened = false;
   #backlog = new Backlog();
   /** From the first message on, if the session can be resumed. @type {Returning | null} */
   #returning = null;
-  #lostAt = 0;
+  /** While the client waits, and until it is ready. */
+  #ticketId = '';
+  /** Infinity: it is not. */
+  #lostAt = Infinity;
   /** Why the line broke. @type {{reason: Reason, code: string, sentence: string}} */
   #break = { reason: 'lost', code: '', sentence: '' };
   /** What was to be sent meanwhile. @type {object[]} */
@@ -107,13 +112,9 @@ export class Connection extends EventTarget {
     return '';
   }
 
-  /** True if a broken line may be dialled again. Chat narrows it: only while nothing was received. */
+  /** True if a broken line may be dialled again. Chat narrows it: only until a worker has the request. */
   get mayRetry() {
     return this.phase === 'connecting' || this.phase === 'queued' || this.phase === 'assigned';
-  }
-
-  get hasHeard() {
-    return this.#hasHeard;
   }
 
   /** For the sockets that follow: calls outlive tokens. @param {string} token */
@@ -131,7 +132,8 @@ export class Connection extends EventTarget {
   #dial() {
     this.#enter('connecting');
     this.#farewell = {};
-    const socket = this.#reach(this.url, () => {
+    const url = this.#ticketId ? withQuery(this.url, `ticket=${this.#ticketId}`) : this.url;
+    const socket = this.#reach(url, () => {
       this.clearTimer(this.#timer);
       this.openedAt = this.now();
       this.#hasOpened = true;
@@ -185,7 +187,6 @@ export class Connection extends EventTarget {
     if (this.phase === 'ended') return;
     if (this.phase === 'returning') return this.#onReturn(message);
     if (this.#returning && !this.#count(message, data)) return;
-    this.#hasHeard = true;
     // A reason is one for the close that follows it, and not for a later one.
     this.#farewell = {};
     this.emit('wire', { out: false, message });
@@ -205,8 +206,8 @@ export class Connection extends EventTarget {
     if (socket.readyState < 2) socket.close(this.phase === 'stopping' ? 1000 : CUT_CODE);
     if (!this.#hasOpened) reason ||= unreachable(this.url);
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
-    if (why === 'lost' && this.mayRetry && this.#attempt < this.retryMs.length) {
-      const pause = this.retryMs[this.#attempt++];
+    const pause = why === 'lost' && this.mayRetry ? this.#nextPause() : null;
+    if (pause !== null) {
       this.#enter('connecting');
       this.emit('queue', null);
       this.emit('retrying', { attempt: this.#attempt, inMs: pause, sentence: reason });
@@ -231,6 +232,15 @@ export class Connection extends EventTarget {
     });
   }
 
+  /** @returns {number | null} ms before the next attempt; null: there is none */
+  #nextPause() {
+    const pause = this.retryMs[Math.min(this.#attempt, this.retryMs.length - 1)];
+    if (!this.#ticketId) return this.#attempt++ < this.retryMs.length ? pause : null;
+    this.#attempt += 1;
+    this.#lostAt = Math.min(this.#lostAt, this.now());
+    return this.now() - this.#lostAt < PLACE_KEPT_MS ? Math.min(pause, RETURN_MS) : null;
+  }
+
   // Going on over another connection
 
   /** @param {any} message @param {any} data as it came @returns {boolean} whether it is news for the dialect */
@@ -249,7 +259,7 @@ export class Connection extends EventTarget {
       return;
     }
     this.#timer = this.setTimer(() => {
-      const socket = this.#reach(`${this.url}${this.url.includes('?') ? '&' : '?'}resume=true`, () =>
+      const socket = this.#reach(withQuery(this.url, 'resume=true'), () =>
         socket.send(JSON.stringify(this.#returning?.request())),
       );
     }, pause);
@@ -310,6 +320,8 @@ export class Connection extends EventTarget {
   /** @param {Place & {}} place */
   waiting(place) {
     this.#attempt = 0;
+    this.#lostAt = Infinity;
+    this.#ticketId = place.ticketId;
     this.#enter('queued');
     this.emit('queue', place);
   }
@@ -423,4 +435,9 @@ export class Connection extends EventTarget {
     // Without a network it is not heard, and the slot is free when the server has waited long enough.
     this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
   }
+}
+
+/** @param {string} url @param {string} query */
+function withQuery(url, query) {
+  return `${url}${url.includes('?') ? '&' : '?'}${query}`;
 }
