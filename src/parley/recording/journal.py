@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -78,7 +79,9 @@ class Journal:
         self._writer = writer
         self._keeps_inputs = keeps_inputs
         self._finished = finished
-        self._has_started = False
+        self.has_begun = False
+        self.exists: Future[bool] = Future()
+        """True if it could be created; done once the writer thread has tried."""
         self._is_over = False
         # Both threads, under the lock.
         self._lock = threading.Lock()
@@ -92,37 +95,17 @@ class Journal:
 
     # ---- any thread ------------------------------------------------------------------------
 
-    def begin(
-        self,
-        head: HeadLine,
-        *,
-        owner: str = "",
-        settled: Callable[[bool], None] = lambda exists: None,
-    ) -> None:
-        """Create the folder; once.
-
-        A recording that cannot be created does not exist: nothing of it is left, and nothing more
-        is written.
+    def begin(self, head: HeadLine, *, owner: str = "") -> None:
+        """Create the folder; once. A recording that cannot be created does not exist: nothing of it
+        is left, and nothing more is written.
 
         Args:
             owner: id of the client's key; "" if it has none.
-            settled: called in the writer thread with whether the recording exists.
         """
         if self._is_over:
             return
-        self._has_started = True
-
-        def failed(error: Exception) -> None:
-            if not self._exists:
-                _log.error(
-                    "recording_not_created",
-                    session_id=self.folder.recording_id,
-                    why=str(error),
-                )
-            self._lose(error)
-            settled(self._exists)
-
-        self._queue(partial(self._begin, head, owner, settled), must=True, failed=failed)
+        self.has_begun = True
+        self._queue(partial(self._begin, head, owner), must=True, failed=self._not_begun)
 
     def put(self, entry: Recorded, at_ms: Number, *, ready_s: Number | UnsetType = UNSET) -> None:
         """Write an entry, with its sound and files.
@@ -136,7 +119,7 @@ class Journal:
 
     def end(self, reason: EndReason, at_ms: float) -> None:
         """Complete the recording: the session ended. Safe to repeat."""
-        if self._is_over or not self._has_started:
+        if self._is_over or not self.has_begun:
             return
         complete = partial(self._end, lines.written(SessionEnded(reason), round(at_ms, 1)))
 
@@ -152,7 +135,7 @@ class Journal:
 
     def discard(self) -> None:
         """Delete the recording: the client declined, or the session never began."""
-        if self._has_started and not self._is_over:
+        if self.has_begun and not self._is_over:
             self._queue(self._discard, must=True)
         self._is_over = True
 
@@ -192,11 +175,18 @@ class Journal:
 
     # ---- writer thread only ----------------------------------------------------------------
 
-    def _begin(self, head: HeadLine, owner: str, settled: Callable[[bool], None]) -> None:
+    def _begin(self, head: HeadLine, owner: str) -> None:
         self._create(head)
-        settled(self._exists)
+        self.exists.set_result(True)
         if owner:
             write_new(self.folder.owner, owner.encode())
+
+    def _not_begun(self, error: Exception) -> None:
+        self._lose(error)
+        if not self.exists.done():
+            self.exists.set_result(False)
+            recording_id = self.folder.recording_id
+            _log.error("recording_not_created", session_id=recording_id, why=str(error))
 
     def _create(self, head: HeadLine) -> None:
         """Create the folder, or leave nothing of it.

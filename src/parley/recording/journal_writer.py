@@ -6,6 +6,7 @@ says so, and inference never waits for a disk.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -97,21 +98,17 @@ class JournalWriter:
     def _run(self) -> None:
         due_s = 0.0
         while True:
-            try:
+            with contextlib.suppress(queue.Empty):
                 job = self._jobs.get(timeout=RETRY_S if self._again else None)
-            except queue.Empty:
-                job = _NOTHING
-            if job is None:
-                self._retry()
-                return
-            self._do(job)
+                if job is None:
+                    self._retry()
+                    return
+                self._do(job)
             if self._again and time.monotonic() > due_s:
                 self._retry()
                 due_s = time.monotonic() + RETRY_S
 
     def _do(self, job: _Job) -> None:
-        if job is _NOTHING:
-            return
         try:
             job.act()
         except Exception as error:
@@ -139,10 +136,7 @@ class _Job:
     act: Callable[[], None]
     size: int
     session_id: str
-    failed: Callable[[Exception], None] = lambda error: None
-
-
-_NOTHING: Final = _Job(lambda: None, 0, "")
+    failed: Callable[[Exception], None]
 
 
 def reason_of(error: Exception) -> str:

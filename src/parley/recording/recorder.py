@@ -154,7 +154,6 @@ class SessionRecorder:
     ) -> None:
         self.seed = secrets.randbits(31)
         self.report_lost: Callable[[int], None] = lambda entries: None
-        self._settled: asyncio.Future[bool] | None = None
         self._told_lost = 0
         self._journal = journal
         self._recordings = recordings
@@ -222,7 +221,7 @@ class SessionRecorder:
     # ---- beginning -------------------------------------------------------------------------
 
     def _request(self, event: SessionRequest, at_s: float) -> None:
-        is_first = self._settled is None
+        is_first = not self._journal.has_begun
         if is_first and not event.wants_recording:
             self._is_declined = True
             self._journal.discard()
@@ -263,27 +262,16 @@ class SessionRecorder:
             continues=self._continues or UNSET,
             continues_after=UNSET if self._after is None else self._after,
         )
-        loop = asyncio.get_running_loop()
-        settled = self._settled = loop.create_future()
-
-        def settle(exists: bool) -> None:
-            if not settled.done():
-                settled.set_result(exists)
-
-        def from_writer(exists: bool) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, exists)
-
-        self._journal.begin(head, owner=self._owner, settled=from_writer)
+        self._journal.begin(head, owner=self._owner)
 
     async def recording_id(self) -> str | None:
         """The recording's id once it exists; None when there is none, or it is not known after
         `SETTLE_S`."""
-        if self._settled is None:
+        if not self._journal.has_begun:
             return None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                if await asyncio.shield(self._settled):
+                if await asyncio.shield(asyncio.wrap_future(self._journal.exists)):
                     return self._journal.folder.recording_id
         return None
 
