@@ -7,7 +7,7 @@ from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.parts import memory_of, result_of, small_cascade
 
 from parley.engine.segments import Audio, Text
-from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit
+from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit
 from parley.media.pcm import Pcm
 from parley.protocol.values import DuplexConfig
 
@@ -134,3 +134,20 @@ def test_what_was_heard_is_said_in_the_results():
     )
 
     assert result_of(outcomes[-1]).heard.startswith("You took 10")
+
+
+def test_a_request_with_eighty_turns_reads_no_more_than_its_window():
+    model = small_cascade(rows=1, limit=600)
+    cast = Cast(model)
+    said = [turn("user", Text("My name is Saskia.")), turn("assistant", Text("Hello."))]
+    for number in range(40):
+        said += [turn("user", Text(str(number % 8))), turn("assistant", Text("Yes"))]
+    asked = turn("user", Text("What is my name?"), is_closed=False)
+    whole = Prefill(tuple(one for each in (*said, asked) for one in each.segments))
+
+    (_, read, _) = cast.play(
+        0, [StartSession("chat", speak=False, seed=1), whole, Generate(max_new_tokens=4)]
+    )
+
+    assert result_of(read).context_tokens <= model.spec.context_limit_tokens
+    assert memory_of(model).history.lines[-2].note == "Your name is Saskia."

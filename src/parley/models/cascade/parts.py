@@ -189,15 +189,28 @@ class CascadeParts:
             return heard
         return replace(heard, text=FOREIGN_SPEECH)
 
-    def closed(self, history: History, picture: str | None, seed: int, now: Now) -> History:
-        """Close the user's open turn and attach its note. `now`: reads the clock."""
+    def closed(
+        self,
+        history: History,
+        picture: str | None,
+        seed: int,
+        now: Now,
+        *,
+        is_kept: bool = True,
+    ) -> History:
+        """Close the user's open turn and attach its note.
+
+        Args:
+            now: reads the clock.
+            is_kept: false if the window will drop the turn before any answer.
+        """
         lines = history.lines
         if not lines or not lines[-1].is_open:
             return history
         last = lines[-1]
         text = last.text or ("What is this?" if picture or last.images else NOTHING_HEARD)
         note = None
-        if self.writer.takes_notes:
+        if self.writer.takes_notes and is_kept:
             answers = [line.text for line in lines if line.role == "assistant"]
             seen = picture and (notes.care_note(text, answers) or picture)
             note = seen or notes.note_for(

@@ -28,6 +28,8 @@ from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapsho
 
 UNIT_PIECES = 2
 """Pieces of context that are read in one unit of a call: a third of a second."""
+TURN_TOKENS = 6
+"""What the marks of a turn take, at least."""
 HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
@@ -59,6 +61,10 @@ class PrefillJob(CascadeJob):
         self._is_clip = False
         self._words: tuple[WordTime, ...] = ()
         self._is_whole = False
+        self._turns = sum(
+            one.mark is Mark.TURN_START for one in work.segments if isinstance(one, Marker)
+        )
+        """Those that have not begun."""
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.state.history, texts)
 
@@ -125,12 +131,15 @@ class PrefillJob(CascadeJob):
     # Turns.
 
     def _begin(self, role: Role) -> None:
-        state = self._state
-        self._state = replace(state, role=role)
+        self._turns -= 1
+        state = self._state = replace(self._state, role=role)
         if role == "system":
             self._state = replace(self._state, history=replace(state.history, system=""))
         elif role == "user":
-            lines = state.history.lines
+            # A chat request brings a whole conversation at once, however long it is.
+            if self._parts.writer.count(state.history) > self._parts.writer.limit_tokens:
+                self._state = replace(state, history=self._parts.windowed(state.history))
+            lines = self._state.history.lines
             if not (lines and lines[-1].is_open):
                 self._lines((*lines, Line("user", "", is_open=True)))
 
@@ -170,7 +179,11 @@ class PrefillJob(CascadeJob):
             self._state = replace(
                 state,
                 history=self._parts.closed(
-                    state.history, state.picture, self._conversation.seed, self._choices.now
+                    state.history,
+                    state.picture,
+                    self._conversation.seed,
+                    self._choices.now,
+                    is_kept=self._turns * TURN_TOKENS <= self._parts.writer.limit_tokens,
                 ),
                 picture=None,
             )

@@ -7,6 +7,7 @@ turns, so a conversation that is rolled back has forgotten by itself.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,30 +128,65 @@ class Told:
         return [*named, *list(self.facts.values())[-limit:]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one sentence tells, whatever was said before it."""
+
+    forgets: bool
+    name: str | None
+    new_name: str | None
+    corrected: str | None
+    facts: tuple[tuple[str, str], ...]
+
+
+# Every turn listens to all turns before it.
+@functools.lru_cache(maxsize=2048)
+def _read(plain: str) -> _Read:
+    corrected = _CORRECTED.search(plain)
+    return _Read(
+        forgets=_FORGET.search(plain) is not None,
+        name=_find_name(plain),
+        new_name=_renamed(plain),
+        corrected=(corrected[1] or corrected[2]) if corrected else None,
+        facts=tuple(_facts(plain)),
+    )
+
+
+@functools.lru_cache(maxsize=2048)
+def _sentences(text: str) -> tuple[str, ...]:
+    return tuple(_SENTENCE_END.split(_straight(text)))
+
+
+@functools.lru_cache(maxsize=2048)
+def _owned(plain: str) -> str:
+    """What the user owns, if the sentence names it."""
+    owned = _OWNED.findall(plain)
+    return owned[-1].lower() if owned else ""
+
+
 def listen(texts: Iterable[str]) -> Told:
     """Facts in these sentences of the user."""
     name: str | None = None
     facts: dict[str, str] = {}
     said: list[str] = []
     named = ""
-    for plain in (part for text in texts for part in _SENTENCE_END.split(_straight(text))):
-        if owned := _OWNED.findall(plain):
-            named = owned[-1].lower()
+    for plain in (part for text in texts for part in _sentences(text)):
+        named = _owned(plain) or named
         if plain.endswith("?"):
             continue
         if named:
             plain = _THEIRS.sub(f"my {named} is called ", plain)
         said.append(plain)
-        if _FORGET.search(plain):
+        read = _read(plain)
+        if read.forgets:
             name = None
-        found = _find_name(plain) or (_renamed(plain) if name else None)
+        found = read.name or (read.new_name if name else None)
         if found:
             name = found
-        told = dict(_facts(plain))
-        if facts and not told and not found and (corrected := _CORRECTED.search(plain)):
+        told = dict(read.facts)
+        if facts and not told and not found and read.corrected:
             newest = next(reversed(facts))
-            value = corrected[1] or corrected[2]
-            told = {newest: _VALUE.sub(rf"\g<1>{value}", facts[newest], count=1)}
+            told = {newest: _VALUE.sub(rf"\g<1>{read.corrected}", facts[newest], count=1)}
         for key in told:
             facts.pop(key, None)
         facts |= told
