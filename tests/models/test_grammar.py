@@ -127,3 +127,10 @@ def test_what_a_schema_asks_in_vain_is_refused_by_name(schema, named):
 def test_a_schema_that_would_hold_up_everybody_is_refused(schema, why):
     with pytest.raises(InvalidRequest, match=why):
         check(AnswerFormat(type="json_schema", schema=schema))
+
+
+def test_a_schema_that_nothing_keeps_to_is_told_without_the_state_of_the_grammar() -> None:
+    grammar = grammars().begin(AnswerFormat(type="json_schema", schema={"$ref": "#"}))
+
+    with pytest.raises(ValueError, match=r"^no answer keeps to it$"):
+        grammar.allowed()

@@ -122,7 +122,7 @@ class Grammar:
             self._matcher.reset()
             same = 0
         if not self._matcher.consume_tokens(list(ids[same:])):
-            raise ValueError(self._matcher.get_error() or "tokens outside of the format")
+            raise ValueError(_reason(self._matcher.get_error()) or "tokens outside of the format")
         self.ids = ids
 
     def forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ class Grammar:
         words = np.zeros((size + 31) // 32, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if self._matcher.is_error():
-            raise ValueError(self._matcher.get_error())
+            raise ValueError(_reason(self._matcher.get_error()))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(np.bool_)
         if not closing:
             return bits
@@ -194,6 +194,12 @@ def check(form: AnswerFormat) -> None:
 
 def refused(why: str) -> InvalidRequest:
     """The error for a schema, with llguidance's reason."""
-    # What follows the first line is the grammar itself.
+    return InvalidRequest(
+        f"{FIELD}: this schema cannot be enforced here. {_reason(why)}", field=FIELD
+    )
+
+
+def _reason(why: str) -> str:
+    """What llguidance says, without the grammar and its state, which follow the first line."""
     reason = why.strip().partition("\n")[0][:200]
-    return InvalidRequest(f"{FIELD}: this schema cannot be enforced here. {reason}", field=FIELD)
+    return "no answer keeps to it" if reason == "NoExtensionBias" else reason

@@ -207,7 +207,7 @@ class LocalWriter(Writer):
             )
             forced = () if token in self._stops else grammar.forced((*draft.ids, token))
         except ValueError as error:
-            problem = TOO_MUCH.filled(why=str(error)[:200])
+            problem = TOO_MUCH.filled(why=str(error))
             return replace(draft, is_over=True, problem=problem)
         return self._followed(row, history, draft, token, limit, forced=forced)
 

@@ -146,7 +146,7 @@ class ReplyJob(ConversationJob):
         try:
             return self.allowed(self.chosen)
         except ValueError as error:
-            self.problem = TOO_MUCH.format(str(error)[:200])
+            self.problem = TOO_MUCH.format(str(error))
             return None
 
     def consider(self, choice: Choice) -> int | None:
