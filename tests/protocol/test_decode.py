@@ -1,8 +1,9 @@
 """Tolerant input, exact defaults, and errors that name the field."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 from parley.errors import (
@@ -14,7 +15,7 @@ from parley.errors import (
     ParleyError,
     UnknownEvent,
 )
-from parley.protocol import chat, duplex, half_duplex, realtime
+from parley.protocol import chat, codec, duplex, half_duplex, realtime
 from parley.protocol.values import TextPart
 
 SOUND = "AAAAAA=="  # one float32 sample
@@ -348,6 +349,9 @@ def test_an_error_sentence_reads_well() -> None:
          "config.ls_mode: invalid enum value 'loud'; accepted: explicit, implicit"),
         (CHAT, {"messages": [{"role": "pope", "content": "x"}]},
          "messages[0].role: invalid enum value 'pope'; accepted: assistant, system, user"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "smell"}]}]},
+         "messages[0].content[0].type: invalid value 'smell'; accepted: "
+         "text, image, audio, video, tool_call, tool_result"),
     ],
 )  # fmt: skip
 def test_a_wrong_choice_is_told_what_there_is_to_choose(
@@ -357,6 +361,14 @@ def test_a_wrong_choice_is_told_what_there_is_to_choose(
         decode(json.dumps(fields))
 
     assert str(caught.value) == sentence
+
+
+def test_a_limit_of_a_map_s_values_says_nothing_of_the_map() -> None:
+    class Labelled(msgspec.Struct):
+        labels: dict[str, Annotated[str, msgspec.Meta(max_length=3)]]
+
+    with pytest.raises(BadInput, match=r"^labels\[\.\.\.\]: expected str of length <= 3$"):
+        codec.read({"labels": {"a": "long"}}, codec.Shape(Labelled))
 
 
 def test_the_only_unit_length_is_accepted_however_it_is_written() -> None:

@@ -414,13 +414,15 @@ def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
     plain = plain[:1].lower() + plain[1:]
     if what.startswith("Expected") and ", got" not in what:
         plain += _got(given, where)
-    if what.startswith("Invalid enum value") and (accepted := _accepted(shape.struct, where)):
+    if what.startswith("Invalid") and (accepted := _accepted(shape.struct, where)):
         plain = f"{plain}; accepted: {', '.join(accepted)}"
     return shape.failed(f"{where or 'message'}: {plain}"[:300], where)
 
 
 def _got(value: Any, where: str) -> str:
     """What stands at a path, for the end of a sentence about its limits; "" if that is unknown."""
+    if "[...]" in where:  # one of the values of a map
+        return ""
     try:
         for step in re.findall(r"[^.\[\]]+", where):
             value = value[int(step) if isinstance(value, list) else step]
@@ -446,6 +448,8 @@ def _accepted(struct: type[msgspec.Struct], where: str) -> list[str]:
 def _into(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
     match kind:
         case inspect.StructType(fields=fields):
+            if step and step == kind.tag_field:
+                yield inspect.LiteralType((kind.tag,))
             for each in fields:
                 if each.encode_name == step:
                     yield from _plain(each.type)
