@@ -138,7 +138,7 @@ def test_an_awq_checkpoint_that_lacks_a_part_is_named_by_its_matrix(folder, tmp_
     found = checkpoint.catalogue(folder)
     del found["llm.model.layers.0.mlp.up_proj.qzeros"]
 
-    listed, _ = checkpoint.unfolded(found, awq(GROUP))
+    listed = checkpoint.unfolded(found, awq(GROUP))
     with pytest.raises(SetupError, match=r"1 missing: llm\.model\.layers\.0\.mlp\.up_proj\.weight"):
         checkpoint.account(weights.shapes_of(network), listed, weights.unused_names(network))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,11 +25,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """File, shape and type of a tensor, without its data."""
+    """File, shape and type of a tensor, without its data.
+
+    Args:
+        parts: of a packed matrix, by name; it has their file's name and its own shape.
+    """
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    parts: Mapping[str, Stored] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -128,25 +133,19 @@ def some_names(names: list[str], limit: int = 12) -> str:
     return shown if len(names) <= limit else f"{shown}, and {len(names) - limit} more"
 
 
-def unfolded(
-    stored: Mapping[str, Stored], scheme: PackedScheme | None
-) -> tuple[dict[str, Stored], dict[str, tuple[str, ...]]]:
-    """A catalogue in which packed matrices stand under their own names, and the tensors of each of
-    them."""
-    packed: dict[str, tuple[str, ...]] = {}
-    if scheme is not None:
-        for name in stored:
-            place, _, leaf = name.rpartition(".")
-            parts = tuple(f"{place}.{suffix}" for suffix in scheme.suffixes)
-            if leaf == scheme.suffixes[0] and all(part in stored for part in parts):
-                packed[f"{place}.weight"] = parts
-    away = {part for parts in packed.values() for part in parts}
-    found = {name: one for name, one in stored.items() if name not in away}
-    for name, parts in packed.items():
-        assert scheme is not None
-        numbers = stored[parts[0]]
-        found[name] = Stored(numbers.file, scheme.matrix(numbers.shape), scheme.name)
-    return found, packed
+def unfolded(stored: Mapping[str, Stored], scheme: PackedScheme | None) -> dict[str, Stored]:
+    """A catalogue in which packed matrices stand under their own names, whole ones only."""
+    found = dict(stored)
+    if scheme is None:
+        return found
+    for name, numbers in stored.items():
+        place, _, leaf = name.rpartition(".")
+        names = [f"{place}.{suffix}" for suffix in scheme.suffixes]
+        if leaf == scheme.suffixes[0] and all(part in stored for part in names):
+            parts = {part: found.pop(part) for part in names}
+            shape = scheme.matrix(numbers.shape)
+            found[f"{place}.weight"] = Stored(numbers.file, shape, scheme.name, parts)
+    return found
 
 
 def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:

@@ -26,10 +26,7 @@ from parley.models.minicpmo45.checkpoint import (
     HEAD,
     LAYERS,
     Stored,
-    account,
-    catalogue,
     stored_dtype,
-    unfolded,
 )
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
@@ -511,7 +508,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
             config = read_config(folder)
             scheme = scheme_of(config.raw)
             kind = kind_of(settings, scheme)
-            found = _accounted(folder, config, scheme)
+            found = weights.accounted(weights.build(config), folder, scheme)
             CheckpointTokenizer(folder)
     except hub.NotDownloaded as error:
         config = full_size_config()
@@ -607,17 +604,3 @@ def _voice_notes(settings: ModelSettings, folder: Path | None) -> list[str]:
     except VoiceUnavailable as error:
         notes.append(f"no default voice: {error}")
     return notes
-
-
-def _accounted(
-    folder: Path, config: MiniCPMOConfig, scheme: PackedScheme | None
-) -> dict[str, Stored]:
-    """What a checkpoint holds, once it is known to be what the model needs.
-
-    Raises:
-        SetupError: it is not.
-    """
-    network = weights.build(config)
-    found, _ = unfolded(catalogue(folder), scheme)
-    account(weights.shapes_of(network), found, weights.unused_names(network))
-    return found

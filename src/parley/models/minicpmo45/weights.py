@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -117,61 +118,66 @@ def load(
     Raises:
         SetupError: see `catalogue` and `account`; or the device has not enough memory.
     """
-    shapes = shapes_of(network)
-    stored = catalogue(folder)
-    found, triples = unfolded(stored, scheme)
-    account(shapes, found, unused_names(network))
-    wanted = set(shapes)
-    dtype = dtype or stored_dtype(found)
-    device = torch.device(device)
-    by_file: dict[Path, list[str]] = {}
-    for name in wanted - set(triples):
-        by_file.setdefault(found[name].file, []).append(name)
-    _place(network, _read(by_file, device, dtype), device, quantize)
-    if scheme is not None:
-        packed_ones = ((name, triples[name]) for name in sorted(wanted & set(triples)))
-        _place(network, _read_packed(packed_ones, stored, scheme, device, dtype), device)
-    return _finished(network, device)
+    found = accounted(network, folder, scheme)
+    device, dtype = torch.device(device), dtype or stored_dtype(found)
+    needed = {name: found[name] for name in shapes_of(network)}
+    return fill(network, _read(needed, scheme, device, dtype), device, quantize)
 
 
-def _read_packed(
-    triples: Iterable[tuple[str, tuple[str, ...]]],
-    stored: Mapping[str, Stored],
-    scheme: PackedScheme,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Iterator[tuple[str, Tensor | nn.Module]]:
-    """Matrices that are stored in 4 bits: those of the layers as they are, others as numbers."""
-    for name, parts in triples:
-        tensors = []
-        for part in parts:
-            with safe_open(stored[part].file, framework="pt", device=str(device)) as shard:
-                tensors.append(shard.get_tensor(part))
-        groups = scheme.groups(tensors)
-        if name.startswith(LAYERS) and fits_int4(tuple(groups.q.shape), device):
-            yield name, Int4Linear(groups, dtype)
-        else:
-            yield name, scheme.weight(tensors).to(dtype)
+def accounted(network: Network, folder: Path, scheme: PackedScheme | None) -> dict[str, Stored]:
+    """The tensors of a checkpoint folder, once they are known to be what the network needs.
+
+    Raises:
+        SetupError: they are not; see `catalogue` and `account`.
+    """
+    found = unfolded(catalogue(folder), scheme)
+    account(shapes_of(network), found, unused_names(network))
+    return found
 
 
 def _read(
-    by_file: Mapping[Path, list[str]], device: torch.device, dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    for file, names in sorted(by_file.items()):
+    needed: Mapping[str, Stored],
+    scheme: PackedScheme | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Iterator[tuple[str, Tensor | nn.Module]]:
+    """File by file. Of matrices that are stored in 4 bits, those of the layers stay as they are."""
+    by_file = sorted(needed.items(), key=lambda one: (one[1].file, one[0]))
+    for file, some in groupby(by_file, key=lambda one: one[1].file):
         with safe_open(file, framework="pt", device=str(device)) as shard:
-            for name in sorted(names):
-                tensor = shard.get_tensor(name)
-                yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, stored in some:
+                if scheme is not None and stored.parts:
+                    yield name, _unpacked(name, stored, scheme, device, dtype)
+                else:
+                    tensor = shard.get_tensor(name)
+                    yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def _place(
-    network: nn.Module,
+def _unpacked(
+    name: str, stored: Stored, scheme: PackedScheme, device: torch.device, dtype: torch.dtype
+) -> Tensor | nn.Module:
+    tensors = []
+    for part, one in stored.parts.items():
+        with safe_open(one.file, framework="pt", device=str(device)) as shard:
+            tensors.append(shard.get_tensor(part))
+    groups = scheme.groups(tensors)
+    if name.startswith(LAYERS) and fits_int4(tuple(groups.q.shape), device):
+        return Int4Linear(groups, dtype)
+    return scheme.weight(tensors).to(dtype)
+
+
+def fill(
+    network: Network,
     tensors: Iterable[tuple[str, Tensor | nn.Module]],
     device: torch.device,
     quantize: Kind = "none",
-) -> None:
-    """Make each tensor the parameter of its name; a module takes the place of the linear layer that
-    the name belongs to."""
+) -> Network:
+    """Make each tensor the parameter of its name, then rebuild what checkpoints do not hold.
+
+    Args:
+        tensors: a module takes the place of the linear layer that its name belongs to.
+        quantize: pack the matrices of the language model's layers as they come.
+    """
     progress = logs.Steps(log, "weights_read")
     count = 0
     try:
@@ -196,6 +202,7 @@ def _place(
             f"The weights do not fit on {device}: {error}",
             hint="`parley doctor` prints the memory plan; int4 weights take about a third.",
         ) from error
+    return _finished(network, device)
 
 
 def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
@@ -217,21 +224,6 @@ def pack_without_memory(network: Network, kind: Kind) -> None:
             by_shape[key] = _packed(name, tensor, kind) if tensor.dim() == 2 else None
         if (module := by_shape[key]) is not None:
             network.set_submodule(name.rpartition(".")[0], deepcopy(module))
-
-
-def fill(
-    network: Network,
-    tensors: Iterable[tuple[str, Tensor | nn.Module]],
-    device: torch.device,
-    quantize: Kind = "none",
-) -> Network:
-    """Make each tensor the parameter of its name, then rebuild what checkpoints do not hold.
-
-    Args:
-        quantize: pack the matrices of the language model's layers as they come.
-    """
-    _place(network, tensors, device, quantize)
-    return _finished(network, device)
 
 
 def _finished(network: Network, device: torch.device) -> Network:
