@@ -982,22 +982,29 @@ const scenarios = {
   },
 
   async barge_in({ page }) {
-    // A server that continues speaking; only the page can notice that the person has started to.
+    // A server that speaks, and says in the middle of a second that it was interrupted.
     const second = Buffer.from(
       Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer,
     ).toString('base64');
+    const STOPPED = 35;
     const units = [];
+    let asked;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
       const say = (message) => socket.send(JSON.stringify(message));
       say({ type: 'session.queue_done' });
       socket.onMessage((text) => {
         const message = JSON.parse(String(text));
-        if (message.type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+        if (message.type === 'session.update') {
+          asked = message.session.interruption;
+          say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+        }
         if (message.type === 'input_audio_buffer.append') {
           units.push(message);
+          if (units.length === STOPPED)
+            say({ type: 'response.interruption', state: 'stopped', index: 3, text: 'and so' });
           if (units.length % 10) return;
           say(
-            units.some(({ force_listen: forced }) => forced)
+            units.length > STOPPED
               ? { type: 'response.listen', kv_cache_length: 11 }
               : {
                   type: 'response.output_audio.delta',
@@ -1025,7 +1032,7 @@ const scenarios = {
       levels.slice(Math.round((at - from - 0.35) * 200), Math.round((at - from) * 200)).some((level) => level > 0.02),
       'it was speaking',
     );
-    await eventually(() => units.some(({ force_listen: forced }) => forced), 'a unit that asks for silence');
+    assert.deepEqual(asked, { mode: 'stop', backchannel: 'heed' });
     const told = units.map(({ playback }) => playback).filter(Boolean);
     assert.ok(
       told.some(({ received_ms: came, buffered_ms: left }) => came >= 1000 && left >= 0 && left <= came),

@@ -14,7 +14,6 @@
 import { EchoWatch } from '../audio/echo.js';
 import { DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
 import { RealtimeClient } from '../wire/realtime.js';
-import { Barge } from './barge.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 import { freshMetrics } from './metrics.js';
@@ -31,10 +30,8 @@ import { QualityMeter } from './quality.js';
  *   feed?: import('./files.js').FileFeed | null,
  *   frame?: (() => Promise<string | null>) | null,
  *   slices?: () => number,
- *   barge?: () => import('./barge.js').Interrupting,
  * }} DuplexOrder `options` are made for each connection, with what was said before it; `limitS`: the
- *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG; `barge`: what
- *   speaking over the assistant does
+ *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG
  */
 
 /** Messages that a second of the microphone's sound makes. */
@@ -55,11 +52,8 @@ export class DuplexCall extends Call {
   metrics = freshMetrics();
   #quality = new QualityMeter();
   #headStart = new HeadStart();
-  #barge = new Barge();
   #echo = new EchoWatch();
   #hasEcho = false;
-  /** The server suspects an interruption. */
-  #isSuspected = false;
   #isTurnOpen = false;
   #isHushing = false;
   #forceNext = false;
@@ -125,7 +119,8 @@ export class DuplexCall extends Call {
   onCut() {
     this.clearTimer(this.#timer);
     this.#droppedBefore = this.metrics.dropped;
-    this.#isTurnOpen = this.#isHushing = this.#isSuspected = false;
+    this.#isTurnOpen = this.#isHushing = false;
+    this.rig.duck(false);
   }
 
   // Upwards
@@ -286,23 +281,13 @@ export class DuplexCall extends Call {
 
   /** @param {number} mic @param {number} voice */
   onLevel(mic, voice) {
-    if (!this.isLive) return;
-    if (voice > 0 && this.#echo.note(mic, voice)) this.#hasEcho = true;
-    const advice = this.#barge.note(this.state.isMuted || this.#hasEcho ? 0 : mic, voice);
-    if (advice === 'duck' || advice === 'back') this.#duck();
-    if (advice === 'stop' && this.order?.barge?.() === 'stop') this.interrupt();
-  }
-
-  /** Softer while the page or the server suspects an interruption. */
-  #duck() {
-    this.rig.duck(this.#barge.isDucked || this.#isSuspected);
+    if (this.isLive && voice > 0 && this.#echo.note(mic, voice)) this.#hasEcho = true;
   }
 
   /** @param {'suspected' | 'dismissed' | 'stopped'} state */
   #onInterruption(state) {
-    this.#isSuspected = state === 'suspected';
+    this.rig.duck(state === 'suspected');
     if (state === 'stopped' && (this.#isTurnOpen || this.position?.sounding)) this.#hush();
-    else this.#duck();
   }
 
   /** True if the microphone hears what the loudspeaker plays: headphones would help. */
@@ -336,7 +321,6 @@ export class DuplexCall extends Call {
   }
 
   #hush() {
-    this.#isSuspected = false;
     this.rig.flush();
     this.rig.duck(false);
     if (this.#isTurnOpen || this.position?.sounding) this.captions.interrupt(this.turn);

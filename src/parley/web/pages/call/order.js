@@ -109,7 +109,6 @@ async function duplex(page, common, { base, limitsS }) {
     feed,
     frame: isVideo && stageVideo ? () => stageVideo.frame() : null,
     slices: isVideo && stageVideo ? () => stageVideo.slices() : undefined,
-    barge: () => settings.get('interrupting'),
     options: (/** @type {string} */ said) => ({
       instructions: instructed(prompt.text, said),
       voice: voice.data,

@@ -33,7 +33,7 @@ export function callSettings(kind) {
     delay: 200,
     contextLimit: CONTEXT_TOKENS,
     studio: false,
-    interrupting: /** @type {import('../../talk/barge.js').Interrupting | 'wait'} */ (
+    interrupting: /** @type {import('../../talk/barge.js').Interrupting} */ (
       kind === 'half_duplex' ? 'wait' : 'policy'
     ),
     pushToTalk: false,
