@@ -1,7 +1,7 @@
 /**
  * Who decides what speaking over the assistant means. policy: the server, which distinguishes an interruption from
  * "mhm", coughs and its own echo; stop: the server, which takes any speech for one; duck: the model, and the server only
- * says when the voice is to be lowered; wait: nobody, it is ignored.
+ * says when the voice is to be lowered; wait: it is ignored.
  * @typedef {'policy' | 'stop' | 'duck' | 'wait'} Interrupting
  */
 
