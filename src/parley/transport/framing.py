@@ -92,11 +92,23 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def payload(self) -> bytes:
         """The content, unmasked and joined. A copy, made only where messages are read."""
-        return _open(b"".join(self.parts))
+        return _open(self.parts[0] if len(self.parts) == 1 else b"".join(self.parts))
 
     def large_payload(self) -> bytearray:
         """The same, made piece by piece: in a thread it does not block the interpreter for long."""
-        return _open_large(self)
+        begin, key = _payload_at(self.parts[0])
+        plain, at = bytearray(self.size), 0
+        for part in self.parts:
+            whole = memoryview(part)[begin:]
+            begin = 0
+            for start in range(0, len(whole), _OPENED_BYTES):
+                piece = whole[start : start + _OPENED_BYTES]
+                if key:
+                    turned = at % 4
+                    piece = memoryview(apply_mask(piece, key[turned:] + key[:turned]))
+                plain[at : at + len(piece)] = piece
+                at += len(piece)
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,51 +480,18 @@ def can_travel(code: int) -> bool:
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 
-def _open_large(message: Message) -> bytearray:
-    """The payload of a message of one frame."""
-    first = message.parts[0]
-    second = first[1]
-    length = second & 0x7F
-    header = 2 + (2 if length == 126 else 8 if length == 127 else 0)
-    key = b""
-    if second & 0x80:
-        key = bytes(first[header : header + 4])
-        header += 4
-    plain = bytearray(message.size)
-    at = 0
-    for part in message.parts:
-        whole = memoryview(part)[header if part is first else 0 :]
-        for start in range(0, len(whole), _OPENED_BYTES):
-            piece = whole[start : start + _OPENED_BYTES]
-            if key and key != NO_MASK:
-                turned = at % 4
-                piece = memoryview(apply_mask(piece, key[turned:] + key[:turned]))
-            plain[at : at + len(piece)] = piece
-            at += len(piece)
-    return plain
+def _payload_at(data: Bytes) -> tuple[int, bytes]:
+    """Where the payload of a frame begins, and its key; no key where nothing is masked."""
+    length = data[1] & 0x7F
+    begin = 4 if length == 126 else 10 if length == 127 else 2
+    if not data[1] & 0x80:
+        return begin, b""
+    key = bytes(data[begin : begin + 4])
+    return begin + 4, b"" if key == NO_MASK else key
 
 
-def _open(data: bytes) -> bytes:
-    """The payload of the whole frames in `data`, unmasked."""
-    position, end = 0, len(data)
-    view = memoryview(data)
-    pieces: list[bytes] = []
-    while position < end:
-        second = data[position + 1]
-        length = second & 0x7F
-        position += 2
-        if length == 126:
-            (length,) = struct.unpack_from("!H", data, position)
-            position += 2
-        elif length == 127:
-            (length,) = struct.unpack_from("!Q", data, position)
-            position += 8
-        if second & 0x80:
-            key = data[position : position + 4]
-            position += 4
-            piece = view[position : position + length]
-            pieces.append(bytes(piece) if key == NO_MASK else apply_mask(piece, key))
-        else:
-            pieces.append(data[position : position + length])
-        position += length
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+def _open(data: Bytes) -> bytes:
+    """The payload of one frame, unmasked."""
+    begin, key = _payload_at(data)
+    payload = memoryview(data)[begin:]
+    return apply_mask(payload, key) if key else bytes(payload)
