@@ -8,21 +8,25 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.gateways import RunningGateway, refusal_of, running_gateway, until
+from tests.support.gateways import (
+    RunningGateway,
+    authenticator,
+    refusal_of,
+    running_gateway,
+    until,
+)
 from tests.support.patience import HANG_S
 from tests.support.recordings import Running, recorded
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of
 from websockets.asyncio.client import connect
 
-from parley.clock import SystemClock
 from parley.errors import RateLimited, SetupError
 from parley.gateway import maintenance
-from parley.gateway.authenticator import Authenticator, Caller
+from parley.gateway.authenticator import Caller
 from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.http.routing import Route
 from parley.gateway.state import MIGRATIONS, Key, State
-from parley.settings import SecuritySettings
 
 ADMIN = {"authorization": "Bearer the-admin"}
 CAPABILITIES = "/v1/realtime/capabilities"
@@ -251,8 +255,7 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
 
 
 def test_tokens_that_an_admin_gave_out_count_by_address():
-    security = SecuritySettings(admin_token="t", needs_key=True, anonymous_per_minute=2)
-    auth = Authenticator(security, SystemClock())
+    auth = authenticator(admin_token="t", needs_key=True, anonymous_per_minute=2)
     token = auth.session_token(Caller("admin"))
     caller = auth.identify({"authorization": f"Bearer {token}"})
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from tests.support.gateways import settings
+from tests.support.gateways import authenticator, settings
 from tests.support.patience import HANG_S
 
 from parley.clock import SystemClock
-from parley.gateway.authenticator import Authenticator
 from parley.gateway.eta import EtaTracker
 from parley.gateway.handover import Handover, _unpack, store_id
 from parley.gateway.recording_access import RecordingAccess
@@ -47,12 +46,11 @@ class Hosts:
         clock = SystemClock()
         self.pool = WorkerPool(clock, EtaTracker(parts.eta))
         self.state = State(self.here / "state.db")
-        authenticator = Authenticator(parts.security, clock)
         self.storage = parts.storage
         self.handover = Handover(
             worker_pool=self.pool,
             folders=self.folders,
-            recordings=RecordingAccess(self.folders, authenticator, parts.storage),
+            recordings=RecordingAccess(self.folders, authenticator(clock), parts.storage),
             state=self.state,
             storage=parts.storage,
             secret="s3",

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.support.gateways import until
+from tests.support.gateways import authenticator, until
 from tests.support.present import present
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
 from parley.clock import SystemClock
 from parley.errors import QuotaExceeded, Unauthorized
-from parley.gateway.authenticator import Authenticator, hash_key
+from parley.gateway.authenticator import hash_key
 from parley.gateway.eta import EtaTracker
 from parley.gateway.state import Key, State, UsageRow
 from parley.gateway.usage import KeyUsage
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
-from parley.settings import EtaSettings, SecuritySettings
+from parley.settings import EtaSettings
 
 ADMIN = {"x-admin-token": "t" * 32}
 SECURITY = {"admin_token": "t" * 32, "needs_key": True}
@@ -246,18 +246,18 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overla
     tmp_path: Path,
 ) -> None:
     clock = SetClock()
-    authenticator = Authenticator(SecuritySettings(needs_key=True), clock)
+    keys = authenticator(clock, needs_key=True)
     async with State(tmp_path / "state.db") as state:
         await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
         await state.rotate_key("k_1", hash_key("pk_two"), clock.time() + 60)
-        authenticator.fill(await state.keys(), Fernet.generate_key())
+        keys.fill(await state.keys(), Fernet.generate_key())
 
     def works(key: str) -> bool:
         try:
-            return present(authenticator.identify({"x-api-key": key}).key).id == "k_1"
+            return present(keys.identify({"x-api-key": key}).key).id == "k_1"
         except Unauthorized:
             return False
 
-    assert (works("pk_one"), works("pk_two"), authenticator.keys) == (True, True, 1)
+    assert (works("pk_one"), works("pk_two"), keys.keys) == (True, True, 1)
     clock.at += 60
-    assert (works("pk_one"), works("pk_two"), authenticator.keys) == (False, True, 1)
+    assert (works("pk_one"), works("pk_two"), keys.keys) == (False, True, 1)

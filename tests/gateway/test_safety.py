@@ -10,17 +10,20 @@ import httpx
 import pytest
 import structlog
 from starlette.datastructures import Headers
-from tests.support.gateways import HELLO, RunningGateway, refusal_of, running_gateway
+from tests.support.gateways import (
+    HELLO,
+    RunningGateway,
+    authenticator,
+    refusal_of,
+    running_gateway,
+)
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
 
-from parley.clock import ManualClock
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
-from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
-from parley.gateway.authenticator import Authenticator
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
@@ -30,12 +33,6 @@ from parley.transport.http import BoundedHttp
 
 def admission(*, sessions: int = 2, **security) -> Admission:
     return Admission(SecuritySettings(**security), sessions_per_client=sessions)
-
-
-def admins(*, admin_token: str | None = None, **security) -> Admins:
-    settings = SecuritySettings(admin_token=admin_token, **security)
-    authenticator = Authenticator(settings, ManualClock())
-    return Admins(settings, admission=admission(**security), authenticator=authenticator)
 
 
 def headers(**values: str) -> Headers:
@@ -360,13 +357,13 @@ def test_origins(origin, host, allowed, passes):
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
-    assert (admins().role_of(peer, headers(**values)) == "admin") is is_admin
+    assert (authenticator().role_of(peer, headers(**values)) == "admin") is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary():
     behind = admission(trust_proxy=True)
 
-    assert admins(trust_proxy=True).role_of("127.0.0.1", headers(host="localhost")) == "talk"
+    assert authenticator(trust_proxy=True).role_of("127.0.0.1", headers(host="localhost")) == "talk"
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
     # A proxy that adds a line of its own leaves the client's above it.
     lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
@@ -393,11 +390,11 @@ def test_a_client_has_one_owner_however_its_proxy_writes_its_address(told: str, 
 
 @pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])
 def test_wrong_tokens_do_not_open(token: str):
-    locked = admins(admin_token="t0ken")
+    locked = authenticator(admin_token="t0ken")
 
     shown = {"host": "localhost", "x-admin-token": token}
     assert locked.role_of("127.0.0.1", shown) == "talk"
-    assert locked.requirement == "An admin token is required."
+    assert locked.admin_requirement == "An admin token is required."
 
 
 def test_workers_on_other_hosts_need_a_secret():

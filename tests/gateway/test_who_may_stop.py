@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 import pytest
-from tests.support.gateways import RunningGateway, occupied, running_gateway
+from tests.support.gateways import RunningGateway, authenticator, occupied, running_gateway
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import ClientConnection, connect
@@ -13,10 +13,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from parley.clock import ManualClock
 from parley.dialects.realtime import RealtimeDialect
 from parley.errors import RateLimited
-from parley.gateway.authenticator import Authenticator, Caller
+from parley.gateway.authenticator import Caller
 from parley.gateway.http.stopping import is_long
 from parley.gateway.rates import CALLERS_KEPT, RateLimit
-from parley.settings import SecuritySettings
 
 PROXY = {"trust_proxy": True}
 """So that tests can come from any address."""
@@ -205,13 +204,13 @@ def test_the_number_of_callers_kept_is_bounded():
 
 
 def test_this_machines_own_callers_are_not_counted_by_their_address():
-    authenticator = Authenticator(SecuritySettings(anonymous_per_minute=1), ManualClock())
+    unknown = authenticator(anonymous_per_minute=1)
 
     for _ in range(3):
-        authenticator.count(Caller(), "127.0.0.1")
-    authenticator.count(Caller(), "192.0.2.1")
+        unknown.count(Caller(), "127.0.0.1")
+    unknown.count(Caller(), "192.0.2.1")
     with pytest.raises(RateLimited, match=r"Without a key, .* 1 requests per minute"):
-        authenticator.count(Caller(), "192.0.2.1")
+        unknown.count(Caller(), "192.0.2.1")
 
 
 def test_ids_made_by_the_server_hold_128_bits():

@@ -18,11 +18,14 @@ from tests.support.patience import until as until
 from tests.support.talking import hear
 from websockets.asyncio.client import connect
 
+from parley.clock import Clock, ManualClock
 from parley.gateway import acquisition
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import Authenticator
 from parley.gateway.main import Gateway
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.upstream import DialPolicy
-from parley.settings import GatewaySettings, Settings
+from parley.settings import GatewaySettings, SecuritySettings, Settings
 
 _scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
 """Every runtime gets a data folder of its own in here; it goes when the tests end."""
@@ -58,6 +61,12 @@ def settings(**parts: dict[str, Any]) -> Settings:
         storage["data_dir"] = Path(_scratch.name, secrets.token_hex(8))
     parts["storage"] = storage
     return Settings.model_validate({"gateway": GatewaySettings(**gateway), **parts})
+
+
+def authenticator(clock: Clock | None = None, **security: Any) -> Authenticator:
+    """One with no stored keys and an admission of its own."""
+    rules = SecuritySettings(**security)
+    return Authenticator(rules, clock or ManualClock(), Admission(rules, sessions_per_client=2))
 
 
 class RunningGateway:

@@ -1,4 +1,4 @@
-"""Who is calling: an anonymous client, the holder of a key, or an admin.
+"""Who is calling: an anonymous client, the holder of a key, or an admin; and with which role.
 
 A token may come as `Authorization: Bearer`, `Api-Key`, `X-Api-Key`, `X-Admin-Token`, `?token=` or a
 WebSocket subprotocol (sockets of browsers cannot send headers), or the cookie that `POST
@@ -24,12 +24,12 @@ from typing import Final, Literal
 from cryptography.fernet import Fernet, InvalidToken
 
 from parley.clock import Clock
-from parley.errors import Forbidden, RateLimited, Unauthorized
-from parley.gateway.admission import is_loopback
+from parley.errors import Forbidden, OriginForbidden, RateLimited, Unauthorized
+from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, is_this_machine
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
-from parley.protocol.networks import network_of
+from parley.protocol.networks import host_name, network_of
 from parley.settings import SecuritySettings
 
 KEY_PREFIX: Final = "pk_"
@@ -79,12 +79,19 @@ class Authenticator:
     """Checks tokens. Belongs to the event loop; the keys are filled in when the state is open.
 
     Args:
+        admission: knows which pages are of this server.
         users: those that a proxy signs in; None: no proxy does.
     """
 
     def __init__(
-        self, security: SecuritySettings, clock: Clock, *, users: ForwardAuth | None = None
+        self,
+        security: SecuritySettings,
+        clock: Clock,
+        admission: Admission,
+        *,
+        users: ForwardAuth | None = None,
     ) -> None:
+        self._admission = admission
         self._clock = clock
         self._anonymous: RateLimit | None = None
         self.change(security)
@@ -101,6 +108,7 @@ class Authenticator:
         """Apply rules to later requests."""
         self.needs_key = security.needs_key
         self._admin_token = security.admin_token
+        self._trusts_proxy = security.trust_proxy
         before, per_minute = self._anonymous, security.anonymous_per_minute
         if before is None or before.per_minute != per_minute:
             self._anonymous = RateLimit(per_minute, self._clock) if per_minute > 0 else None
@@ -275,11 +283,46 @@ class Authenticator:
             return None if self._users is None else self._users.find(key_id)
         return key if self._works(key) else None
 
-    def role_of(self, token: str) -> Role | None:
-        """Role of a key's holder; None for anything else. A session token, which a browser stores,
-        has the role `talk`, whatever key it was made with."""
-        key = self._shown_key(token) if token.startswith(KEY_PREFIX) else None
-        return key.role if key is not None else None
+    def role_of(self, peer: str | None, headers: Mapping[str, str]) -> Role:
+        """`admin` for a holder of that role or of the admin token. Without such a token, also for
+        requests from this machine, except those of other sites' pages and of proxies. A session
+        token, which a browser stores, has the role `talk`, whatever key it was made with."""
+        user = None if self._users is None else self._users.user(peer, headers)
+        names = ("x-api-key", "x-admin-token")
+        shown = (bearer_token(headers), *(headers.get(name, "") for name in names))
+        keys = [user, *(self._shown_key(one) for one in shown if one.startswith(KEY_PREFIX))]
+        roles = {key.role for key in keys if key is not None}
+        if "admin" in roles or self._is_trusted(peer, headers, is_user=user is not None):
+            return "admin"
+        return "operate" if "operate" in roles else "talk"
+
+    @property
+    def admin_requirement(self) -> str:
+        """What a client without the role needs."""
+        if self._admin_token:
+            return "An admin token is required."
+        return "Admin routes answer on this machine only, until an admin token is set."
+
+    def _is_trusted(self, peer: str | None, headers: Mapping[str, str], *, is_user: bool) -> bool:
+        """True for a holder of the admin token, or where there is none for a program or page of
+        this machine."""
+        if self._admin_token:
+            return self._admin(headers.get("x-admin-token") or bearer_token(headers)) is not None
+        if is_user:
+            return False  # a proxy on this machine, for a user who is not an admin
+        if self._trusts_proxy or any(name in headers for name in FORWARDED_HEADERS):
+            return False
+        # The Host header is checked too: a site may point its own name at 127.0.0.1.
+        if not is_loopback(peer) or not is_this_machine(host_name(f"//{headers.get('host', '')}")):
+            return False
+        origin = headers.get("origin")
+        if origin is None:
+            return True
+        try:
+            self._admission.check_origin(headers)
+        except OriginForbidden:
+            return False
+        return is_this_machine(host_name(origin))
 
     def _shown_key(self, token: str) -> Key | None:
         shown = hash_key(token)

@@ -28,7 +28,6 @@ from parley.errors import (
     Unauthorized,
 )
 from parley.gateway.acquisition import Acquisition, Client, Departed, TicketCancelled
-from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
@@ -54,7 +53,6 @@ class ConnectionHandler:
     """Serves the public sockets of all dialects."""
 
     dispatcher: Dispatcher
-    admins: Admins
     admission: Admission
     authenticator: Authenticator
     apps: Apps
@@ -219,7 +217,7 @@ class ConnectionHandler:
             address=address,
             key_id=caller.key.id if caller.key else None,
             caller=caller_word(
-                caller, is_admin=self.admins.role_of(peer, websocket.headers) == "admin"
+                caller, is_admin=self.authenticator.role_of(peer, websocket.headers) == "admin"
             ),
             extensions=dialect.extensions,
             parameters=parameters,

@@ -11,7 +11,6 @@ from typing import Final
 from parley import transport
 from parley.dialects.registry import DialectRegistry
 from parley.gateway.acquisition import Acquisition
-from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
@@ -64,17 +63,13 @@ class AccessControl:
         )
         self.open_connections = transport.OpenConnections(_connections_of_one(settings))
         users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
-        self.authenticator = Authenticator(security, clock, users=users)
-        self.admins = Admins(
-            security, admission=self.admission, authenticator=self.authenticator, users=users
-        )
+        self.authenticator = Authenticator(security, clock, self.admission, users=users)
         self.usage = KeyUsage(dispatcher.worker_pool, clock, self.authenticator.find_key)
         self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, clock)
         self.apps = Apps()
 
     def apply(self, settings: Settings) -> None:
         security = settings.security
-        self.admins.change(security)
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
         self.authenticator.change(security)
         self.open_connections.limit = _connections_of_one(settings)
@@ -232,7 +227,6 @@ class Serving:
                 metrics=metrics,
             ),
             dispatcher=dispatcher,
-            admins=access.admins,
             admission=access.admission,
             authenticator=access.authenticator,
             apps=access.apps,

@@ -69,7 +69,7 @@ class Requester:
 
     @property
     def role(self) -> Role:
-        return self.access.admins.role_of(self.peer, self.headers)
+        return self.access.authenticator.role_of(self.peer, self.headers)
 
     @property
     def is_admin(self) -> bool:
@@ -109,5 +109,5 @@ class Requester:
         if self.role in ("admin", needed):
             return
         if self.is_anonymous:
-            raise Unauthorized(self.access.admins.requirement)
+            raise Unauthorized(self.access.authenticator.admin_requirement)
         raise Forbidden(f"This request needs a key with the role '{needed}' in a header.")
