@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
 from parley.models.minicpmo45.runtime.decoder import DecoderShape
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
-from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
+from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, hold
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
 from parley.models.minicpmo45.runtime.products import Fp8Linear, of_all
@@ -158,8 +158,9 @@ def attention(uses: Sequence[Use], device: torch.device, *, has_small_caches: bo
     _compare(case, longest, f"{longest.name}, {LONG_READS}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Case:
+class Case(NamedTuple):
+    """What `slot_attention.attend` is given."""
+
     query: Tensor
     keys: Tensor
     values: Tensor
@@ -167,13 +168,15 @@ class _Case:
     first: Tensor
     last: Tensor
     reads: int
-    mask: Tensor | None
-    scales: tuple[Tensor | None, Tensor | None]
+    mask: Tensor | None = None
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+    table: Tensor | None = None
 
 
 def _made(
     use: Use, reads: int, device: torch.device, has_small_caches: bool, rows: int = len(SLOTS)
-) -> _Case:
+) -> Case:
     random = torch.Generator(device=device).manual_seed(reads)
 
     def normal(*size: int) -> Tensor:
@@ -210,26 +213,13 @@ def _made(
         mask = torch.rand(rows, reads, generator=random, device=device) < 0.9
         mask[:, 0] = True
         mask.scatter_(1, first[:, None], True)
-    return _Case(query, keys, values, slots, first, last.contiguous(), reads, mask, scales)
+    return Case(query, keys, values, slots, first, last.contiguous(), reads, mask, *scales)
 
 
-def _compare(case: _Case, use: Use, what: str) -> None:
-    pages = _in_pages(case) if use.is_paged else (case.keys, case.values, *case.scales, None)
-    keys, values, key_scales, value_scales, table = pages
-    found = slot_attention.attend(
-        case.query,
-        keys,
-        values,
-        case.slots,
-        first=case.first,
-        last=case.last,
-        reads=case.reads,
-        mask=case.mask,
-        key_scales=key_scales,
-        value_scales=value_scales,
-        table=table,
-    ).double()
-    wanted = _by_hand(case)
+def _compare(case: Case, use: Use, what: str) -> None:
+    given = _in_pages(case) if use.is_paged else case
+    found = slot_attention.attend(**given._asdict()).double()
+    wanted = by_hand(case)
     gaps = (found - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
     tolerance = SHORT_TOLERANCE
     if use.dtype is torch.float32:
@@ -244,8 +234,8 @@ def _compare(case: _Case, use: Use, what: str) -> None:
         )
 
 
-def _in_pages(case: _Case) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
-    """Keys, values and their scales in shuffled pages, and the table of these."""
+def _in_pages(case: Case) -> Case:
+    """With keys, values and their scales in shuffled pages."""
     slots, _, columns = case.keys.shape[:3]
     width = -(-columns // PAGE_POSITIONS)
     order = torch.randperm(slots * width, generator=torch.Generator().manual_seed(columns))
@@ -260,11 +250,13 @@ def _in_pages(case: _Case) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None
         by_head[table.flatten()] = pages
         return by_head
 
-    scales = [None if one is None else paged(one) for one in case.scales]
-    return paged(case.keys), paged(case.values), scales[0], scales[1], table
+    names = ("keys", "values", "key_scales", "value_scales")
+    kept = {name: getattr(case, name) for name in names}
+    pages: dict[str, Any] = {name: paged(rows) for name, rows in kept.items() if rows is not None}
+    return case._replace(**pages, table=table)
 
 
-def _by_hand(case: _Case) -> Tensor:
+def by_hand(case: Case) -> Tensor:
     """Softmax and sums in float64, (B, T, H, D)."""
     rows, tokens, heads, width = case.query.shape
     columns = torch.arange(case.reads, device=case.query.device)
@@ -272,7 +264,7 @@ def _by_hand(case: _Case) -> Tensor:
     if case.mask is not None:
         seen = seen & case.mask[:, None]
     read: list[Tensor] = []
-    for numbers, scale in zip((case.keys, case.values), case.scales, strict=True):
+    for numbers, scale in ((case.keys, case.key_scales), (case.values, case.value_scales)):
         mine = numbers[case.slots, :, : case.reads].double()
         if scale is not None:
             mine = from_eight_bits(mine, scale[case.slots, :, : case.reads], torch.float64)
@@ -309,15 +301,15 @@ def _compare_fused(
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=random, device=device).to(dtype)
 
-    def hold(found: Tensor, wanted: Tensor, what: str) -> None:
-        _hold("fused", found, wanted, SHORT_TOLERANCE, f"{what} of {tokens} tokens")
+    def same(found: Tensor, wanted: Tensor, what: str) -> None:
+        hold("fused", found, wanted, SHORT_TOLERANCE, f"{what} of {tokens} tokens")
 
     x, added, weight = normal(tokens, shape.width), normal(tokens, shape.width), normal(shape.width)
     total, normed = fused_kernels.add_norm(x, added, weight, shape.eps)
-    hold(total, x + added, "sums")
-    hold(normed, F.rms_norm(x + added, weight.shape, weight, shape.eps), "norms")
+    same(total, x + added, "sums")
+    same(normed, F.rms_norm(x + added, weight.shape, weight, shape.eps), "norms")
     gates, ups = normal(tokens, 2 * shape.inner_width).chunk(2, -1)
-    hold(fused_kernels.gate(gates, ups), F.silu(gates) * ups, "gates")
+    same(fused_kernels.gate(gates, ups), F.silu(gates) * ups, "gates")
     width, count = shape.head_width, shape.heads + shape.key_heads
     heads = normal(tokens, count + shape.key_heads, width)
     norms: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -343,10 +335,10 @@ def _compare_fused(
             for part, norm in zip((query, keys), norms, strict=True)
         )
     query, keys = rotated(query, cos, sin), rotated(keys, cos, sin)
-    hold(found, query, "queries")
+    same(found, query, "queries")
     caches[1]._store(0, columns, keys.transpose(0, 1), values.transpose(0, 1))
     for kept, wanted in zip(*(cache.view(0, 0, 2 * tokens + 8) for cache in caches), strict=True):
-        hold(kept, wanted, "keys or values")
+        same(kept, wanted, "keys or values")
 
 
 def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
@@ -354,7 +346,7 @@ def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
     random = torch.Generator(device=device).manual_seed(6)
     wide = torch.randn(64, 128, generator=random, device=device)
     again = from_eight_bits(*to_eight_bits(wide), dtype).float()
-    _hold("caches", again, wide, 1e-2, "numbers kept in 8 bits")
+    hold("caches", again, wide, 1e-2, "numbers kept in 8 bits")
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> None:
@@ -365,11 +357,11 @@ def int4(device: torch.device, dtype: torch.dtype) -> None:
     random = torch.Generator(device=device).manual_seed(5)
     groups = grouped(torch.randn(shape, generator=random, device=device).to(dtype))
     layer, wanted = Int4Linear(groups, dtype), groups.weight()
-    _hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
+    hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
     for rows in (1, 7, 17, 65):
         x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
         product = x.float() @ wanted.T
-        _hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
+        hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
 
 
 def products(device: torch.device, dtype: torch.dtype) -> None:
@@ -384,7 +376,7 @@ def products(device: torch.device, dtype: torch.dtype) -> None:
             x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
             for part, found in zip(parts, of_all(x, *parts, has_kernel=True), strict=True):
                 what = f"products of {rows} rows of {columns} numbers"
-                _hold("products", found, x.float() @ part.weight.float().T, SHORT_TOLERANCE, what)
+                hold("products", found, x.float() @ part.weight.float().T, SHORT_TOLERANCE, what)
 
 
 def fp8(device: torch.device, dtype: torch.dtype) -> None:
@@ -396,7 +388,7 @@ def fp8(device: torch.device, dtype: torch.dtype) -> None:
             x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
             x[rows // 2] *= 0.0 if rows > 1 else 100.0
             product = x.float() @ layer.unpacked().T
-            _hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
+            hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
 
 
 def precision(device: torch.device, name: str) -> None:
@@ -409,9 +401,9 @@ def precision(device: torch.device, name: str) -> None:
     set_precision(name)  # type: ignore[arg-type]
     here = [one.to(device, dtype) for one in (left, right, wave, taps)]
     product = (left.double() @ right.double()).float()
-    _hold("flow_precision", here[0] @ here[1], product, tolerance, "products")
+    hold("flow_precision", here[0] @ here[1], product, tolerance, "products")
     sound = torch.conv1d(wave.double(), taps.double()).float()
-    _hold("flow_precision", torch.conv1d(here[2], here[3]), sound, tolerance, "convolutions")
+    hold("flow_precision", torch.conv1d(here[2], here[3]), sound, tolerance, "convolutions")
 
 
 def graph(device: torch.device, capture: GraphCapture | None = None) -> None:
@@ -427,7 +419,7 @@ def graph(device: torch.device, capture: GraphCapture | None = None) -> None:
         (made,) = runner.run("trial", 4, step, [x])
         if runner.refusals:
             raise FastPathFailed("graph_trial", runner.refusals["trial"])
-        _hold("graph_trial", made, 2.0 * x + 1.0, 1e-5, "a replay")
+        hold("graph_trial", made, 2.0 * x + 1.0, 1e-5, "a replay")
 
 
 def stream(device: torch.device) -> None:
@@ -441,11 +433,4 @@ def stream(device: torch.device) -> None:
         product = x @ x
     here.wait_stream(side)
     wanted = (x.double() @ x.double()).float()
-    _hold("stream", product + 0.0, wanted, SHORT_TOLERANCE, "products on another stream")
-
-
-def _hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) -> None:
-    found, wanted = found.detach().cpu().float(), wanted.detach().cpu().float()
-    gap = float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
-    if not gap <= tolerance:
-        raise FastPathFailed(part, f"{what} are {gap:.2g} off, at most {tolerance:g}")
+    hold("stream", product + 0.0, wanted, SHORT_TOLERANCE, "products on another stream")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
+from torch import Tensor
 
 from parley import logs
 from parley.errors import SetupError
@@ -138,6 +139,22 @@ class FastPaths:
             return False
         self.settle(part, "fast")
         return True
+
+
+def hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) -> None:
+    """Compare what a part computes with its plain form, by the length of their difference.
+
+    Args:
+        tolerance: relative distance that rounding explains.
+        what: names the results.
+
+    Raises:
+        FastPathFailed: they differ, or are not finite.
+    """
+    found, wanted = found.detach().float(), wanted.detach().to(found.device).float()
+    gap = float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
+    if not gap <= tolerance:
+        raise FastPathFailed(part, f"{what} are {gap:.2g} off, at most {tolerance:g}")
 
 
 @contextmanager

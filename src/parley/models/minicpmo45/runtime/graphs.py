@@ -33,10 +33,10 @@ from torch import Tensor
 from parley import logs
 from parley.models.minicpmo45.runtime.fast_paths import (
     GRAPH,
-    FastPathFailed,
     FastPaths,
     described,
     guarded,
+    hold,
 )
 
 log = logs.get(__name__)
@@ -290,17 +290,7 @@ def compare(
     for mine, theirs in zip(found, wanted, strict=True):
         if mine.is_meta or not mine.is_floating_point():
             continue
-        gap = distance(mine, theirs)
-        if not gap <= most:
-            raise FastPathFailed(
-                "attention", f"{what} are {gap:.2g} off the plain ones, at most {most:g}"
-            )
-
-
-def distance(found: Tensor, wanted: Tensor) -> float:
-    """Of two tensors, relative to the length of the second one; not a number if one has none."""
-    found, wanted = found.detach().float(), wanted.detach().float()
-    return float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
+        hold("attention", mine, theirs, most, what)
 
 
 @contextmanager
