@@ -64,7 +64,7 @@ class PrefillJob(CascadeJob):
         self._turns = sum(
             one.mark is Mark.TURN_START for one in work.segments if isinstance(one, Marker)
         )
-        """Those that have not begun."""
+        """Number of turns that follow this one."""
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.state.history, texts)
 
@@ -136,7 +136,7 @@ class PrefillJob(CascadeJob):
         if role == "system":
             self._state = replace(self._state, history=replace(state.history, system=""))
         elif role == "user":
-            # A chat request brings a whole conversation at once, however long it is.
+            # A chat request contains a whole conversation, however long it is.
             if self._parts.writer.count(state.history) > self._parts.writer.limit_tokens:
                 self._state = replace(state, history=self._parts.windowed(state.history))
             lines = self._state.history.lines

@@ -130,7 +130,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What one sentence tells, whatever was said before it."""
+    """What one sentence contains, whatever was said before it."""
 
     forgets: bool
     name: str | None
