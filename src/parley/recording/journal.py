@@ -79,7 +79,7 @@ class Journal:
         self._writer = writer
         self._keeps_inputs = keeps_inputs
         self._finished = finished
-        self.has_begun = False
+        self.has_started = False
         self.exists: Future[bool] = Future()
         """True if it could be created; done once the writer thread has tried."""
         self._is_over = False
@@ -104,8 +104,8 @@ class Journal:
         """
         if self._is_over:
             return
-        self.has_begun = True
-        self._queue(partial(self._begin, head, owner), must=True, failed=self._not_begun)
+        self.has_started = True
+        self._queue(partial(self._begin, head, owner), must=True, failed=self._not_started)
 
     def put(self, entry: Recorded, at_ms: Number, *, ready_s: Number | UnsetType = UNSET) -> None:
         """Write an entry, with its sound and files.
@@ -119,7 +119,7 @@ class Journal:
 
     def end(self, reason: EndReason, at_ms: float) -> None:
         """Complete the recording: the session ended. Safe to repeat."""
-        if self._is_over or not self.has_begun:
+        if self._is_over or not self.has_started:
             return
         complete = partial(self._end, lines.written(SessionEnded(reason), round(at_ms, 1)))
 
@@ -135,7 +135,7 @@ class Journal:
 
     def discard(self) -> None:
         """Delete the recording: the client declined, or the session never began."""
-        if self.has_begun and not self._is_over:
+        if self.has_started and not self._is_over:
             self._queue(self._discard, must=True)
         self._is_over = True
 
@@ -181,7 +181,7 @@ class Journal:
         if owner:
             write_new(self.folder.owner, owner.encode())
 
-    def _not_begun(self, error: Exception) -> None:
+    def _not_started(self, error: Exception) -> None:
         self._lose(error)
         if not self.exists.done():
             self.exists.set_result(False)

@@ -221,7 +221,7 @@ class SessionRecorder:
     # ---- beginning -------------------------------------------------------------------------
 
     def _request(self, event: SessionRequest, at_s: float) -> None:
-        is_first = not self._journal.has_begun
+        is_first = not self._journal.has_started
         if is_first and not event.wants_recording:
             self._is_declined = True
             self._journal.discard()
@@ -267,7 +267,7 @@ class SessionRecorder:
     async def recording_id(self) -> str | None:
         """The recording's id once it exists; None when there is none, or it is not known after
         `SETTLE_S`."""
-        if not self._journal.has_begun:
+        if not self._journal.has_started:
             return None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
