@@ -14,6 +14,7 @@ import torch
 from tests.contracts.conversations import Cast, Outcome, Style, assert_same
 from tests.support.fake_capture import FakeCapture
 from tests.support.long import IS_LONG
+from tests.support.tiny_voice import tiny_token2wav
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,6 +30,7 @@ from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.eight_bits import to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.settings import ModelSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -198,9 +200,18 @@ def capturing(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_graphs", with_graphs(FakeCapture))
 
 
-def loaded(**changes: Any) -> MiniCPMO45:
-    """Loaded and captured; the conversations of a warm-up are left out."""
-    model = loading.load(SETTINGS.model_copy(update=changes), small_sizes())
+def loaded(*, speaks: bool = False, **changes: Any) -> MiniCPMO45:
+    """Loaded and captured; the conversations of a warm-up are left out, and what makes speech is
+    where nobody speaks: half of the graphs."""
+
+    def token2wav(*, shape: Any, channels: int, steps: int, **options: Any) -> Token2Wav:
+        return tiny_token2wav(**options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "random_token2wav", token2wav)
+        if not speaks:
+            patched.setattr(loading, "_speech_output", lambda *_, **__: (None, None))
+        model = loading.load(SETTINGS.model_copy(update=changes), small_sizes())
     model._capture()
     model.graphs.seal()
     # Batches as on a card.
@@ -371,7 +382,7 @@ def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
     monkeypatch.setattr(trials, "attention", lambda *given, **named: None)
     monkeypatch.setattr(slot_attention, "attend", lie)
 
-    model = loaded()
+    model = loaded(speaks=True)
 
     assert type(model.llm.attention) is FusedAttention
     assert not model.network.apm.attention.reads_in_place
@@ -454,7 +465,7 @@ class LyingCapture(FakeCapture):
 def test_graphs_that_cannot_be_captured_or_lie_step_down(card, wanted, monkeypatch, capture):
     monkeypatch.setattr(loading, "_graphs", with_graphs(capture))
 
-    model = loaded()
+    model = loaded(speaks=True)
 
     kinds = ("decode", "speech", "flow", "vocoder", "sound", "picture")
     assert all(model.fast_paths[f"graph_{kind}"].startswith("plain: ") for kind in kinds)
@@ -641,13 +652,13 @@ SPEAKING = Style(speaks=True, max_new_tokens=4)
 @pytest.fixture(scope="module")
 def wanted_speech() -> list[Outcome]:
     """What the plain path says aloud."""
-    return talk(loaded(), SPEAKING)
+    return talk(loaded(speaks=True), SPEAKING)
 
 
 def test_speech_scores_that_are_not_finite_are_computed_again_by_the_plain_path(
     failing_later, wanted_speech
 ):
-    model = loaded()
+    model = loaded(speaks=True)
     failing_later["act"] = kernel = Lying(lambda step: True, width=16)
 
     assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
@@ -659,7 +670,7 @@ def test_speech_scores_that_are_not_finite_are_computed_again_by_the_plain_path(
 def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(
     capturing, wanted_speech, monkeypatch
 ):
-    model = loaded()
+    model = loaded(speaks=True)
     assert model.speech_output is not None
     decoder = model.speech_output.decoder
     real = decoder.condition
