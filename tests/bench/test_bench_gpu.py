@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from tests.golden import runner, tiny
-from torch import nn
 from typer.testing import CliRunner
 
 from parley.cli.bench import app, gpu, gpu_goldens, gpu_parts
 from parley.cli.bench.gpu_parts import judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
-from parley.models.minicpmo45 import loading
+from parley.models.minicpmo45 import fast_parts_check, loading
 from parley.models.minicpmo45.conversation import speech
 from parley.models.minicpmo45.plan import describe
-from parley.models.minicpmo45.quantize import Groups
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.tts.turns import SpokenTurn
 from parley.settings import ModelSettings
@@ -46,14 +44,16 @@ def test_one_command_writes_one_report_for_people_and_one_for_programs(
     verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
     for part in (
         "language model in float32", "sound encoder in float32", "vision encoder in float32",
-        "speech decoder in float32", "flow in float32", "vocoder", "int4 products",
+        "speech decoder in float32", "flow in float32", "vocoder",
+        "fast part: int4", "fast part: fp8",
     ):  # fmt: skip
         assert verdicts[part] == "ok"
         assert part in text
     # What needs a card says so instead of passing.
     for name in ("graphs with 1 slots", "memory with 1 slots"):
         assert verdicts[f"as set: {name}"] == "not run"
-    assert all(verdicts[f"kernel: {shape.name}"] == "not run" for shape in gpu_parts.SHAPES)
+    for part in ("kernel", "kernel, 8 bits", "kernels between products", "products", "graph"):
+        assert verdicts[f"fast part: {part}"] == "not run"
     assert "as set: first audio of an answer, ms" in verdicts
     assert report["units"][0]["spoke"] == report["units"][0]["units"] == 1
     assert report["machine"]["device"] == "cpu"
@@ -82,20 +82,26 @@ def test_the_flow_in_bfloat16_is_held_against_float32() -> None:
 def test_a_part_that_computes_something_else_is_out_of_tolerance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Wrong(nn.Module):
-        def __init__(self, groups: Groups, dtype: torch.dtype) -> None:
-            super().__init__()
-            self.weight = 1.2 * groups.weight().to(dtype)
+    real = torch._weight_int4pack_mm_for_cpu
+    wrong = lambda *given: 1.2 * real(*given)  # noqa: E731
+    monkeypatch.setattr(torch, "_weight_int4pack_mm_for_cpu", wrong)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x @ self.weight.T
+    checks = gpu_parts.fast_parts(SMALL, small_sizes(), torch.device("cpu"), torch.float32)
 
-    monkeypatch.setattr(gpu_parts, "Int4Linear", Wrong)
+    (int4,) = (check for check in checks if check.name == "fast part: int4")
+    assert int4.verdict == "out of tolerance"
+    assert "are 0.2 off, at most 0.05" in int4.facts
 
-    check = gpu_parts.int4(torch.device("cpu"), torch.float32)
 
-    assert check.verdict == "out of tolerance"
-    assert check.found == pytest.approx(0.2, abs=0.01)
+def test_a_part_that_the_card_does_not_have_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_old(*_: object, **named: object) -> None:
+        raise SetupError("fp8 weights need 8.9 or higher.")
+
+    monkeypatch.setattr(fast_parts_check, "checked", too_old)
+
+    *_, fp8 = gpu_parts.fast_parts(SMALL, small_sizes(), torch.device("cpu"), torch.float32)
+
+    assert (fp8.verdict, fp8.facts) == ("not run", "refused: fp8 weights need 8.9 or higher.")
 
 
 def test_what_is_no_number_is_out_of_tolerance() -> None:

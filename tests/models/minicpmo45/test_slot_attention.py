@@ -1,7 +1,6 @@
 """Attention that reads slots where they lie: the kernel in Triton's interpreter, and what a step
 copies."""
 
-import dataclasses
 import itertools
 import os
 import subprocess
@@ -19,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parley.cli.bench import gpu_parts
 from parley.models.minicpmo45 import quantize, trials
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
@@ -311,22 +309,6 @@ def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
         found.append(heard)
 
     assert torch.equal(*found)
-
-
-@interpreted
-@long_only
-@pytest.mark.parametrize("number", [1, 3, 5])
-def test_the_check_of_parley_bench_gpu_finds_the_kernel_right(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The comparison that runs on a card, at the card's shapes but fewer columns."""
-    monkeypatch.setattr(gpu_parts, "REPEATS", 1)
-    shape = dataclasses.replace(gpu_parts.SHAPES[number], reads=192)
-
-    # The interpreter knows no arithmetic in bfloat16.
-    check = gpu_parts._kernel(shape, torch.device("cpu"), "nobody", torch.float16)
-
-    assert check.verdict == "ok", check
 
 
 @interpreted

@@ -166,10 +166,9 @@ def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> 
     if is_card:
         set_precision(settings.token2wav_precision)
     is_short = is_card and settings.token2wav_precision == "bfloat16"
-    yield from gpu_parts.kernels(place)
+    yield from gpu_parts.fast_parts(settings, sizes, place, dtype)
     yield from gpu_parts.parts(sizes, place, dtype)
     yield from gpu_parts.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
-    yield gpu_parts.int4(place, dtype)
     for has_small_caches in (False, True):
         yield goldens(place, dtype, small_caches=has_small_caches)
 

@@ -8,7 +8,6 @@ a checkpoint is needed. `parley bench gpu` runs them.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -16,16 +15,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import fast_parts_check, weights
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
 from parley.models.minicpmo45.random_model import Sizes
-from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import make_attention
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav, random_voice
@@ -34,19 +30,15 @@ from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import cut
+from parley.settings import ModelSettings
 
 Verdict = Literal["ok", "out of tolerance", "not run"]
-
-KERNEL_TOLERANCE: Final = 1e-2
-"""Relative distance of a kernel from its fallback: the last bits of bfloat16."""
 
 PART_TOLERANCE: Final = 5e-2
 """Relative distance of a part in bfloat16 from float32: every layer rounds."""
 
 WAVE_TOLERANCE: Final = 5e-2
 """Relative distance of the vocoder's mel frames, and of its sound for given frames, with TF32."""
-
-REPEATS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,104 +77,20 @@ def distance(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
 
 
-# ------------------------------------------------------------------------------------- kernels
-
-
-@dataclass(frozen=True, slots=True)
-class TrialShape:
-    """One use of the attention kernel: letters as in `slot_attention.py`."""
-
-    name: str
-    slots: tuple[int, ...]
-    tokens: int
-    heads: int
-    key_heads: int
-    width: int
-    reads: int
-    is_masked: bool = False
-
-
-SHAPES: Final = (
-    TrialShape("decode, 1 of 8 slots, 8,192 columns", (5,), 1, 32, 8, 128, 8192),
-    TrialShape("decode, 3 of 8 slots, 2,048 columns", (6, 0, 3), 1, 32, 8, 128, 2048),
-    TrialShape("decode, all 8 slots, 4,096 columns", tuple(range(8)), 1, 32, 8, 128, 4096),
-    TrialShape("unit, 2 of 8 slots, 1,024 columns", (7, 2), 13, 32, 8, 128, 1024),
-    TrialShape("speech, 4 of 8 slots, 1,024 columns", (1, 2, 4, 7), 1, 12, 12, 64, 1024),
-    TrialShape("flow, 2 of 8 slots, 658 places", (6, 1), 50, 8, 8, 64, 658, is_masked=True),
-)
-
-
-def kernels(device: torch.device) -> list[Check]:
-    """Compare our kernel with the explicit sum, and its speed with PyTorch's attention including
-    the copy that it needs."""
-    hurts = "all answers, wherever model.attention is triton"
-    if device.type != "cuda" or not slot_attention.is_installed():
-        why = "needs an NVIDIA GPU and the package triton"
-        return [not_run(f"kernel: {shape.name}", why, hurts) for shape in SHAPES]
-    return [_kernel(shape, device, hurts) for shape in SHAPES]
-
-
-@torch.inference_mode()
-def _kernel(
-    shape: TrialShape, device: torch.device, hurts: str, dtype: torch.dtype = torch.bfloat16
-) -> Check:
-    random = torch.Generator(device=device).manual_seed(1)
-
-    def made(*size: int) -> Tensor:
-        return torch.randn(*size, generator=random, device=device).to(dtype)
-
-    rows = len(shape.slots)
-    query = made(rows, shape.tokens, shape.heads, shape.width)
-    keys = made(8, shape.key_heads, shape.reads + 1, shape.width)
-    values = made(8, shape.key_heads, shape.reads + 1, shape.width)
-    slots = torch.tensor(shape.slots, device=device)
-    last = torch.full((rows, shape.tokens), shape.reads - 1, device=device)
-    last -= torch.arange(shape.tokens, device=device).flip(0)
-    mask = None
-    if shape.is_masked:
-        last = torch.full_like(last, shape.reads - 1)
-        mask = torch.rand(rows, shape.reads, generator=random, device=device) < 0.9
-    columns = torch.arange(shape.reads, device=device)
-    seen = columns <= last[:, :, None]
-    if mask is not None:
-        seen = seen & mask[:, None]
-
-    def ours() -> Tensor:
-        first = torch.zeros_like(slots)
-        return slot_attention.attend(
-            query, keys, values, slots, first=first, last=last, reads=shape.reads, mask=mask
-        )
-
-    def theirs() -> Tensor:
-        out = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            keys[slots, :, : shape.reads],
-            values[slots, :, : shape.reads],
-            attn_mask=seen[:, None],
-            enable_gqa=shape.heads != shape.key_heads,
-        )
-        return out.transpose(1, 2)
-
-    found = distance(ours(), theirs())
-    facts = f"{_microseconds(ours):.0f} us, PyTorch's with its copy {_microseconds(theirs):.0f} us"
-    return judged(f"kernel: {shape.name}", found, KERNEL_TOLERANCE, hurts, facts)
-
-
-def _microseconds(run: Callable[[], object]) -> float:
-    def wait() -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    run()
-    wait()
-    begin_s = time.perf_counter()
-    for _ in range(REPEATS):
-        run()
-    wait()
-    return 1e6 * (time.perf_counter() - begin_s) / REPEATS
-
-
-# --------------------------------------------------------------------------------------- parts
+def fast_parts(
+    settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype
+) -> Iterator[Check]:
+    """Every fast part against its plain form, as when a model is loaded."""
+    for subject, instead, trial in fast_parts_check.tries(settings, sizes, device, dtype):
+        name, hurts = f"fast part: {subject}", f"all answers: {instead or 'nothing'} will serve"
+        if device.type != "cuda" and subject not in ("int4", "fp8"):
+            yield not_run(name, "needs an NVIDIA GPU", hurts)
+            continue
+        found = fast_parts_check.tried(subject, instead, trial)
+        verdict: Verdict = "ok" if found.grade == "fine" else "out of tolerance"
+        if found.text.startswith("refused: "):
+            verdict = "not run"
+        yield Check(name, verdict, None, None, hurts, found.text)
 
 
 def shallow(sizes: Sizes) -> Sizes:
@@ -313,19 +221,3 @@ def _excitation(mel: Tensor) -> Tensor:
     check."""
     t = torch.arange(480 * mel.shape[2], dtype=torch.float64)
     return (0.1 * torch.sin(t * 0.05)).float()[None].to(mel.device)
-
-
-def int4(device: torch.device, dtype: torch.dtype) -> Check:
-    """Compare the product with a 4-bit matrix with the product with its dequantised matrix."""
-    name, hurts = "int4 products", "answers with model.quantize int4"
-    shape = (512, 1024)
-    if not fits_int4(shape, device) or (device.type == "cuda" and dtype is not torch.bfloat16):
-        return not_run(name, f"int4 does not run in {_short(dtype)} on {device}", hurts)
-    random = torch.Generator().manual_seed(5)
-    weight = torch.randn(shape, generator=random).to(device, dtype)
-    x = torch.randn(7, shape[1], generator=random).to(device, dtype)
-    groups = grouped(weight)
-    with torch.inference_mode():
-        found = Int4Linear(groups, dtype)(x)
-    wanted = x.cpu().float() @ groups.weight().cpu().T
-    return judged(name, distance(found, wanted), PART_TOLERANCE, hurts)

@@ -25,7 +25,7 @@ from parley.models.minicpmo45.device import (
 )
 from parley.models.minicpmo45.plan import flow_dtype_of, history_dtype
 from parley.models.minicpmo45.quantize import checked
-from parley.models.minicpmo45.random_model import full_sizes
+from parley.models.minicpmo45.random_model import Sizes, full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import described, one_line
 from parley.settings import ModelSettings
@@ -114,19 +114,26 @@ def _card(device: torch.device) -> Iterator[PartFinding]:
 
 
 def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFinding]:
-    sizes = full_sizes()
-    flow_dtype, history = flow_dtype_of(settings, device), history_dtype(settings, device)
-    geometry = trials.Geometry(sizes.config, sizes.flow, torch.bfloat16, flow_dtype, history)
-    uses = trials.uses_of(geometry)
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
         yield PartFinding("fine", "triton", version)
+    for subject, instead, trial in tries(settings, full_sizes(), device):
+        yield tried(subject, instead, trial)
+
+
+def tries(
+    settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> list[tuple[str, str, Callable[[], object]]]:
+    """The fast parts' names, what serves where one fails ("": nothing), and their trials."""
+    flow_dtype, history = flow_dtype_of(settings, device), history_dtype(settings, device)
+    geometry = trials.Geometry(sizes.config, sizes.flow, dtype, flow_dtype, history)
+    uses = trials.uses_of(geometry)
 
     def fp8() -> None:
-        checked("fp8", device=device, dtype=torch.bfloat16)
-        trials.fp8(device, torch.bfloat16)
+        checked("fp8", device=device, dtype=dtype)
+        trials.fp8(device, dtype)
 
-    tries: list[tuple[str, str, Callable[[], object]]] = [
+    return [
         # First: the kernel multiplies float32 numbers as it says.
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
         ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
@@ -135,14 +142,12 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
                                                       has_small_caches=True)),
         ("kernels between products", "PyTorch's operators",
          partial(trials.fused, geometry, device, has_small_caches=True)),
-        ("products", "PyTorch's products", partial(trials.products, device, torch.bfloat16)),
+        ("products", "PyTorch's products", partial(trials.products, device, dtype)),
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("stream", "", partial(trials.stream, device)),
-        ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
+        ("int4", "unpacked matrices", partial(trials.int4, device, dtype)),
         ("fp8", "unpacked matrices", fp8),
     ]  # fmt: skip
-    for subject, instead, trial in tries:
-        yield tried(subject, instead, trial)
 
 
 def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFinding:
