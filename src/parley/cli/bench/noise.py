@@ -23,11 +23,12 @@ import typer
 
 from parley.cli.bench.duplex_material import bundled_words
 from parley.cli.bench.noise_people import (
-    CHUNK_SAMPLES,
     DEFAULTS,
     as_table,
     interrupted,
+    onset_ms,
     percentiles,
+    placed,
     rows,
 )
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
@@ -56,9 +57,6 @@ INTERRUPTIONS: Final = (
 )
 ACKNOWLEDGEMENTS: Final = ("Yes.", "Okay.", "Right.", "Sure.", "Yeah.", "I see.", "Mhm.", "Uh huh.")
 VOICES: Final = (0, 1)
-ROOM_S: Final = 3.0
-"""Of a quiet room before each word."""
-
 LATE_ECHO_S: Final = 2.0
 """Of a client that buffers, and does not say so."""
 
@@ -149,10 +147,14 @@ def measure(model: SileroModel, options: InterruptionOptions, minutes: float) ->
         detector = InterruptionDetector(model(), options)
         stops[name] = len(list(interrupted(detector, heard, played)))
     words = [w for voice in VOICES for w in bundled_words(ACKNOWLEDGEMENTS, (voice,))]
-    yielded = [bool(_onset(model, options, word, seed)) for seed, word in enumerate(words)]
+
+    def onset(clip: Samples, seed: int) -> float | None:
+        return onset_ms(InterruptionDetector(model(), options), *placed(clip, seed))
+
+    yielded = [bool(onset(word, seed)) for seed, word in enumerate(words)]
     sentences = [w for voice in VOICES for w in bundled_words(INTERRUPTIONS, (voice,))]
     # Each at several places between two chunks.
-    onsets = [_onset(model, options, each, seed) for seed in range(5) for each in sentences]
+    onsets = [onset(each, seed) for seed in range(5) for each in sentences]
     known = [ms for ms in onsets if ms is not None]
     acknowledged, stopped = (sum(yielded), len(yielded)), (len(known), len(onsets))
     return NoiseOutcome(stops, minutes, acknowledged, stopped, known)
@@ -170,20 +172,6 @@ def _noises(seconds: float) -> Iterator[tuple[str, Samples, Samples | None]]:
     yield "echo", quiet + echo(played), played
     yield "echo in a room", quiet + in_room(echo(played)), played
     yield "late echo", quiet + echo(played, LATE_ECHO_S), played
-
-
-def _onset(
-    model: SileroModel, options: InterruptionOptions, words: Samples, seed: int
-) -> float | None:
-    """Milliseconds from the first sample until the chunk that decides has been heard; None: it is
-    no interruption."""
-    rng = np.random.default_rng(seed)
-    begin = round(ROOM_S * INPUT_RATE_HZ) + int(rng.integers(CHUNK_SAMPLES))
-    heard = room((begin + len(words)) / INPUT_RATE_HZ + 1.0, seed=seed)
-    heard[begin : begin + len(words)] += words
-    detector = InterruptionDetector(model(), options)
-    ends = interrupted(detector, heard, None)
-    return next((1000 * (end - begin) / INPUT_RATE_HZ for end in ends), None)
 
 
 def as_line(one: NoiseOutcome) -> str:

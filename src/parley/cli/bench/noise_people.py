@@ -153,17 +153,12 @@ class _Bench:
         return len(list(interrupted(self._detector(), heard, played)))
 
     def _onset(self, clip: Samples, seed: int, softer: float | None = None) -> float | None:
-        rng = np.random.default_rng(seed)
-        begin = 3 * INPUT_RATE_HZ + int(rng.integers(CHUNK_SAMPLES))
-        seconds = (begin + len(clip)) / INPUT_RATE_HZ + 1.0
-        heard = room(seconds, seed=seed)
+        heard, begin = placed(clip, seed)
         played = None
         if softer is not None:
-            played = _looped(self.people.others, seconds, SPOKEN_DBFS)[: len(heard)]
+            played = _looped(self.people.others, len(heard) / INPUT_RATE_HZ, SPOKEN_DBFS)
             heard = heard + _walls(0.35)(echo(played, 0.15, softer))
-        heard[begin : begin + len(clip)] += clip
-        after = (end - begin for end in interrupted(self._detector(), heard, played))
-        return next((1000 * samples / INPUT_RATE_HZ for samples in after if samples > 0), None)
+        return onset_ms(self._detector(), heard, begin, played)
 
     def _ends(self, clip: Samples, before: int | None = None) -> list[int]:
         """Position in `clip`, in samples, at which a turn ended."""
@@ -182,6 +177,23 @@ class _Bench:
                 if isinstance(event, SpeechEnded) and event.utterance is not None
             ]
         return [end for end in ends if before is None or end <= before]
+
+
+def placed(clip: Samples, seed: int) -> tuple[Samples, int]:
+    """A clip in a quiet room, somewhere in a chunk, and its first sample there."""
+    begin = 3 * INPUT_RATE_HZ + int(np.random.default_rng(seed).integers(CHUNK_SAMPLES))
+    heard = room((begin + len(clip)) / INPUT_RATE_HZ + 1.0, seed=seed)
+    heard[begin : begin + len(clip)] += clip
+    return heard, begin
+
+
+def onset_ms(
+    detector: InterruptionDetector, heard: Samples, begin: int, played: Samples | None = None
+) -> float | None:
+    """From the first sample of speech until the chunk that decides has been heard; None: it is no
+    interruption."""
+    after = (end - begin for end in interrupted(detector, heard, played))
+    return next((1000 * samples / INPUT_RATE_HZ for samples in after if samples > 0), None)
 
 
 def interrupted(
