@@ -25,7 +25,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.session_relay import AGAIN_CODE, RelayEnd, SessionRelay
+from parley.gateway.session_relay import RelayEnd, SessionRelay
 from parley.gateway.sessions import (
     GatewaySession,
     NotRebuilt,
@@ -44,7 +44,7 @@ from parley.protocol.control import (
     SessionPhase,
 )
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.resume import REFUSED_CODE, ResumeRequest
+from parley.protocol.resume import AGAIN_CODE, REFUSED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession
 from parley.settings import EtaSettings, QueueSettings, SecuritySettings
 from parley.transport import Closure, DialFailed

@@ -51,8 +51,9 @@ async def test_strict_order_across_dialects_with_positions_and_falling_estimates
         assert worker.ended[0] == "busy"
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
 async def test_places_in_the_queue_outlive_their_gateway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     monkeypatch.setattr("parley.gateway.dispatcher.RETURN_S", 3600)
     storage = {"data_dir": tmp_path}
@@ -75,9 +76,13 @@ async def test_places_in_the_queue_outlive_their_gateway(
                 for name in ("a", "b", "c"):
                     clients.create_task(talk(gateway.url, name))
                     await until(functools.partial(is_waiting, name))
-                # As if the process had died: no word to its clients.
-                for connection in list(gateway.runtime.links.keepalive._connections):
-                    connection.abort()
+                if is_killed:
+                    # As if the process had died: no word to its clients.
+                    for connection in list(gateway.runtime.links.keepalive._connections):
+                        connection.abort()
+                else:
+                    gateway.gateway.keeps_sessions = True
+                    gateway.gateway.stop()
                 await until(lambda: not len(waiting))
         port = gateway.gateway.port
         async with (

@@ -75,11 +75,11 @@ class ClientWatch(Generic[Received]):
 
     Args:
         receive: the next thing the client sends; raises `Departed` when it has left.
-        closing: done when the server shuts down.
+        closing: done when the server shuts down; true if another gateway follows.
     """
 
     def __init__(
-        self, receive: Callable[[], Awaitable[Received]], closing: asyncio.Future[None]
+        self, receive: Callable[[], Awaitable[Received]], closing: asyncio.Future[bool]
     ) -> None:
         self._receive = receive
         self._closing = closing

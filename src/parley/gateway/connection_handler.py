@@ -35,10 +35,10 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, send_answer
 from parley.gateway.resumption import Resumption, wants_resume
-from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
+from parley.gateway.session_relay import SessionRelay
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Kind
-from parley.protocol.resume import TICKET_QUERY
+from parley.protocol.resume import AGAIN_CODE, TICKET_QUERY
 from parley.settings import LimitSettings, QueueSettings
 from parley.transport import Connection, connection_of
 
@@ -63,7 +63,7 @@ class ConnectionHandler:
     dialects: DialectRegistry
     limits: LimitSettings
     queue: QueueSettings
-    closing: asyncio.Future[None]
+    closing: asyncio.Future[bool]
 
     def __post_init__(self) -> None:
         self.is_draining = False
@@ -171,8 +171,9 @@ class ConnectionHandler:
         dialect = newcomer.dialect
         if self._is_closed_to(newcomer.request):
             why = ServiceUnavailable(SHUTTING_DOWN)
-            if wants_resume(newcomer.request):
-                # The next gateway may have its session.
+            waited = self.closing.result() and TICKET_QUERY in newcomer.request.query
+            if waited or wants_resume(newcomer.request):
+                # The next gateway may have its session, or its place in the queue.
                 connection.close(AGAIN_CODE, "try again")
                 raise Departed(why.code)
             send_answer(connection, dialect, dialect.shutting_down(why))

@@ -177,7 +177,7 @@ class Serving:
     """What brings clients to their sessions.
 
     Args:
-        closing: done once the server shuts down.
+        closing: done once the server shuts down; true if another gateway follows.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Serving:
         sessions: Sessions,
         dialects: DialectRegistry,
         probe_every_s: float,
-        closing: asyncio.Future[None],
+        closing: asyncio.Future[bool],
     ) -> None:
         metrics, upstream_settings = monitoring.metrics, links.upstream_settings
         self.rebuilding = rebuilding

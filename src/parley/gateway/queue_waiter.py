@@ -21,6 +21,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.large_json import read_aside
 from parley.gateway.queue import Ticket
 from parley.protocol import codec, openai
+from parley.protocol.resume import AGAIN_CODE
 from parley.settings import LimitSettings
 from parley.transport import LARGE_BYTES, Closure, Connection, ConnectionClosed, Message
 
@@ -33,7 +34,7 @@ class QueueWaiter(ClientWatch[Message]):
     Args:
         limits: early messages together are no larger than one message may be.
         total_s: from the accept on; None: the dialect has no such limit.
-        closing: done when the server shuts down.
+        closing: done when the server shuts down; true if another gateway follows.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class QueueWaiter(ClientWatch[Message]):
         limits: LimitSettings,
         update_every_s: float,
         total_s: float | None,
-        closing: asyncio.Future[None],
+        closing: asyncio.Future[bool],
     ) -> None:
         super().__init__(self._next_message, closing)
         self._connection = connection
@@ -141,6 +142,10 @@ class QueueWaiter(ClientWatch[Message]):
                 raise Departed(error.code, is_error=True) from error
 
     def server_closes(self) -> None:
+        if self._closing.result() and self.had_to_wait and self._dialect.extensions:
+            # Its ticket is worth the same place at the next gateway.
+            self._connection.close(AGAIN_CODE, "try again")
+            raise Departed("server_shutdown")
         self._last_word(
             self._dialect.shutting_down(ServiceUnavailable(SHUTTING_DOWN)), "server_shutdown"
         )

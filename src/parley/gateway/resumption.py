@@ -22,7 +22,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
 from parley.gateway.rebuilding import Rebuilding
-from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
+from parley.gateway.session_relay import SessionRelay
 from parley.gateway.sessions import NotYetKnown, Sessions, SessionState
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.waits import unless
@@ -81,7 +81,7 @@ class Resumption:
             if found is not None and found.rebuilding is not None:
                 waiting = self.rebuilding.waiting(found.since_s)
                 connection.send_text(msgspec.json.encode(waiting))
-            connection.close(AGAIN_CODE, "try again")
+            connection.close(resume.AGAIN_CODE, "try again")
             return
         if lease is None or lease.key_id != client.key_id:
             self._not_found(connection, request.session_id, client)
@@ -126,7 +126,7 @@ class Resumption:
             except Refused:
                 log.warning("previous_connection_stuck", session_id=lease.session_id)
                 self.sessions.keep(lease, ExitStack())
-                connection.close(AGAIN_CODE, "try again")
+                connection.close(resume.AGAIN_CODE, "try again")
                 return
             await self.relay.run(connection, upstream, dialect, held)
 
@@ -147,7 +147,7 @@ class Resumption:
             self._refuse(connection, lease.session_id, reason, failure.header(WHY_HEADER))
             return
         if not lease.worker.is_connected and self.sessions.seek_last_words(lease):
-            connection.close(AGAIN_CODE, "try again")
+            connection.close(resume.AGAIN_CODE, "try again")
             return
         log.warning("worker_unreachable", worker=lease.worker.worker_id, why=str(failure))
         # If its worker is lost and another continues, that will be known when it asks again.
@@ -155,7 +155,7 @@ class Resumption:
         # An answer, whatever it says, and a session that has left its worker say nothing of it.
         if failure.status is None and lease.worker.is_connected and not lease.is_lost:
             self.moving.move_unreachable(lease)
-        connection.close(AGAIN_CODE, "try again")
+        connection.close(resume.AGAIN_CODE, "try again")
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
         found = self.sessions.known_to(client.key_id, session_id)

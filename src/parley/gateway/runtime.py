@@ -61,7 +61,7 @@ class GatewayRuntime:
         self.clock = clock = clock or SystemClock()
         self.reload = reload
         self.dialects = dialects or registry.installed()
-        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closing: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.dispatcher = Dispatcher(clock, settings.queue, settings.eta)
         self.access = AccessControl(settings, self.dispatcher)
         self.stores = Stores(settings, self.dispatcher, self.access)
@@ -171,7 +171,7 @@ class GatewayRuntime:
         dispatcher, serving = self.dispatcher, self.serving
         if not self.closing.done():
             running, waiting = len(dispatcher.worker_pool.leases), len(dispatcher.queue)
-            self.closing.set_result(None)
+            self.closing.set_result(keep)
             dispatcher.close()
             if keep:
                 serving.moving.leave()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from parley import logs
 from parley.dialects.base import Dialect
@@ -15,12 +15,8 @@ from parley.gateway.queue_waiter import send_answer
 from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE, LEAVING_CODES
-from parley.protocol.resume import REPLACED_CODE
+from parley.protocol.resume import AGAIN_CODE, REPLACED_CODE
 from parley.transport import Closure, Connection, Traffic
-
-AGAIN_CODE: Final = 1012
-"""Close code for a client that may continue over another connection. Source: RFC 6455's registry,
-"service restart"."""
 
 log = logs.get(__name__)
 

@@ -33,6 +33,9 @@ TICKET_QUERY: Final = "ticket"
 
 REPLACED_CODE: Final = 4409
 """Closes a connection whose session continues over another one."""
+AGAIN_CODE: Final = 1012
+"""Closes a connection whose client may continue over another one. Source: RFC 6455's registry,
+"service restart"."""
 REFUSED_CODE: Final = 4404
 """Closes a connection whose `session.resume` was refused."""
 

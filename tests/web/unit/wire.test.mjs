@@ -94,8 +94,8 @@ test('a server that is not there is told within seconds, with what to look at', 
 
 test('close codes have words', () => {
   assert.deepEqual(
-    [1000, 1001, 1003, 1006, 1011, 1013].map((code) => reasonOf(code, '')),
-    ['stopped', 'server_shutdown', 'bad', 'lost', 'failed', 'busy'],
+    [1000, 1001, 1003, 1006, 1011, 1012, 1013].map((code) => reasonOf(code, '')),
+    ['stopped', 'server_shutdown', 'bad', 'lost', 'failed', 'lost', 'busy'],
   );
   assert.equal(reasonOf(1008, 'app_disabled'), 'refused');
   assert.equal(reasonOf(1008, 'invalid_config'), 'bad');

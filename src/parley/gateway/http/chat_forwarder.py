@@ -212,7 +212,7 @@ class ChatForwarder:
 class _RequestWatch(ClientWatch[None]):
     """Watches an HTTP client: all it can do is hang up."""
 
-    def __init__(self, request: Request, closing: asyncio.Future[None]) -> None:
+    def __init__(self, request: Request, closing: asyncio.Future[bool]) -> None:
         super().__init__(self._hung_up, closing)
         self._request = request
 

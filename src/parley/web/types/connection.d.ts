@@ -37,9 +37,8 @@ export class Connection extends EventTarget {
     sound: WireSound;
     /** The field of the server's messages that holds sound. */
     get soundField(): string;
-    /** True if a broken line may be dialled again. Chat narrows it: only while nothing was received. */
+    /** True if a broken line may be dialled again. Chat narrows it: only until a worker has the request. */
     get mayRetry(): boolean;
-    get hasHeard(): boolean;
     /** For the sockets that follow: calls outlive tokens. @param {string} token */
     useToken(token: string): void;
     open(): void;

@@ -37,8 +37,9 @@ export function reasonOf(code, serverCode) {
       return OURS.includes(serverCode) ? 'bad' : 'refused';
     case 1013:
       return 'busy';
-    case 1006:
     case 1005:
+    case 1006:
+    case 1012:
       return 'lost';
     default:
       return 'failed';
