@@ -164,6 +164,10 @@ class PlayedSound:
             self._once_s = delay_s
         return is_echo
 
+    def is_like(self, heard: Samples, at_s: float) -> bool:
+        """The same, of what `is_heard_in` will be asked about again: learns nothing."""
+        return self._find(heard, at_s)[0]
+
     def is_alike_in_time(self, heard: Samples, at_s: float) -> bool:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
         soft in each band as what was played did, some time before."""
@@ -217,10 +221,6 @@ class PlayedSound:
         echo of it may come."""
         end_s = start_s + 0.032 * frames
         return held(powers_of_slow(self._between(start_s - HELD_S, end_s)), frames)
-
-    def is_like(self, heard: Samples, at_s: float) -> bool:
-        """The same, of what `is_heard_in` will be asked about too: learns nothing."""
-        return self._find(heard, at_s)[0]
 
     def hear(self, heard: Samples, starts_s: float, ends_s: float) -> None:
         """Half a window of the microphone while no speech is suspected."""

@@ -31,10 +31,6 @@ export class EchoWatch {
     return loudEnough && this.#likeness() > 0.75;
   }
 
-  reset() {
-    this.mic.length = this.voice.length = 0;
-  }
-
   /** The best correlation over delays of up to 300 ms: loudspeaker and room take their time. */
   #likeness() {
     let best = 0;
