@@ -21,12 +21,12 @@ from parley.models.cascade.notes.danger import KINDS, WIDTHS, words_of
 from training.cascade.dialogues import draw
 
 HERE = Path(__file__).parent
-DIM, FILTERS, NETS = 40, 48, 2
+DIM, FILTERS, NETS = 40, 48, 4
 VOCABULARY = 5200
 EPOCHS, BATCH, RATE = 40, 64, 3e-3
 DROPPED, LOST_WORDS, NOISE = 0.3, 0.07, 0.2
-EVERYDAY, PROSE = 1000, 1500
-KIND_WEIGHTS = (1.0, 1.5, 2.0, 3.0)
+EVERYDAY, ORDINARY, PROSE = 1000, 1500, 1500
+KIND_WEIGHTS = (1.0, 2.0, 3.0, 4.0)
 BEFORE = (
     "honestly|well|i think|um|so|hey parley|listen|to be honest|lately|sometimes|you know|look|"
     "please|i mean|and|but|yeah|i just wanted to say that|the thing is|you have to know something|"
@@ -63,6 +63,21 @@ def everyday() -> list[Line]:
     return [("none", "dialogues", text) for text in found if words_of(text)]
 
 
+def ordinary() -> list[Line]:
+    """What people say in passing, drawn from the forms of `ordinary.txt`."""
+    chance = Random(7)
+    forms = [
+        one for one in (HERE / "ordinary.txt").read_text("utf-8").splitlines() if one[0] != "#"
+    ]
+    found: dict[str, None] = {}
+    while len(found) < ORDINARY:
+        text = re.sub(
+            r"\{([^}]*)\}", lambda parts: chance.choice(parts[1].split("|")), chance.choice(forms)
+        )
+        found[" ".join(text.split())] = None
+    return [("none", "ordinary", text) for text in found]
+
+
 def prose() -> list[Line]:
     """Sentences of this repository's pages and of the stock of knowledge: none speaks of danger."""
     root = HERE.parents[1]
@@ -88,7 +103,7 @@ def word_vectors(folder: Path, out: Path) -> None:
     model = AutoModel.from_pretrained(folder).eval()
     by_rank = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     common = [word for word, _ in by_rank if word.isalpha() and word.isascii() and len(word) > 1]
-    own = [word for _, _, text in lines() for word in words_of(text)]
+    own = [word for _, _, text in (*lines(), *ordinary()) for word in words_of(text)]
     words = list(dict.fromkeys([*own, *common]))[:VOCABULARY]
     first = model.embeddings.word_embeddings.weight
     alone, inner = [], []
@@ -241,7 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.encoder:
         word_vectors(options.encoder, options.vectors)
-    taught = [*lines(), *everyday(), *prose()]
+    taught = [*lines(), *everyday(), *ordinary(), *prose()]
     teacher = Teacher(options.vectors, taught)
     if options.judge:
         families = [f"{kind} {family}" for kind, family, _ in taught]

@@ -260,10 +260,10 @@ def test_what_was_not_understood_is_asked_for_in_other_words_each_time():
     [
         ("I will not do it.", -0.6, ["Did you say: I will not do it?"]),
         ("I will not do it. | Yes, I did.", -0.6, ["Did you say", "I'm so sorry"]),
-        ("I will not do it. | No.", -0.6, ["Did you say", "I'm sorry. What did you say?"]),
+        ("I will not do it. | No.", -0.6, ["Did you say", "I'm sorry. What did you mean?"]),
         ("I will not do it. | No, what is 2 plus 3?", -0.6, ["Did you say", "2 plus 3 is 5."]),
         ("I will not do it. | I will not do it.", -0.6, ["Did you say", "I'm so sorry"]),
-        ("I will not do it.", -0.4, ["I'm so sorry"]),
+        ("I will not do it.", -0.4, ["I'm not sure that I understand you. Is anyone in danger?"]),
         ("I want to kill myself.", -0.7, ["I'm so sorry"]),
     ],
 )

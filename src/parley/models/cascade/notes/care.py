@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes import danger
-from parley.models.cascade.notes.said import ASKED, asked_back, lowered, plainly
+from parley.models.cascade.notes.said import ASKED, MEANT, asked_back, lowered, plainly
 
-LEAST: Final = 0.42
+LEAST: Final = 0.43
 """Probability of danger from which a sentence gets such an answer: to miss one is worse than one
 kind answer too many."""
 LEAST_SHORT: Final = 0.6
@@ -21,6 +21,8 @@ LEAST_PLAIN: Final = 0.28
 LEAST_UNCLEAR: Final = 0.8
 """The same of a sentence of which the recogniser was unsure; below it, users are asked whether they
 said it."""
+LEAST_SURE: Final = 0.65
+"""The same of all others: below it, users are asked once whether anyone is in danger."""
 RECENT: Final = 4
 """Number of answers after which a conversation is an ordinary one again."""
 _PLAIN: Final = re.compile(
@@ -31,9 +33,17 @@ _PLAIN: Final = re.compile(
     r"|\bcut my (?:arms|wrists?|thighs?|skin)\b(?! on\b)"
     r"|\bgoodbye letters?\b|\bsuicide note\b"
 )
+_OF_ANOTHER: Final = re.compile(
+    r"^\W*(?:(?:help|please)\W+)*(?:s?he|they|some(?:one|body)|(?:my|our|the|a) (?:\w+ )?(?:friend"
+    r"|mate|brother|sister|mother|father|mum|mom|dad|son|daughter|child|kid|baby|wife|husband"
+    r"|girlfriend|boyfriend|partner|neighbou?r|uncle|aunt|grand\w+|cousin|roommate|flatmate))\b"
+    r"(?!.*\b(?:i|i'?m|me|my ?self)\b)"
+)
+"""Speaks of another alone, who then is the one in danger."""
 _HARMLESS: Final = re.compile(
     r"\b(?:embarrass|laugh|bored|awkward)\w*.{0,30}\b(?:want(?:ed)? to )?die\b"
     r"|\bcut myself (?:shaving|while|cooking|on)\b|\bcould not wake up\b"
+    r"|^\W*(?:my|the) (?:phone|laptop|computer|screen|battery|wifi)\b(?!.*\bi\b)"
     r"|\bdie (?:my|the) (?:hair|shirt|dress|jeans)\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
     r"|\b(?:i'?ll|i will) be (?:right )?back\b"
@@ -112,7 +122,11 @@ def care_note(
         is_doubted = is_unclear and odds[0] > 1 - LEAST_UNCLEAR and not _PLAIN.search(low)
         if is_doubted and not has_cared and not asked_back(answers):
             return f"{ASKED}{text.strip(' .?!')}?"
-        kind = danger.KINDS[1 + int(odds[1:].argmax())]
+        if odds[0] > 1 - LEAST_SURE and least > LEAST_PLAIN and not asked_back(answers):
+            has_asked = any(one.startswith(MEANT) for one in answers[-RECENT:])
+            return None if has_asked else f"{MEANT} Then please call {_LINES}."
+        first = 2 if _OF_ANOTHER.search(low) else 1
+        kind = danger.KINDS[first + int(odds[first:].argmax())]
         if kind == "emergency" and (not has_cared or odds[0] < 1 - LEAST):
             return _CALL_NOW
         if not has_cared:

@@ -52,14 +52,14 @@ class Replies:
 
 
 ASKED = "Did you say: "
-"""Begins the question whether users said what was heard."""
+MEANT = "I'm not sure that I understand you. Is anyone in danger?"
 _YES = re.compile(r"^\W*(?:yes|yeah|yep|i did|i do|that'?s right|correct)\b")
 _NO = re.compile(r"^\W*(?:no|nope|not at all)\b(?:\W+i (?:did not|didn't)(?: say that)?)?\W*")
 
 
 def asked_back(answers: Sequence[str]) -> bool:
     """True if the last answer was such a question."""
-    return bool(answers) and answers[-1].startswith(ASKED)
+    return bool(answers) and answers[-1].startswith((ASKED, MEANT))
 
 
 def confirmed(text: str, earlier: Sequence[str]) -> str:
