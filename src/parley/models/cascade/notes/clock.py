@@ -91,7 +91,7 @@ _HOURS_UNTIL: Final = re.compile(
 _WEEKDAY_OF: Final = re.compile(
     r"\b(?:what|which) (?:day|weekday)(?: of the week)? (?:is|does|will|was)(?: it)?(?: on)?"
     "(?: the)? "
-    rf"({_MONTH_NAMES}) (\d{{1,2}})"
+    rf"({_MONTH_NAMES}) (\d{{1,2}})(?:(?:st|nd|rd|th)?,? (?:of |in )?(\d{{4}}))?"
 )
 _SEASON: Final = re.compile(
     r"\b(?:what|which) season (?:is it|is|are we in|do we have|is this)\b"
@@ -197,7 +197,7 @@ def _of_the_year(low: str, now: Now) -> str | None:
     if found:
         month = [one.lower() for one in MONTHS].index(found[1]) + 1
         try:
-            return f"{_date(date(now().year, month, int(found[2])))}."
+            return f"{_date(date(int(found[3] or now().year), month, int(found[2])))}."
         except ValueError:
             return "There is no such day."
     season = _SEASON.search(low)

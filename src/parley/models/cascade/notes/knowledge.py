@@ -198,6 +198,7 @@ def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
     if not _QUESTION.search(low):
         return None
+    low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", low)
     several = _OF_SEVERAL.search(as_digits(low))
     if several and several[3] != "1":
         # "How many legs do three spiders have?"

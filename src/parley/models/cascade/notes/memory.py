@@ -25,6 +25,12 @@ _I_AM_NAME = re.compile(
     r"(?:^|[.!?] )(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
     r"([A-Z][a-z'-]+)\b"
 )
+_INTRODUCED = re.compile(
+    r"^\W*(?:hi|hello|hey)\b(?: there)?\W+i(?:'m| am) ([a-z]{2,})(?<!\w{3}ed)(?<!ing)\W*$"
+    r"|^\W*i(?:'m| am) ([a-z]{2,})(?<!\w{3}ed)(?<!ing)\W+(?:by the way|btw|nice to meet you"
+    r"|and you)\b",
+    re.I,
+)
 _NOT_BUT = re.compile(
     r"\b(?:no|sorry|wait|actually|i mean|correction|rather)\b[\s,.!]*(?:no |wait |sorry |actually "
     r"|i mean )*"
@@ -68,7 +74,8 @@ _TO_KEEP = re.compile(
 _FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
-    "hungry bored okay ok ill sick sure afraid glad".split()
+    "hungry bored okay ok ill sick sure afraid glad new lost curious excited interested confused "
+    "looking free ready great well alright busy alone lonely".split()
 )
 _MY = re.compile(
     r"\b(?:my|our) ((?:\w+ ){0,3}?[\w'-]+?)(?:'s name)? (is called|is named|are called|is|are|was)"
@@ -83,7 +90,7 @@ _REMEMBER = re.compile(
 )
 _ASKS = re.compile(
     r"\b(?:what|what's|who|whose|where|how (?:old|is|are|many|much|long)|which|when"
-    r"|do you (?:know|remember|recall)|did i|do i|am i|was i|have i|"
+    r"|do you (?:still )?(?:know|remember|recall)|did i|do i|am i|was i|have i|"
     r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
 )
 _STOP = frozenset(
@@ -94,8 +101,8 @@ _STOP = frozenset(
 )
 _MINE = re.compile(r"\b(?:my|i|i'm|me|our|mine)\b")
 _OF_MINE = re.compile(
-    r"^\W*(?:(?:and|so|ok|okay|please|(?:can|could) you|do you (?:know|remember)|(?:tell|remind) me"
-    r")\W+)*"
+    r"^\W*(?:(?:and|so|ok|okay|please|(?:can|could) you|do you (?:still )?(?:know|remember)"
+    r"|(?:tell|remind) me)\W+)*"
     r"(?:(?:what|where|when|who|which|how (?:old|many|much|long))\b.*\b(?:i|my|our)"
     r"|(?:do|did|am|was|have|had) i|(?:is|are|was) my)\b"
 )
@@ -298,9 +305,9 @@ def _remembered(low: str, told: Told) -> str | None:
 
 def _find_name(plain: str) -> str | None:
     found = None
-    for pattern in (_NAME, _I_AM_NAME):
-        for match in pattern.finditer(plain if pattern is _I_AM_NAME else _lower_lead(plain)):
-            word = match[1].strip(" '-")
+    for pattern in (_INTRODUCED, _NAME, _I_AM_NAME):
+        for match in pattern.finditer(_lower_lead(plain) if pattern is _NAME else plain):
+            word = (match[1] or match[match.lastindex or 1]).strip(" '-")
             if word.lower().split()[0] not in _NO_NAMES and len(word) > 1:
                 found = word[0].upper() + word[1:]
     corrected = _NOT_BUT.search(plain) if found else None
@@ -345,7 +352,7 @@ def _also_key(key: str, values: list[str]) -> str:
             return _family_key(values[0].lower())
         case "have":
             return f"{values[0].lower()} have"
-    kinds = {"born": "born birthday", "work": "work job", "job": "work job",
+    kinds = {"born": "born birthday old", "work": "work job", "job": "work job",
              "parked": "parked park car"}  # fmt: skip
     return kinds.get(key, key)
 

@@ -69,7 +69,8 @@ _STOCKS = {
 }
 _WANTS = re.compile(
     r"\b(?:tell|ask|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
-    r"|do)\b|\b(?:what|how) about\b|^\W*(?:and |or )?an? \w+\W*$"
+    r"|do)\b|\b(?:what|how) about\b"
+    r"|^\W*(?:(?:and|or|ok|okay|yes|no|well|then|so|maybe)\W+)*an? \w+(?: then| please)?\W*$"
 )
 
 
@@ -100,7 +101,7 @@ def note_for(
     if asked_back(answers):
         text = confirmed(text, earlier)
         if not text:
-            return "I'm sorry. What did you say?"
+            return "I'm sorry. What did you mean?"
     known = _known(text, earlier, seed, answers, now)
     is_known = known is not None or bool(unknown_note(lowered(latest(text))))
     careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
@@ -218,14 +219,15 @@ def _known(
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed)
     if found is None and answers:
-        named = _of_whom(low, answers[-1])
-        found = _plain(named, earlier, seed) if named else None
+        asked = (_plain(one, earlier, seed) for one in _of_whom(low, earlier, answers[-1]))
+        found = next((one for one in asked if one not in (None, answers[-1])), None)
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
 
 
 _OF_IT = re.compile(
     r"\b(?:that|it|this)(?= (?:an? )?(?:even|odd|prime)\b)"
-    r"|(?:(?<=half of )|(?<=double )|(?<=twice )|(?<=cent of ))(?:that|it|this)\b"
+    r"|(?:(?<=half of )|(?<=quarter of )|(?<=third of )|(?<=double )|(?<=twice )|(?<=cent of ))"
+    r"(?:that|it|this)\b"
 )
 _THERE = re.compile(r"\bthere\b|\b(?:the|its) (?:capital|language|currency|money)\W*$|\bthey\b")
 
@@ -242,17 +244,29 @@ def _there(low: str, said: Sequence[str]) -> str | None:
 
 _PRONOUN = re.compile(r"\b(?:he|she|they|it|him|her|them)\b")
 _SUBJECT = re.compile(r"^(?:(?:Yes|No), )?(?:The |An? )?([A-Z][\w'-]*(?: [A-Z][\w'-]*)*|[a-z]+)\b")
+_NAMED = re.compile(r"(?<=[a-z] )[A-Z][\w'-]+(?: [A-Z][\w'-]+)*")
+_ONE = re.compile(r"\b(?<=which )ones?\b")
+_BARE = re.compile(r"^\W*(?:and |but )?(?:how|why|when|where)(?: so| is that)?\W*$")
+_NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
 
-def _of_whom(low: str, answer: str) -> str | None:
-    """A question with what the last answer spoke of in place of he, she, it or they."""
+def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
+    """Questions with what was spoken of last in place of he, she, it, they or one."""
     if re.search(r"\bspell\w* (?:it|that)\b", low):
         last = re.search(r"([A-Za-z'-]+)\W*$", answer)
-        return f"how do you spell {last[1].lower()}" if last else None
-    found = _SUBJECT.search(answer) if _PRONOUN.search(low) else None
-    if found is None or found[1].lower() in ("i", "you", "it", "they", "that", "there"):
-        return None
-    return _PRONOUN.sub(found[1].lower(), low, count=1)
+        return [f"how do you spell {last[1].lower()}"] if last else []
+    if _ONE.search(low):
+        things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
+        return [_ONE.sub(one.removesuffix("s"), low) for one in things]
+    if _BARE.search(low):
+        return [f"{low.strip(' ?')} {answer}"]
+    if not (pronoun := _PRONOUN.search(low)):
+        return []
+    subject = _SUBJECT.search(answer)
+    spoken_of = [subject[1]] if subject else []
+    spoken_of = [one.lower() for one in (*spoken_of, *_NAMED.findall(answer))]
+    spoken_of += re.findall(r"[a-z]+s\b", answer) if pronoun[0] in ("they", "them") else []
+    return [_PRONOUN.sub(one, low, count=1) for one in spoken_of if one not in _NO_SUBJECTS]
 
 
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
@@ -288,7 +302,8 @@ def _by_chance(low: str, seed: int) -> str | None:
 
 _AND = re.compile(
     r"^\W*(?:(?:okay|ok|no|sorry|so)\W+)*"
-    r"(?:and|or|what about|how about|i (?:meant?|said|want(?:ed)?)|make (?:it|that))\b[\s,]*"
+    r"(?:(?:and|or|what about|how about|i (?:meant?|said|want(?:ed)?)|make (?:it|that))\b[\s,]*"
+    r"|(?=(?:in|at|on|for|to|with|by) .*\?))(?!\W*(?:you|that|this|it)\W*$)"
     r"(?P<tail>(?:(?:what about|is|of|for|in|at|on|by|the|an?)\s+)*(?P<new>.+?))\W*$"
 )
 

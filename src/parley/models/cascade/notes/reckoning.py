@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -102,7 +103,10 @@ def sum_note(low: str) -> str | None:
     story = _story(text)
     if story:
         return story
-    found = _BINARY.search(text)
+    plain = text
+    for pattern, _, work in _SINGLE:
+        plain = pattern.sub(functools.partial(_worked_out, work), plain)
+    found = _BINARY.search(plain)
     if found:
         return chain(found[1], _PART.findall(found[2]))
     for pattern, operator, is_swapped in _FORMS:
@@ -121,10 +125,20 @@ def sum_note(low: str) -> str | None:
     for pattern, form, work in _SINGLE:
         found = pattern.search(text)
         if found:
-            value = float(next(group for group in found.groups() if group))
+            value = _operand(found)
             if value >= 0:
                 return form.format(number(value), number(work(value)))
     return None
+
+
+def _worked_out(work: Callable[[float], float], found: re.Match[str]) -> str:
+    """`7 squared` as a number, for the sum that it is part of."""
+    value = _operand(found)
+    return number(work(value)).replace(",", "") if value >= 0 else found[0]
+
+
+def _operand(found: re.Match[str]) -> float:
+    return float(next(group for group in found.groups() if group))
 
 
 _LEAVES = re.compile(
