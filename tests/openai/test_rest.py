@@ -777,6 +777,28 @@ async def test_a_form_without_a_file_or_a_model_is_refused_by_name():
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+async def test_a_form_that_cannot_be_read_is_refused_in_a_sentence() -> None:
+    field = b"--b\r\nContent-Disposition: form-data; name=n\r\n\r\nx\r\n"
+    file = field.replace(b"name=n", b"name=file; filename=x")
+    forms = [
+        (field.replace(b"; name=n", b""), 'header field "name"'),
+        (b"no form", "Invalid multipart data."),
+        (b"--b\r\n" + b"x: y\r\n" * 10_000, "Invalid multipart data."),
+        (2 * file, "Too many files."),
+        (1000 * field, "Too many fields."),
+    ]
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    async with talking() as (running, _), running.http() as http:
+        for form, why in forms:
+            answer = await http.post(
+                "/v1/audio/transcriptions", content=form + b"--b--\r\n", headers=kind
+            )
+            said = answer.json()["error"]["message"]
+            assert answer.status_code == 400
+            assert said.startswith("The form cannot be read: ")
+            assert why in said
+
+
 async def test_what_cannot_be_transcribed_is_refused():
     timed = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
     grains = "timestamp_granularities"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from inspect import cleandoc
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
+from starlette.datastructures import FormData
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from parley.errors import BadInput, InvalidRequest
@@ -66,6 +69,24 @@ async def read_body(request: Request) -> bytearray:
             raise InvalidRequest(f"The request exceeds {ITEMS_LIMIT} items.")
         body += piece
     return body
+
+
+@asynccontextmanager
+async def read_form(request: Request, *, fields_most: int) -> AsyncIterator[FormData]:
+    """A form with at most one file.
+
+    Raises:
+        InvalidRequest: it is not one.
+        ClientDisconnect: the client left, or was too slow.
+    """
+    try:
+        form = await request.form(max_files=1, max_fields=fields_most)
+    except MultiPartException as error:
+        raise InvalidRequest(f"The form cannot be read: {error.message.rstrip('.')}.") from None
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitable[T | None]]:

@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.types import Receive, Scope, Send
 
 from parley.errors import ServiceUnavailable, Unauthorized
-from parley.gateway.http.bodies import JSON, file_body, filled, shown
+from parley.gateway.http.bodies import JSON, file_body, filled, read_form, shown
 from parley.gateway.http.openai.kept_responses import owner_of_key
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
@@ -220,7 +220,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise ServiceUnavailable("The server's disk has too little free space for uploads.")
         async with (
             uploads.one(who.address),
-            request.form(max_files=1, max_fields=8) as form,
+            read_form(request, fields_most=8) as form,
         ):
             file = form.get("file")
             if not isinstance(file, UploadFile):

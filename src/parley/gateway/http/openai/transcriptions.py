@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.bodies import file_body
+from parley.gateway.http.bodies import file_body, read_form
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS, refused
@@ -173,7 +173,7 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
         forwarder.check_room(request)
         async with (
             uploads.one(who.address),
-            request.form(max_files=1, max_fields=FIELDS_MOST) as form,
+            read_form(request, fields_most=FIELDS_MOST) as form,
         ):
             asked, file = read(form)
             data = await file.read()
