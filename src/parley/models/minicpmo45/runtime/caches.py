@@ -41,38 +41,27 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheCopy:
-    """What one row remembered, kept aside as it was stored. Shapes (layers, K, length, D); scales
-    (layers, K, length), None where there are none."""
+    """What one row remembered, kept aside as it was stored: keys and values, shapes (layers, K,
+    length, D), and where there are any their scales, (layers, K, length)."""
 
-    keys: Tensor
-    values: Tensor
-    key_scales: Tensor | None = None
-    value_scales: Tensor | None = None
+    tensors: tuple[Tensor, ...]
 
     @property
     def length(self) -> int:
-        return int(self.keys.shape[2])
+        return int(self.tensors[0].shape[2])
 
     def part(self, start: int, end: int) -> CacheCopy:
         """Positions from `start` up to `end`."""
-        return self.map(lambda kept: kept[:, :, start:end])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> CacheCopy:
-        key_scales = None if self.key_scales is None else change(self.key_scales)
-        value_scales = None if self.value_scales is None else change(self.value_scales)
-        return CacheCopy(change(self.keys), change(self.values), key_scales, value_scales)
+        return CacheCopy(tuple(kept[:, :, start:end] for kept in self.tensors))
 
     def turned(self, cos: Tensor, sin: Tensor) -> CacheCopy:
         """With keys rotated further, in float32, by the angles of `rotary`'s tables."""
-        if self.key_scales is None:
-            return replace(self, keys=rotated(self.keys.float(), cos, sin).to(self.keys.dtype))
-        wide = from_eight_bits(self.keys, self.key_scales, torch.float32)
-        keys, scales = to_eight_bits(rotated(wide, cos, sin))
-        return replace(self, keys=keys, key_scales=scales)
-
-    @property
-    def parts(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        return self.keys, self.values, self.key_scales, self.value_scales
+        keys, values, *scales = self.tensors
+        if not scales:
+            return CacheCopy((rotated(keys.float(), cos, sin).to(keys.dtype), values))
+        wide = from_eight_bits(keys, scales[0], torch.float32)
+        keys, of_keys = to_eight_bits(rotated(wide, cos, sin))
+        return CacheCopy((keys, values, of_keys, scales[1]))
 
 
 class SlotCache:
@@ -330,8 +319,7 @@ class SlotCache:
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
         """A copy of positions from `start` on."""
         here = self._columns(row, start, start + count)
-        everything = CacheCopy(self.keys, self.values, self.key_scales, self.value_scales)
-        return everything.map(lambda kept: kept[:, :, here].clone())
+        return CacheCopy(tuple(kept[:, :, here].clone() for kept in self.tensors))
 
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
         """Write lifted positions to begin at `target`, turning their keys to the new places.
@@ -341,17 +329,15 @@ class SlotCache:
         The length is left to the caller.
         """
         if source != target:
-            copy = copy.turned(*rope.angles_of(target - source, copy.keys.device))
+            copy = copy.turned(*rope.angles_of(target - source, self.keys.device))
         self.write_copy(row, copy, target)
 
     def write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
         """Write lifted positions as they are, to begin at `start`; the length is left."""
         self.reserve(row, start + copy.length)
         there = self._columns(row, start, start + copy.length)
-        mine = (self.keys, self.values, self.key_scales, self.value_scales)
-        for kept, given in zip(mine, copy.parts, strict=True):
-            if kept is not None and given is not None:
-                kept[:, :, there] = given
+        for kept, given in zip(self.tensors, copy.tensors, strict=True):
+            kept[:, :, there] = given
 
     def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
         """Move `count` positions to begin at `target`; see `put`."""
