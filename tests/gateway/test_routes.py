@@ -28,11 +28,38 @@ async def test_a_path_is_compared_only_with_routes_that_start_like_it(
         assert len(gateway.gateway.app.routes) > 100
 
 
-async def test_a_slash_too_many_leads_to_the_path_without(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/api/queue/")
+@pytest.mark.parametrize(
+    ("asked", "location"),
+    [
+        ("/api/queue/", "../queue"),
+        ("/api/queue//?a=b%2F", "../../queue?a=b%2F"),
+        ("/api/sessions/%C3%A9%3F/", "../%C3%A9%3F"),
+    ],
+)
+async def test_slashes_too_many_lead_to_the_path_below_any_proxy(
+    http: httpx.AsyncClient, asked: str, location: str
+) -> None:
+    answer = await http.get(asked)
 
     assert answer.status_code == 307
-    assert answer.headers["location"].endswith("/api/queue")
+    assert answer.headers["location"] == location
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/health", "GET"),
+        ("PATCH", "/api/sessions/x", "GET, DELETE"),
+        ("DELETE", "/v1/models", "GET"),
+    ],
+)
+async def test_another_method_is_told_those_that_there_are(
+    http: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    answer = await http.request(method, path)
+
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(

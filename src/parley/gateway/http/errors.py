@@ -188,7 +188,9 @@ class Failures:
             case ParleyError():
                 return self.refusal(request.url.path, error)
             case HTTPException():
-                return self._answer_http(request, error)
+                answer = self._answer_http(request, error)
+                answer.headers.update(error.headers or {})
+                return answer
             case ClientDisconnect() | Departed():
                 # Nobody reads it; it keeps the log honest.
                 return Response(status_code=CLIENT_CLOSED_STATUS)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, get_type_hints
+from urllib.parse import quote
 
 import msgspec
-from starlette.datastructures import URL
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -110,8 +110,6 @@ class Route(StarletteRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to this path."""
-        if scope["method"] != self.method:
-            raise HTTPException(405)
         answer = await self._answer(Request(scope, receive, send))
         await answer(scope, receive, send)
 
@@ -188,26 +186,27 @@ class RouteTable:
             kept.setdefault(key, []).append(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
+        path: str = scope["path"]
         if (route := self.find(scope)) is not None:
+            if isinstance(route, Route) and route.method != scope["method"]:
+                methods = (one.method for one in self._of_path(scope) if isinstance(one, Route))
+                raise HTTPException(405, headers={"allow": ", ".join(methods)})
             await route.handle(scope, receive, send)
             return
-        other = {**scope, "path": path.rstrip("/") if path.endswith("/") else f"{path}/"}
-        if scope["type"] == "http" and self.find(other) is not None:
-            await RedirectResponse(str(URL(scope=other)))(scope, receive, send)
+        bare = path.rstrip("/")
+        is_other = bare != path and scope["type"] == "http"
+        if is_other and self.find({**scope, "path": bare}) is not None:
+            # Relative: a proxy may serve us with TLS, and below a path of its own.
+            target = "../" * (len(path) - len(bare)) + quote(bare.rpartition("/")[2])
+            query = scope["query_string"].decode("latin-1")
+            await RedirectResponse(f"{target}?{query}" if query else target)(scope, receive, send)
         else:
             await self._default(scope, receive, send)
 
     def find(self, scope: Scope) -> BaseRoute | None:
-        """The first route that matches, or else the first one of the path, which refuses the
-        method."""
-        path: str = scope["path"]
-        candidates: list[BaseRoute] = [
-            *self._exact.get(path, ()),
-            *self._open.get(_first(path), ()),
-        ]
+        """The first route that matches, or else the first one of the path, with another method."""
         partial = None
-        for route in candidates:
+        for route in self._candidates(scope):
             match, found = route.matches(scope)
             if match is Match.FULL:
                 scope.update(found)
@@ -215,6 +214,15 @@ class RouteTable:
             if match is Match.PARTIAL:
                 partial = partial or route
         return partial
+
+    def _candidates(self, scope: Scope) -> list[BaseRoute]:
+        path: str = scope["path"]
+        return [*self._exact.get(path, ()), *self._open.get(_first(path), ())]
+
+    def _of_path(self, scope: Scope) -> list[BaseRoute]:
+        """Every route of the path, whatever its method."""
+        candidates = self._candidates(scope)
+        return [route for route in candidates if route.matches(scope)[0] is not Match.NONE]
 
 
 def _first(path: str) -> str:
