@@ -6,7 +6,6 @@ Address, key and trust come from arguments or from PARLEY_URL, PARLEY_TOKEN and 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
@@ -20,6 +19,7 @@ import httpx
 
 from parley import errors
 from parley.errors import BadInput, InvalidRequest, ParleyError, Refused
+from parley.protocol.networks import is_this_machine
 
 DEFAULT_URL: Final = "https://localhost:8006"
 
@@ -291,8 +291,4 @@ class Access:
 
     def is_loopback(self) -> bool:
         """True if the server is this machine; no proxy is used then."""
-        host = urlsplit(self.socket_url("/")).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_this_machine(urlsplit(self.socket_url("/")).hostname)

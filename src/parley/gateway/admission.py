@@ -6,9 +6,7 @@ Checks only, no sockets. Whatever is refused here costs nothing else. Source: se
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
-import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,14 @@ from starlette.datastructures import Headers
 
 from parley import errors
 from parley.protocol.control import SECRET_HEADER
-from parley.protocol.networks import host_name, is_private_name, network_of, without_port
+from parley.protocol.networks import (
+    host_name,
+    is_loopback,
+    is_private_name,
+    is_this_machine,
+    network_of,
+    without_port,
+)
 from parley.settings import SecuritySettings
 
 PORTS = {"http": 80, "https": 443}
@@ -182,17 +187,6 @@ class Admission:
             raise errors.Unauthorized("Workers on other hosts need a shared secret.")
 
 
-@functools.lru_cache(maxsize=1024)
-def is_loopback(address: str | None) -> bool:
-    """True if a peer address is this machine's loopback."""
-    try:
-        parsed = ipaddress.ip_address(address or "")
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return bool((mapped or parsed).is_loopback)
-
-
 def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
     """True if the client is on this machine; a proxy on this machine may serve clients anywhere."""
     return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
@@ -211,11 +205,6 @@ def _place(url: str) -> tuple[str, int | None] | None:
 def names_loopback(url: str) -> bool:
     """True if a URL points to this machine."""
     return is_this_machine(host_name(url))
-
-
-def is_this_machine(hostname: str | None) -> bool:
-    """True for `localhost` and loopback addresses."""
-    return hostname == "localhost" or is_loopback(hostname)
 
 
 def _last_entry(headers: Mapping[str, str], name: str) -> str:

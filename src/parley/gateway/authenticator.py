@@ -25,11 +25,11 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from parley.clock import Clock
 from parley.errors import Forbidden, OriginForbidden, RateLimited, Unauthorized
-from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, is_this_machine
+from parley.gateway.admission import FORWARDED_HEADERS, Admission
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
-from parley.protocol.networks import host_name, network_of
+from parley.protocol.networks import host_name, is_loopback, is_this_machine, network_of
 from parley.settings import SecuritySettings
 
 KEY_PREFIX: Final = "pk_"

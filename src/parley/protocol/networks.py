@@ -50,3 +50,19 @@ def is_private_name(name: str) -> bool:
         last = name.rpartition(".")[2]
         return bool(name) and ("." not in name or last in ("localhost", "local", "internal"))
     return True
+
+
+@functools.lru_cache(maxsize=1024)
+def is_loopback(address: str | None) -> bool:
+    """True if a peer address is this machine's loopback."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return bool((mapped or parsed).is_loopback)
+
+
+def is_this_machine(hostname: str | None) -> bool:
+    """True for `localhost` and loopback addresses."""
+    return hostname == "localhost" or is_loopback(hostname)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -49,7 +48,7 @@ from parley.protocol.control import (
     WHY_HEADER,
 )
 from parley.protocol.kinds import Kind
-from parley.protocol.networks import host_name, is_private_name, network_of
+from parley.protocol.networks import host_name, is_loopback, is_private_name, network_of
 from parley.protocol.resume import REFUSED_CODE, ResumeRefusal
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
@@ -257,12 +256,7 @@ def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
     if secret is not None:
         brought = socket.headers.get(SECRET_HEADER, "")
         return hmac.compare_digest(brought.encode(), secret.encode())
-    if socket.client is None:
-        return False
-    try:
-        return ipaddress.ip_address(socket.client.host).is_loopback
-    except ValueError:
-        return False
+    return socket.client is not None and is_loopback(socket.client.host)
 
 
 def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:

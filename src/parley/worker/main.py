@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import ipaddress
 import os
 import secrets
 import socket
@@ -44,7 +43,7 @@ from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
 from parley.private import keep_private
 from parley.protocol.control import DeviceMemory, Welcome
-from parley.protocol.networks import host_name
+from parley.protocol.networks import host_name, is_this_machine
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.recorder import Recordings
 from parley.recording.render_queue import RenderQueue
@@ -143,7 +142,7 @@ class WorkerProcess:
             settings.storage.data_dir, limit_s=settings.limits.reference_audio_s
         )
         secret = settings.security.worker_secret
-        if not secret and not is_loopback(settings.worker.host):
+        if not secret and not is_this_machine(settings.worker.host):
             raise SetupError(
                 f"A worker on {settings.worker.host} can be reached from other machines, "
                 "and there is no shared secret.",
@@ -492,14 +491,14 @@ def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
 
 def speaks_http(worker: WorkerSettings) -> bool:
     """True if session sockets come without TLS."""
-    return is_loopback(worker.host) if worker.http is None else worker.http
+    return is_this_machine(worker.host) if worker.http is None else worker.http
 
 
 def listen_port(worker: WorkerSettings) -> int:
     """As set; else one that a firewall can be opened for, on loopback any."""
     if worker.port is not None:
         return worker.port
-    return 0 if is_loopback(worker.host) else FIRST_PORT + worker.index
+    return 0 if is_this_machine(worker.host) else FIRST_PORT + worker.index
 
 
 def own_address(gateway_url: str) -> str:
@@ -515,16 +514,6 @@ def own_address(gateway_url: str) -> str:
             return str(probe.getsockname()[0]).partition("%")[0]
     except OSError:
         return socket.gethostname()
-
-
-def is_loopback(host: str) -> bool:
-    """True if an address to listen on can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Server(uvicorn.Server):

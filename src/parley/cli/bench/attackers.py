@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from parley.gateway.admission import is_loopback
+from parley.protocol.networks import is_loopback
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
 
 LONGEST_S: Final = 60.0

@@ -13,7 +13,6 @@ from msgspec import Meta
 from starlette.responses import JSONResponse
 
 from parley.errors import RateLimited
-from parley.gateway.admission import is_loopback
 from parley.gateway.http.errors import problem
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
@@ -22,7 +21,7 @@ from parley.gateway.queue import Ticket
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.worker_pool import Lease
 from parley.protocol.kinds import Kind
-from parley.protocol.networks import network_of
+from parley.protocol.networks import is_loopback, network_of
 
 ENDED: Final = "The session was ended."
 SESSION_ID: Final = r"^[A-Za-z0-9_-]{1,64}$"
