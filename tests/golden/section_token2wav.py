@@ -107,7 +107,7 @@ def _encoder(case: Case, check: Checker) -> None:
     flow, arrays = _flow(case), case.arrays
     given = case.json["input"]
     tokens = given["prompt_tokens"] + given["generated_tokens"]
-    whole = flow.encoder(flow.embed([tokens]), is_last=True).frames
+    whole = flow.encoder(flow.input_embedding(torch.tensor([tokens])), is_last=True).frames
     check.equal("frames", whole.shape[1], case.json["frames"])
     check.close("encoder_every3", whole[0, ::3], arrays["encoder_every3"])
     check.close("mu_every3", flow.encoder_proj(whole)[0, ::3], arrays["mu_every3"])
@@ -125,7 +125,8 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
         is_last = name.endswith("_last")
         count = wanted.shape[0] // 2
         piece = tokens[taken : taken + count + (0 if is_last else 3)]
-        made = flow.encoder(flow.embed([piece]), is_last=is_last, history=history)
+        x = flow.input_embedding(torch.tensor([piece]))
+        made = flow.encoder(x, is_last=is_last, history=history)
         check.close(name, made.frames[0], wanted)
         token_entries, frame_entries = made.token_entries, made.frame_entries
         if history is not None:

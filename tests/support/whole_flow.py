@@ -24,7 +24,8 @@ def whole_mel(
     Returns:
         float32, shape (80, 2 n - P): without the prompt.
     """
-    encoded = flow.encoder(flow.embed([[max(0, token) for token in tokens]]), is_last=True)
+    ids = torch.tensor([[max(0, token) for token in tokens]])
+    encoded = flow.encoder(flow.input_embedding(ids), is_last=True)
     mu = flow.encoder_proj(encoded.frames)
     frames, width = mu.shape[1], flow.shape.estimator_width
     given = torch.zeros_like(mu)

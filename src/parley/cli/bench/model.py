@@ -13,7 +13,7 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -238,20 +238,9 @@ def make_talkative(loaded: Model) -> None:
     """
     chooser, tokenizer = getattr(loaded, "chooser", None), getattr(loaded, "tokenizer", None)
     if chooser is not None and tokenizer is not None:
-        word = tokenizer.encode("a")[0]
-        loaded.chooser = _Talkative(chooser, word)  # type: ignore[attr-defined]
+        from parley.models.minicpmo45.warmup import Talkative
 
-
-class _Talkative:
-    """Samples at the usual cost, then returns a fixed one-letter token."""
-
-    def __init__(self, chooser: Any, word: int) -> None:
-        self._chooser = chooser
-        self._word = word
-
-    def choose(self, logits: Any, asks: Any) -> list[Any]:
-        choices = self._chooser.choose(logits, asks)
-        return [dataclasses.replace(choice, token=self._word) for choice in choices]
+        loaded.chooser = Talkative(chooser, tokenizer)  # type: ignore[attr-defined]
 
 
 def made_up_speech(seconds: int) -> Pcm:

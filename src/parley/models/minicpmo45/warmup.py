@@ -105,7 +105,7 @@ class Timeable(StepParts, Model, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Talkative:
+class Talkative:
     """Chooses as the chooser does, in the same time, and then speaks in any case."""
 
     chooser: Choosing
@@ -143,7 +143,7 @@ def slots_in_time(
 def _unit_s(model: Timeable, rows: int, *, speaks: bool, now: Callable[[], float]) -> float:
     """Seconds of a unit in which the first rows, which must be free, show a picture and speak as
     much as a unit holds, in every step together."""
-    chooser, model.chooser = model.chooser, _Talkative(model.chooser, model.tokenizer)
+    chooser, model.chooser = model.chooser, Talkative(model.chooser, model.tokenizer)
     try:
         _together(model, rows, _duplex(speaks=speaks))
         for row in range(rows):

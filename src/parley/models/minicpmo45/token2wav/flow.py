@@ -138,11 +138,6 @@ class Flow(nn.Module):
         unit = F.normalize(embedding.to(weight.device, torch.float32), dim=-1)
         return self.spk_embed_affine_layer(unit.to(weight.dtype))
 
-    def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Token embeddings of rows of equal length, shape (R, n, W)."""
-        ids = to_device(torch.tensor([list(row) for row in tokens]), self.device)
-        return self.input_embedding(ids)
-
     def stream(
         self,
         memory: FlowMemory,
