@@ -3,20 +3,30 @@
 The questions are spoken by espeak-ng, whose voices had no part in the training.
 """
 
+import functools
+import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from openai.types.audio import TranscriptionVerbose
 from PIL import Image, ImageDraw
+from tests.openai.test_rest import QUESTION, client_of
+from tests.openai.test_structured import WEATHER, Event
 from tests.support import speech
 from tests.support.processes import running
 from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
 
+import openai
+from openai import AsyncOpenAI
+from parley.cli import files
 from parley.client import DuplexClient, RealtimeClient
 from parley.client.events import Listening, Problem, Speaking, Transcript
+from parley.media.encoder import encode_whole
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import DuplexConfig
@@ -264,3 +274,132 @@ async def test_units_listen_where_they_must_and_may_be_pictures_only(server: str
 
     assert isinstance(seen, Listening)
     assert all(isinstance(unit, Listening) for unit in forced)
+
+
+# ---- OpenAI's own client -------------------------------------------------------------------
+
+
+def own_client(server: str) -> AsyncOpenAI:
+    return client_of(SimpleNamespace(url="http" + server.removeprefix("ws")))
+
+
+async def test_an_answer_that_it_knows_has_its_tokens_counted_and_limited(server: str) -> None:
+    question: list[Any] = [{"role": "user", "content": "What is the capital of Italy?"}]
+    async with own_client(server) as client:
+        create: Any = functools.partial(client.responses.create, temperature=0)
+        whole: Any = await create(model="m", input=question)
+        cut: Any = await create(model="m", input=question, max_output_tokens=3)
+        events = await create(model="m", input=question, max_output_tokens=3, stream=True)
+        streamed: Any = [event async for event in events][-1]
+
+    assert whole.output_text == "The capital of Italy is Rome."
+    assert 5 < whole.usage.output_tokens < 12
+    for found in (cut, streamed.response):
+        assert (found.status, found.usage.output_tokens) == ("incomplete", 3)
+        assert 0 < len(found.output[0].content[0].text) < len("The capital of Italy")
+        assert found.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_the_words_of_a_transcript_have_times(server: str) -> None:
+    """As LiteLLM and Vercel's AI SDK ask for them, of a file with three sentences."""
+    spoken = ("questions.wav", encode_whole("wav", files.sample()))
+    async with own_client(server) as client:
+        asked: Any = {"model": "m", "file": spoken, "response_format": "verbose_json"}
+        create = client.audio.transcriptions.create
+        words = await create(**asked, timestamp_granularities=["word"])
+        both = await create(**asked, timestamp_granularities=["word", "segment"])
+        with pytest.raises(openai.BadRequestError, match="verbose_json"):
+            await create(**asked | {"response_format": "json"}, timestamp_granularities=["word"])
+
+    TranscriptionVerbose.model_validate(both.model_dump(), strict=False)
+    assert words.segments is None
+    assert words.words == both.words
+    assert " ".join(each.word for each in words.words or ()) == words.text
+    assert len(both.segments or ()) == 3
+    times = [at for each in both.words or () for at in (each.start, each.end)]
+    assert times == sorted(times)
+    within = [
+        [word for word in both.words or () if one.start <= word.start and word.end <= one.end]
+        for one in both.segments or ()
+    ]
+    assert sum(map(len, within)) == len(both.words or ())
+
+
+async def test_speech_of_a_text_without_a_word_is_an_error_not_an_empty_file(server: str) -> None:
+    async with own_client(server) as client:
+        with pytest.raises(openai.BadRequestError, match="no words") as refused:
+            await client.audio.speech.create(model="m", voice="alloy", input="你好 🎡")
+
+    assert refused.value.param == "input"
+
+
+async def test_it_answers_in_the_form_of_a_schema_through_every_door(server: str) -> None:
+    """Valid JSON of the schema, whatever it would like to say."""
+    async with own_client(server) as client:
+        parsed = await client.chat.completions.parse(
+            model="m",
+            messages=[{"role": "user", "content": "Anna and Bob come on Friday."}],
+            response_format=Event,
+            temperature=0,
+            max_completion_tokens=300,
+        )
+        response = await client.responses.parse(
+            model="m", input="Anna and Bob come on Friday.", text_format=Event, temperature=0
+        )
+        async with client.responses.stream(
+            model="m", input="Anna comes on Friday.", text_format=Event, temperature=0
+        ) as stream:
+            async for _ in stream:
+                pass
+            streamed = await stream.get_final_response()
+        plain = await client.chat.completions.create(
+            model="m", messages=QUESTION, response_format={"type": "json_object"}, temperature=0
+        )
+        forced = await client.chat.completions.create(
+            model="m",
+            messages=QUESTION,
+            tools=[WEATHER],
+            tool_choice={"type": "function", "function": {"name": "get_weather"}},
+            temperature=0,
+        )
+        function: Any = {**WEATHER["function"], "type": "function"}
+        items = await client.responses.create(
+            model="m",
+            input="hi",
+            tools=[function],
+            tool_choice="required",
+            temperature=0,
+        )
+        impossible: Any = {"type": "function", "name": "f", "parameters": {"not": {}}}
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused_tool:
+            await client.responses.create(
+                model="m", input="hi", tools=[impossible], tool_choice="required"
+            )
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused_text:
+            await client.responses.create(
+                model="m",
+                input="hi",
+                text={"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}},
+            )
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused:
+            await client.chat.completions.create(
+                model="m",
+                messages=QUESTION,
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"not": {}}},
+                },
+            )
+
+    params = [each.value.param for each in (refused, refused_text, refused_tool)]
+    assert params == ["response_format", "text.format", "tools"]
+    assert isinstance(parsed.choices[0].message.parsed, Event)
+    assert isinstance(response.output_parsed, Event)
+    assert isinstance(streamed.output_parsed, Event)
+    assert isinstance(json.loads(plain.choices[0].message.content or ""), dict)
+    (call,) = forced.choices[0].message.tool_calls or []
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")  # type: ignore[union-attr]
+    assert forced.choices[0].finish_reason == "tool_calls"
+    (item,) = items.output
+    assert item.type == "function_call"
+    assert json.loads(item.arguments)["city"] in ("Rome", "Oslo")

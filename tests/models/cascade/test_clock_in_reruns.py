@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker
 from tests.support.sessions import worker_harness
+from tokenizers import Tokenizer
 
 from parley.clock import ManualClock
 from parley.engine import Engine
 from parley.models import pocket_data
 from parley.models.cascade import store
+from parley.models.cascade.llama import Llama
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.recording.layout import RecordingFolders
@@ -28,20 +30,21 @@ TOLD = f"It is {THEN.hour % 12 or 12}:{THEN.minute:02} {'AM' if THEN.hour < 12 e
 ASKED = {"messages": [{"role": "user", "content": "What time is it?"}], "streaming": False}
 
 
-def cascade() -> Cascade:
-    folder = pocket_data.folder(ModelSettings())
-    assert folder is not None
-    writer = LocalWriter(store.load_llama(folder), store.load_tokenizer(folder), rows=1)
+def cascade(llama: Llama, words: Tokenizer) -> Cascade:
+    writer = LocalWriter(llama, words, rows=1)
     return Cascade(writer, LoudnessRecogniser(), ToneSpeaker(), SizeEyes(), EnergyDetector, rows=1)
 
 
 async def test_the_time_is_that_of_the_recording(tmp_path: Path) -> None:
+    data = pocket_data.folder(ModelSettings())
+    assert data is not None
+    parts = store.load_llama(data), store.load_tokenizer(data)
     clock = ManualClock()
     clock.time = THEN.timestamp  # type: ignore[method-assign]
     kept = Recordings(
         RecordingFolders(tmp_path), worker_id="w", model="pocket", clock=clock, min_free_gb=0
     )
-    async with worker_harness(recordings=kept, model=cascade()) as harness:
+    async with worker_harness(recordings=kept, model=cascade(*parts)) as harness:
         talk = harness.begin("chat", "s")
         talk.say(ASKED)
         await talk.until("done")
@@ -49,7 +52,7 @@ async def test_the_time_is_that_of_the_recording(tmp_path: Path) -> None:
         await talk.over()
     await asyncio.to_thread(kept.close)
     (folder,) = RecordingFolders(tmp_path)
-    async with Engine(cascade()) as engine:
+    async with Engine(cascade(*parts)) as engine:
         slot = await engine.take_slot()
         found = await rerun(folder, slot)
         await slot.close()
