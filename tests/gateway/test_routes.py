@@ -53,7 +53,7 @@ async def test_slashes_too_many_lead_to_the_path_below_any_proxy(
         ("DELETE", "/v1/models", "GET"),
     ],
 )
-async def test_another_method_is_told_those_that_there_are(
+async def test_another_method_is_answered_with_those_that_there_are(
     http: httpx.AsyncClient, method: str, path: str, allowed: str
 ) -> None:
     answer = await http.request(method, path)
