@@ -3,7 +3,6 @@
 import json
 from itertools import pairwise
 
-import pytest
 import torch
 from tests.models.cascade.parts import byte_tokenizer, small_cascade, small_llama
 from tests.support.present import present
@@ -19,8 +18,6 @@ from parley.protocol.values import AnswerFormat
 from parley.views.content import Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
-SAID = local.FREQUENT[0]
-"""An answer whose next tokens are expected from its first one on."""
 ASKED = History("Be kind.", (Line("user", "Extension, followed by pound."),))
 
 
@@ -63,127 +60,6 @@ def copying(said: str, asked: History = ASKED) -> tuple[LocalWriter, CopyingLlam
     return made, model
 
 
-def answer(model: LocalWriter, history: History, draft: Draft | None = None, *, most: int = 200):
-    draft = draft or Draft()
-    for _ in range(most):
-        if draft.is_over:
-            break
-        draft = model.step(0, history, draft, Rule(), 120, 0, len(draft.ids))
-    return draft
-
-
-@pytest.mark.parametrize(
-    "said", [SAID, "I'm sorry, I cannot.", "I do not know.", SAID + " Yes.", SAID[:19]]
-)
-def test_an_answer_is_its_own_wherever_it_leaves_what_was_expected(said):
-    made, _ = copying(said)
-
-    assert answer(made, ASKED).text == said
-
-
-@pytest.mark.parametrize(
-    ("asked", "said", "passes"),
-    [
-        # Five letters with the prompt, and the other 54 eight at a time.
-        (ASKED, SAID, 7),
-        # Sixteen letters eight at a time.
-        (History("", (Line("user", "Xylophone makers unite."),)), "Xylophone makers", 2),
-    ],
-    ids=["frequent answer", "words of the user"],
-)
-def test_what_is_likely_to_follow_is_read_in_blocks(asked, said, passes):
-    made, model = copying(said, asked)
-
-    assert answer(made, asked).text == said
-    prompt = len(made._chunks(asked, is_answered=True))
-    assert model.passes == prompt + passes
-
-
-@pytest.fixture
-def started(monkeypatch) -> Draft:
-    """The first letter of `SAID`, and a choice of tokens that continues it."""
-    tokens = byte_tokenizer().encode(SAID).ids
-    end = byte_tokenizer().token_to_id("<|im_end|>")
-    monkeypatch.setattr(
-        local, "choose", lambda _, *, seen, **rest: (*tokens, end)[min(len(seen), len(tokens))]
-    )
-    return Draft(SAID[0], (tokens[0],), count=1)
-
-
-def test_a_row_that_continued_and_returned_into_a_block_computes_the_same(started):
-    model = writer()
-    quantize(model.model)
-    middle = answer(model, ASKED, started, most=8)
-    point = model.point(0)
-    later = answer(model, ASKED, middle, most=6)
-    wanted = logits_of(model)
-    assert answer(model, ASKED, later).text == SAID
-
-    model.rewind(0, point)
-    again = middle
-    while len(again.ids) < len(later.ids):
-        again = answer(model, ASKED, again, most=1)
-
-    assert again.ids == later.ids
-    assert torch.equal(logits_of(model), wanted)
-
-
-def logits_of(model: LocalWriter, row: int = 0) -> torch.Tensor:
-    logits = model._rows[row].logits
-    assert isinstance(logits, torch.Tensor)
-    return logits
-
-
-@pytest.mark.parametrize("said", [4, 8, 20, 30])
-def test_a_row_done_again_reads_the_same_blocks(started, said):
-    """Also where the answer has left what was expected."""
-    model = LocalWriter(small_llama(), byte_tokenizer(), rows=2)
-    quantize(model.model)
-    chosen = [*byte_tokenizer().encode(SAID).ids[1:said], 99, 98]
-    drafts = [started, started]
-    for row, later in enumerate((False, True)):
-        for token in chosen:
-            while model.is_reading(row, ASKED, drafts[row]) and not later:
-                model.step(row, ASKED, drafts[row], Rule(), 120, 0, 0)
-            model._read_due(row, ASKED, drafts[row])
-            drafts[row] = (
-                model.again(row, ASKED, drafts[row], 120, token)
-                if later
-                else (model._followed(row, ASKED, drafts[row], token, 120))
-            )
-    first, second = drafts
-    model._read_due(0, ASKED, first)
-    while model.is_reading(1, ASKED, second):
-        model.step(1, ASKED, second, Rule(), 120, 0, 0)
-
-    assert first.ids == second.ids
-    assert torch.equal(logits_of(model, 0), logits_of(model, 1))
-    assert model._rows[0].read.portions == model._rows[1].read.portions
-    assert any(len(portion.ids) > 1 and portion.kept < len(portion.ids)
-               for portion in model._rows[0].read.portions)  # fmt: skip
-
-
-def test_a_row_that_was_elsewhere_continues_its_answer(started):
-    model = writer()
-    middle = answer(model, ASKED, started, most=8)
-    point = model.point(0)
-    answer(model, History("Something else.", (Line("user", "A"),)))
-
-    model.rewind(0, point)
-
-    assert answer(model, ASKED, middle).text == SAID
-
-
-def test_a_block_stays_within_the_context(started):
-    limit = writer().count(ASKED) + 40
-    model = writer(limit=limit)
-
-    draft = answer(model, ASKED, started)
-
-    assert draft.is_limit
-    assert model._rows[0].read.cache.length <= limit
-
-
 def test_short_lines_are_read_together():
     lines = tuple(
         line for n in range(8) for line in (Line("user", f"Q{n}"), Line("assistant", f"A{n}"))
@@ -209,12 +85,13 @@ FORM = AnswerFormat(
 )
 
 
-def formatted(model: LocalWriter, row: int = 0) -> list[Draft]:
-    """Every draft of an answer that keeps to `FORM`, beginning with the empty one."""
-    drafts = [Draft()]
-    while not drafts[-1].is_over:
+def formatted(model: LocalWriter, before: Draft | None = None, *, most: int = 300) -> list[Draft]:
+    """Every draft of an answer that keeps to `FORM`, beginning with the empty one, up to a number
+    of tokens."""
+    drafts = [before or Draft()]
+    while not drafts[-1].is_over and len(drafts[-1].ids) < most:
         before = drafts[-1]
-        after = model.step(row, ASKED, before, Rule(answer_format=FORM), 300, 0, len(before.ids))
+        after = model.step(0, ASKED, before, Rule(answer_format=FORM), 300, 0, len(before.ids))
         if after is not before:
             drafts.append(after)
     return drafts
@@ -242,6 +119,52 @@ def test_a_formatted_answer_done_again_reads_the_same_blocks():
     assert model._rows[0].read.portions == model._rows[1].read.portions
 
 
+def logits_of(model: LocalWriter, draft: Draft) -> torch.Tensor:
+    model._read_due(0, ASKED, draft)
+    logits = model._rows[0].logits
+    assert isinstance(logits, torch.Tensor)
+    return logits
+
+
+def test_a_row_that_continued_and_returned_into_a_block_computes_the_same():
+    model = writer()
+    quantize(model.model)
+    middle = formatted(model, most=6)[-1]
+    assert middle.forced
+    point = model.point(0)
+    later = formatted(model, middle, most=12)[-1]
+    wanted = logits_of(model, later)
+    assert formatted(model, later)[-1].is_over
+
+    model.rewind(0, point)
+    again = formatted(model, middle, most=12)[-1]
+
+    assert again.ids == later.ids
+    assert torch.equal(logits_of(model, again), wanted)
+
+
+def test_a_row_that_was_elsewhere_continues_its_answer():
+    model = writer()
+    whole = formatted(model)
+    middle = formatted(model, most=6)[-1]
+    point = model.point(0)
+    other = History("Something else.", (Line("user", "A"),))
+    for _ in range(3):
+        model.step(0, other, Draft(), Rule(), 120, 0, 0)
+
+    model.rewind(0, point)
+
+    assert formatted(model, middle)[-1].text == whole[-1].text
+
+
+def test_a_block_stays_within_the_context():
+    limit = writer().count(ASKED) + 30
+    model = writer(limit=limit)
+
+    assert formatted(model)[-1].is_limit
+    assert model._rows[0].read.cache.length <= limit
+
+
 def test_a_list_without_end_is_closed_when_the_answer_is_long():
     made, _ = copying('{"a":[' + "1," * 200)
     items = {"type": "array", "items": {"type": "integer"}}
@@ -255,33 +178,6 @@ def test_a_list_without_end_is_closed_when_the_answer_is_long():
 
     assert json.loads(draft.text)["a"]
     assert len(draft.ids) <= local.FULL_TOKENS + 4
-
-
-def test_the_first_clause_of_a_frequent_answer_needs_the_prompt_alone():
-    words = byte_tokenizer()
-    opening = words.decode(words.encode(local.FREQUENT[0]).ids[: local.OPENING_TOKENS])
-    made, model = copying(opening + " then", ASKED)
-
-    # Two passes of the prompt, and a token that is chosen and not read yet.
-    draft = answer(made, ASKED, most=2 + local.OPENING_TOKENS + 1)
-
-    assert draft.text == opening
-    assert len(draft.ids) == local.OPENING_TOKENS + 1
-    assert model.passes == 2
-
-
-def test_an_opening_that_was_guessed_wrong_changes_nothing(monkeypatch):
-    """In floats: int8 inputs have one scale for all that is read together."""
-    asked = History("Be kind.", (Line("user", "abcabc"),))
-    guessed, plain = writer(), writer()
-
-    with_guess = answer(guessed, asked, most=12)
-    monkeypatch.setattr(local, "OPENING_TOKENS", 0)
-    without = answer(plain, asked, most=12)
-
-    assert not with_guess.text.startswith("I")
-    assert with_guess.ids == without.ids
-    assert guessed._rows[0].read.length == plain._rows[0].read.length
 
 
 async def test_an_answer_is_read_while_the_user_speaks(monkeypatch):

@@ -11,7 +11,6 @@ from parley.engine.segments import Text
 from parley.engine.work import Ending, Finalize, StartSession, StepUnit
 from parley.media.pcm import Pcm
 from parley.models.cascade import units
-from parley.models.cascade.messages import History, Line
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.protocol.values import DuplexConfig
@@ -122,10 +121,3 @@ def test_words_of_a_long_line_cost_more_than_of_a_short_one():
     writer = small_cascade(rows=1).parts.writer
 
     assert writer.cost_of_reading(700) > 5 * writer.cost_of_reading(40)
-    note = History("", (Line("user", "Japan?", "Tokyo."),))
-    from parley.models.cascade.writer import Draft
-
-    ids = tuple(writer._encode("Tokyo."))  # type: ignore[attr-defined]
-    followed = [writer.cost(note, Draft("", ids[:n], count=n)) for n in range(1, 6)]
-    other = [writer.cost(note, Draft("", (*ids[:n], 9), count=n + 1)) for n in range(1, 6)]
-    assert sum(followed) < sum(other)

@@ -1,10 +1,9 @@
 """The bundled language model as a writer: a cache per row, brought up to date by comparing tokens.
 
 Reading sixteen tokens takes hardly longer than one. So everything that a row does not hold yet is
-read in pieces as long as may be, and where an answer starts as one of `FREQUENT` does, repeats the
-user's words, or has a format that leaves no choice, its next tokens are read before they are chosen
-(`ReadTokens.run_block`): each is then chosen from what stands behind its predecessor, as without
-blocks, and the first that differs ends the block.
+read in pieces as long as may be, and where an answer's format leaves no choice, its next tokens are
+read before they are chosen (`ReadTokens.run_block`): each is then chosen from what stands behind
+its predecessor, as without blocks, and the first that differs ends the block.
 """
 
 from __future__ import annotations
@@ -38,21 +37,6 @@ TOO_MUCH = AnswerProblem(
 )
 BLOCK_TOKENS = 16
 """Number of tokens that are read before they are chosen, where a format demands them."""
-GUESSED_TOKENS = 8
-"""The same where they are only likely: reading eight takes as long as reading one."""
-OPENING_TOKENS = 5
-"""The same together with the prompt, where each takes 2 ms: "I'm sorry,"."""
-FREQUENT = (
-    "I'm sorry, I didn't catch that. Can you say it another way?",
-    "I'm sorry about that.",
-    "I'm sorry to hear that.",
-    "Sorry, I can't send messages.",
-    "I don't know that.",
-    "That's wonderful!",
-    "Yes, I can hear you.",
-    "All right.",
-)
-"""Beginnings of half of the answers to 90 lines without a note, the most frequent first."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 3, 5, 5, 10
 """In hundredths of a second of one core: a token, a block, and a piece of the prompt plus one more
 per `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
@@ -158,11 +142,7 @@ class LocalWriter(Writer):
         return READ_COST * -(-tokens // PIECE_TOKENS) + tokens // READ_TOKENS
 
     def cost(self, history: History, draft: Draft) -> int:
-        chosen = len(draft.ids)
-        if not chosen:
-            return BLOCK_COST
-        is_guessed = chosen % GUESSED_TOKENS > 0 and bool(self._frequent(draft.ids))
-        return 0 if is_guessed else TOKEN_COST
+        return TOKEN_COST if draft.ids else BLOCK_COST
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         state = self._rows[row]
@@ -185,7 +165,7 @@ class LocalWriter(Writer):
         if self._catches_up(row):
             return draft
         self._read_due(row, history, draft)
-        if self._read_to_answer(row, history, draft, guesses=form is None):
+        if self._read_to_answer(row, history, draft):
             return draft
         state = self._rows[row]
         assert isinstance(state.logits, Tensor)
@@ -225,8 +205,7 @@ class LocalWriter(Writer):
         return (token, *after.forced) if after.has_format else token
 
     def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
-        has_format = isinstance(choice, tuple)
-        while self._read_to_answer(row, history, draft, guesses=not has_format, later=True):
+        while self._read_to_answer(row, history, draft, later=True):
             pass
         forced: tuple[int, ...] = ()
         if isinstance(choice, tuple):
@@ -276,8 +255,7 @@ class LocalWriter(Writer):
         )
         if not after.is_over:
             room = self.limit_tokens - state.read.length - 1
-            guessed = self._guessed(history, ids)[: GUESSED_TOKENS - 1]
-            expected = (forced[: BLOCK_TOKENS - 1] or guessed)[:room]
+            expected = forced[: min(room, BLOCK_TOKENS - 1)]
             if state.read.expects(token):
                 state.logits = state.read.take()
             else:
@@ -303,18 +281,6 @@ class LocalWriter(Writer):
             return shown(text, is_last=is_last)
         return text if is_last else text.rstrip("\ufffd"), False
 
-    def _guessed(self, history: History, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The next tokens as they may be: those of a frequent answer, or what the user said where
-        it has the answer's last token."""
-        said = self._encode(history.lines[-1].text) if history.lines else ()
-        repeated = said[said.index(ids[-1]) + 1 :] if ids[-1] in said else ()
-        return self._frequent(ids) or repeated
-
-    def _frequent(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The next tokens of the most frequent answer that starts like this."""
-        wholes = (self._encode(text) for text in FREQUENT)
-        return next((whole[len(ids) :] for whole in wholes if ids == whole[: len(ids)]), ())
-
     def _read(
         self,
         row: int,
@@ -322,13 +288,11 @@ class LocalWriter(Writer):
         *,
         needs_logits: bool,
         together: int,
-        guess: tuple[int, ...] = (),
         later: bool = False,
     ) -> bool:
         """One piece of what the row does not hold yet; False when it holds all.
 
         Args:
-            guess: tokens that are likely to follow the last chunk.
             together: of so many chunks those that fit into a piece are read in one; the others by
                 themselves. What is read with what must not depend on when there was time for it.
         """
@@ -379,30 +343,17 @@ class LocalWriter(Writer):
                 break
             piece += chunk
             held.append(chunk)
-        room = self.limit_tokens - state.read.length - len(piece)
-        if guess and held == list(chunks) and room >= len(guess):
-            state.logits = state.read.run_block((*piece, *guess), len(piece), later=later)
-        else:
-            state.logits = state.read.run(piece, later=later)
+        state.logits = state.read.run(piece, later=later)
         state.chunks = held
         return True
 
     def _read_to_answer(
-        self, row: int, history: History, draft: Draft, *, guesses: bool, later: bool = False
+        self, row: int, history: History, draft: Draft, *, later: bool = False
     ) -> bool:
-        """`_read` of everything before the next token; `guesses`: with the most frequent opening
-        behind it."""
+        """`_read` of everything before the next token."""
         chunks = self._answering(history, draft)
         together = len(chunks) - (2 if draft.ids else 1)
-        is_new = guesses and not draft.ids
-        return self._read(
-            row,
-            chunks,
-            needs_logits=True,
-            together=together,
-            guess=self._encode(FREQUENT[0])[:OPENING_TOKENS] if is_new else (),
-            later=later,
-        )
+        return self._read(row, chunks, needs_logits=True, together=together, later=later)
 
     def _answering(self, history: History, draft: Draft) -> list[tuple[int, ...]]:
         chunks = self._chunks(history, is_answered=True)

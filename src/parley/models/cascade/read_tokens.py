@@ -4,7 +4,7 @@ The network's inputs get one int8 scale per call, so numbers depend on what was 
 that is to go on exactly as another one has to read in the same portions, and need not do so before
 it writes: until then they are only noted.
 
-A block is a portion of which only the first tokens are known to follow; the others are expected.
+A block is a portion of which only the first token is known to follow; the others are expected.
 They count one by one, as they are taken, until another token is read instead.
 """
 
@@ -80,13 +80,11 @@ class ReadTokens:
         self._append(Portion(ids, len(ids), len(ids)), later=later)
         return logits
 
-    def run_block(
-        self, ids: tuple[int, ...], known: int = 1, *, later: bool = False
-    ) -> Tensor | Later:
-        """Read a block of which the first `known` tokens follow; returns the logits after those."""
+    def run_block(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
+        """Read a block of which the first token follows; returns the logits after that."""
         later = later or self.is_behind
         self.end_block()
-        block = Portion(ids, known, known, is_block=True)
+        block = Portion(ids, 1, 1, is_block=True)
         ahead = None if later else self._model.run_each(list(ids), self.cache, block.wanted)
         self._append(block, later=later)
         self._ahead = ahead
