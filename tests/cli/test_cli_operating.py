@@ -103,7 +103,7 @@ async def test_a_worker_is_drained_and_let_in_again(gateway: Any, capsys: Any) -
         assert (code, out) == (0, "w7 takes work again.\n")
     code, _, err = await parley(capsys, gateway.url, "drain", "nobody")
     assert code == 1
-    assert "There is no such worker." in err
+    assert "There is no worker 'nobody'." in err
 
 
 async def test_the_queue_is_shown_and_a_client_taken_out(gateway: Any, capsys: Any) -> None:
@@ -204,7 +204,7 @@ async def test_a_key_is_rotated_by_name_and_the_old_one_works_for_a_while(
     assert codes == [1, 1, 0]
     assert "such as 90s, 30m, 1h or 7d" in wrong[2]
     assert 0 not in (wrong[0], unknown[0], twice[0])
-    assert "No such key." in unknown[2]
+    assert "There is no key 'nothing'." in unknown[2]
     assert "2 keys are called 'kiosk'" in twice[2]
 
 

@@ -237,7 +237,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         for key in await state.keys():
             if key.id == key_id and key.revoked_s is None:
                 return key
-        raise HTTPException(404, "No such key.")
+        raise HTTPException(404, f"There is no key {key_id!r}.")
 
     @admin.post("/{key_id}/rotate")
     async def rotate(key_id: str, rotation: Rotation) -> MadeKey:

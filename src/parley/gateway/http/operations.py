@@ -102,7 +102,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
     def known(worker_id: str) -> Worker:
         worker = worker_pool.find(worker_id)
         if worker is None or not worker.is_connected:
-            raise HTTPException(404, "There is no such worker.")
+            raise HTTPException(404, f"There is no worker {worker_id!r}.")
         return worker
 
     @router.get("/log")
