@@ -438,6 +438,7 @@ const scenarios = {
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
+    assert.equal(await page.title(), 'Video call · parley');
     const round = await page.locator('.dock button:visible').all();
     const acts = await Promise.all(round.map((button) => button.getAttribute('data-act')));
     assert.deepEqual(acts, ['mute', 'camera', null, 'more'], 'what matters, and hanging up');

@@ -8,6 +8,7 @@ import { theRig } from '../../audio/rig.js';
 import { element, h } from '../../elements/dom.js';
 import { AnswerTime } from '../../talk/answer-time.js';
 import { Calls } from '../../talk/calls.js';
+import { t } from '../../words/words.js';
 import { Comeback } from './comeback.js';
 import { APP, callSettings } from './settings.js';
 import '../../elements/metrics/metrics.js';
@@ -42,6 +43,8 @@ import '../../elements/wave/wave.js';
 
 /** @param {Kind} kind @param {KindOfCall} own */
 export function makeParts(kind, { CallOfKind }) {
+  // Tabs and windows are told apart by it; the start page keeps its own.
+  if (document.title !== 'parley') document.title = `${t(`app.${APP[kind]}`)} · parley`;
   const isHalf = kind === 'half_duplex';
   const rig = theRig();
   /** @type {Calls<any>} */
