@@ -14,7 +14,7 @@ from parley.gateway.leadership import Leadership, RedisStore, StoreUnreachable
 TTL_S = 0.4
 
 
-class FakeLeaderStore:
+class FakeLeaderStore(RedisStore):
     """Answers what the test says."""
 
     def __init__(self) -> None:

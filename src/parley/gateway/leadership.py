@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock
@@ -46,30 +46,8 @@ class StoreUnreachable(Exception):
     """The store did not answer; the text gives the reason."""
 
 
-class LeaderStore(Protocol):
-    """Stores which gateway leads. Every call ends within its limit."""
-
-    async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
-        """Take or renew for `name`; returns who holds it now.
-
-        Raises:
-            StoreUnreachable: the store cannot be asked.
-        """
-        ...
-
-    async def release(self, name: str, *, limit_s: float) -> None:
-        """Give it up if `name` holds it.
-
-        Raises:
-            StoreUnreachable: it ends by itself, later.
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-
 class RedisStore:
-    """One key in a Redis or Valkey.
+    """One key in a Redis or Valkey. Every call ends within its limit, or raises `StoreUnreachable`.
 
     Args:
         url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
@@ -98,9 +76,11 @@ class RedisStore:
             ) from error
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
+        """Take or renew it for `name`; returns who holds it now."""
         return str(await self._ask(limit_s, HOLD, name, round(1000 * ttl_s)))
 
     async def release(self, name: str, *, limit_s: float) -> None:
+        """Give it up if `name` holds it; if that fails, it ends by itself."""
         await self._ask(limit_s, RELEASE, name)
 
     async def close(self) -> None:
@@ -128,7 +108,7 @@ class Leadership:
     """
 
     def __init__(
-        self, store: LeaderStore, *, ttl_s: float, clock: Clock, name: str | None = None
+        self, store: RedisStore, *, ttl_s: float, clock: Clock, name: str | None = None
     ) -> None:
         self._store = store
         self._ttl_s = ttl_s
