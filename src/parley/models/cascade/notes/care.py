@@ -43,6 +43,7 @@ _OF_ANOTHER: Final = re.compile(
 _HARMLESS: Final = re.compile(
     r"\b(?:embarrass|laugh|bored|awkward)\w*.{0,30}\b(?:want(?:ed)? to )?die\b"
     r"|\bcut myself (?:shaving|while|cooking|on)\b|\bcould not wake up\b"
+    r"|^\W*(?:and )?(?:when|where|how|why) did (?:s?he|they|it) die\W*$"
     r"|^\W*(?:my|the) (?:phone|laptop|computer|screen|battery|wifi)\b(?!.*\bi\b)"
     r"|\bdie (?:my|the) (?:hair|shirt|dress|jeans)\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
