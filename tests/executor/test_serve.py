@@ -11,6 +11,7 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.support.blocking import hear
 from tests.support.certificates import self_signed
 from tests.support.command import run
 from tests.support.patience import HANG_S
@@ -30,15 +31,15 @@ def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Pat
         ws = "ws" + server.url.removeprefix("http")
 
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert json.loads(client.recv(5))["type"] == "queue_done"
+            assert hear(client)["type"] == "queue_done"
             os.kill(worker.pid, signal.SIGKILL)
-            told = json.loads(client.recv(5))
+            told = hear(client)
             client.close_timeout = 1
         server.line_with("starting it again")
         server.line_with("worker 0 ready")
         with connect(f"{ws}/ws/chat") as client:
             client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
-            first = json.loads(client.recv(5))
+            first = hear(client)
         with urllib.request.urlopen(f"{server.url}/status", timeout=HANG_S) as answer:
             status = json.loads(answer.read())
         children = server.children
@@ -65,11 +66,11 @@ def test_a_worker_that_hangs_is_told_killed_and_replaced(tmp_path: Path):
         # First its sessions are given up, and nobody is promised anything.
         server.line_with("worker_lost")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            queued = json.loads(client.recv(5))
+            queued = hear(client)
             server.line_with("worker_hung_killed")
             server.line_with("worker 0 ended (hung: no heartbeat for 7 s)")
             server.line_with("worker 0 ready")
-            while (served := json.loads(client.recv(10)))["type"] == "queue_update":
+            while (served := hear(client))["type"] == "queue_update":
                 pass
         (worker,) = server.children
 
@@ -128,7 +129,7 @@ def test_a_taken_port_ends_serve_with_one_sentence(
         (["--host", "no.such.host.invalid"], "is not an address of this machine"),
         (["--nonsense"], "--nonsense"),
         (["--config", "absent.toml"], "absent.toml"),
-        (["--data-dir", NOWHERE], "--data-dir"),
+        (["--port", "0", "--data-dir", NOWHERE], "--data-dir"),
     ],
 )
 def test_a_wrong_start_says_what_is_wrong(

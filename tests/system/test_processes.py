@@ -5,37 +5,15 @@ import json
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.apart import Apart
-from tests.support.patience import HANG_S
+from tests.support.blocking import ending, hear, prepare
 from tests.support.processes import serving
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
 
 from parley.protocol.control import SILENCE_LIMIT_S
 
 pytestmark = pytest.mark.slow
-
-
-def hear(client: ClientConnection, limit_s: float = HANG_S) -> dict[str, Any]:
-    return json.loads(client.recv(timeout=limit_s))
-
-
-def prepare(client: ClientConnection) -> None:
-    assert hear(client)["type"] == "queue_done"
-    client.send(json.dumps({"type": "prepare"}))
-    assert hear(client)["type"] == "prepared"
-
-
-def ending(client: ClientConnection, limit_s: float) -> tuple[list[dict[str, Any]], int | None]:
-    messages = []
-    while True:
-        try:
-            messages.append(hear(client, limit_s))
-        except ConnectionClosed:
-            return messages, client.close_code
 
 
 def test_a_gateway_that_stood_still_ends_no_session(apart: Apart) -> None:
@@ -53,7 +31,7 @@ def test_a_gateway_that_stood_still_ends_no_session(apart: Apart) -> None:
             with pytest.raises(TimeoutError):
                 hear(client, 0.5)
         client.send(json.dumps({"type": "stop"}))
-        messages, code = ending(client, HANG_S)
+        messages, code = ending(client)
 
     assert [message["type"] for message in messages] == ["stopped"]
     assert code == 1000

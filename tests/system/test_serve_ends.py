@@ -8,15 +8,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.blocking import ending, hear, prepare
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.ports import free_port
 from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
@@ -26,19 +25,6 @@ def serve(tmp_path: Path) -> Iterator[tuple[Process, str]]:
     """Three conversations at a time, and an address."""
     with serving(tmp_path, "--slots", "3") as process:
         yield process, process.url.replace("http", "ws", 1)
-
-
-def hear(client: ClientConnection, limit_s: float = HANG_S) -> dict[str, Any]:
-    return json.loads(client.recv(timeout=limit_s))
-
-
-def ending(client: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
-    messages = []
-    while True:
-        try:
-            messages.append(hear(client, HANG_S))
-        except ConnectionClosed:
-            return messages, client.protocol.close_code
 
 
 def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
@@ -56,14 +42,10 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
         assert hear(realtime)["type"] == "session.queue_done"
         realtime.send(json.dumps({"type": "session.update", "session": {"instructions": "x"}}))
         assert hear(realtime)["type"] == "session.created"
-        assert hear(duplex)["type"] == "queue_done"
-        duplex.send(json.dumps({"type": "prepare"}))
-        assert hear(duplex)["type"] == "prepared"
+        prepare(duplex)
         duplex.send(json.dumps({"type": "audio_chunk", "audio": LOUD}))
         assert hear(duplex)["type"] == "result"
-        assert hear(running_turns)["type"] == "queue_done"
-        running_turns.send(json.dumps({"type": "prepare"}))
-        assert hear(running_turns)["type"] == "prepared"
+        prepare(running_turns)
         assert hear(half_duplex)["type"] == "queued"
         chat.send(json.dumps({"messages": [{"role": "user", "content": "Hello"}]}))
         assert hear(chat)["type"] == "queued"

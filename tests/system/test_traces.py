@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.blocking import hear, prepare
 from tests.support.patience import HANG_S
 from tests.support.processes import serving
 from tests.support.talking import LOUD
@@ -74,14 +75,12 @@ def test_a_session_is_one_trace_from_the_queue_to_every_stage_of_its_units(
     with serving(tmp_path) as server:
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
-            client.send(json.dumps({"type": "prepare", "system_prompt": "a secret"}))
-            assert json.loads(client.recv(HANG_S))["type"] == "prepared"
+            prepare(client, system_prompt="a secret")
             for _ in range(3):
                 client.send(json.dumps({"type": "audio_chunk", "audio": LOUD}))
-                assert json.loads(client.recv(HANG_S))["type"] == "result"
+                assert hear(client)["type"] == "result"
             client.send(json.dumps({"type": "stop"}))
-            assert json.loads(client.recv(HANG_S))["type"] == "stopped"
+            assert hear(client)["type"] == "stopped"
         server.line_with("session_ended")
         server.send(signal.SIGTERM)
         assert server.popen.wait(HANG_S) == 0
