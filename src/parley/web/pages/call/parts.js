@@ -43,7 +43,7 @@ import '../../elements/wave/wave.js';
 
 /** @param {Kind} kind @param {KindOfCall} own */
 export function makeParts(kind, { CallOfKind }) {
-  // Tabs and windows are told apart by it; the start page keeps its own.
+  // It names a tab or a window; the start page keeps its own.
   if (document.title !== 'parley') document.title = `${t(`app.${APP[kind]}`)} · parley`;
   const isHalf = kind === 'half_duplex';
   const rig = theRig();
