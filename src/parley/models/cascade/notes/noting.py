@@ -247,6 +247,8 @@ _SUBJECT = re.compile(r"^(?:(?:Yes|No), )?(?:The |An? )?([A-Z][\w'-]*(?: [A-Z][\
 _NAMED = re.compile(r"(?<=[a-z] )[A-Z][\w'-]+(?: [A-Z][\w'-]+)*")
 _ONE = re.compile(r"\b(?<=which )ones?\b")
 _BARE = re.compile(r"^\W*(?:and |but )?(?:how|why|when|where)(?: so| is that)?\W*$")
+MOST_SUBJECTS: Final = 8
+"""Of a long answer; a note is looked for with each."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
 
@@ -257,7 +259,7 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
         return [f"how do you spell {last[1].lower()}"] if last else []
     if _ONE.search(low):
         things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
-        return [_ONE.sub(one.removesuffix("s"), low) for one in things]
+        return [_ONE.sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
     if _BARE.search(low):
         return [f"{low.strip(' ?')} {answer}"]
     if not (pronoun := _PRONOUN.search(low)):
@@ -266,7 +268,8 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     spoken_of = [subject[1]] if subject else []
     spoken_of = [one.lower() for one in (*spoken_of, *_NAMED.findall(answer))]
     spoken_of += re.findall(r"[a-z]+s\b", answer) if pronoun[0] in ("they", "them") else []
-    return [_PRONOUN.sub(one, low, count=1) for one in spoken_of if one not in _NO_SUBJECTS]
+    subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
+    return [_PRONOUN.sub(one, low, count=1) for one in subjects]
 
 
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
