@@ -32,6 +32,7 @@ STEPS_BACK: Final = 64
 its caller already has."""
 
 ORDER_BYTES: Final = 6
+ORDERS_PER_S: Final = 100_000
 SEALED_BYTES: Final = 8
 """Of a ticket's id: its order, and chance. The rest, as long again, is the seal."""
 
@@ -106,9 +107,10 @@ class Queue:
 
     def follow(self, secret: bytes, began_time: float) -> None:
         """Follow earlier gateways: `secret` is common to all of them, `began_time` Unix seconds.
-        Their orders are lower as long as they gave out fewer than a thousand tickets a second."""
+        Their orders are lower, also those of callers that stand far back, as long as they counted
+        less than `ORDERS_PER_S`."""
         self._secret = secret
-        self._began = self._joined = round(1000 * began_time)
+        self._began = self._joined = round(ORDERS_PER_S * began_time)
 
     def rejoin(self, ticket: Ticket, ticket_id: str) -> bool:
         """Take the place that a ticket of an earlier gateway had; false if this is none, or has
