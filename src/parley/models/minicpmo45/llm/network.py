@@ -138,7 +138,7 @@ class LanguageModel(nn.Module):
         cos, sin = rope.at(positions, embeds.dtype)
         cos, sin = cos[:, None], sin[:, None]
         groups = self.config.num_attention_heads // self.config.num_key_value_heads
-        masks = [causal_mask(span, groups, embeds.device) for span in spans]
+        masks = [causal_mask(span, groups, embeds.device, embeds.dtype) for span in spans]
         x = embeds
         layer: Any
         for index, layer in enumerate(self.model.layers):

@@ -63,8 +63,8 @@ class FusedAttention:
         if batch.first is not None:
             seen &= columns >= batch.first[:, None, None]
         # The queries that share a key head become one longer query.
-        mask = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
-        return replace(batch, mask=mask)
+        seen = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
+        return replace(batch, mask=added(seen, cache.dtype))
 
     def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
         """Attention of one row's new tokens over what the row remembers.
@@ -105,20 +105,28 @@ class FusedAttention:
         if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
             out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None:
-            out = torch.empty_like(grouped)
-            for at, slot in enumerate(batch.slots):
-                keys, values = cache.view(layer, slot, batch.reads)
-                out[at] = self._attend(grouped[at][None], keys[None], values[None], mask[at][None])
+            parts = [
+                self._attend(lines[None], keys[None], values[None], seen[None])
+                for lines, seen, slot in zip(grouped, mask, batch.slots, strict=True)
+                for keys, values in [cache.view(layer, slot, batch.reads)]
+            ]
+            out = parts[0] if size == 1 else torch.cat(parts)
         else:
             out = self._attend(grouped, *cache.columns(layer, batch.rows, batch.reads), mask)
         return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Shapes (R, K, T, D), (R, K, L, D) twice, and (R, 1, T, L), true where a key is seen."""
+        """Shapes (R, K, T, D), (R, K, L, D) twice, and (R, 1, T, L), from `added`."""
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
 
-def causal_mask(span: Span, groups: int, device: torch.device) -> Tensor | None:
+def added(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores, so that only keys are seen where `seen` is true: once per step. Of
+    a mask of truths PyTorch makes the same anew in every layer."""
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
+def causal_mask(span: Span, groups: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
     """What the new tokens of a row see of it: token t the positions up to its own. Made once for
     all layers of a step; None: all see all.
 
@@ -126,13 +134,13 @@ def causal_mask(span: Span, groups: int, device: torch.device) -> Tensor | None:
         groups: query heads per key head, which become one longer query.
 
     Returns:
-        bool, shape (1, 1, groups T, L).
+        From `added`, shape (1, 1, groups T, L).
     """
     if span.count < 2:
         return None
     seen = torch.arange(span.end, device=device)
     mine = torch.arange(span.start, span.end, device=device)
-    return (seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None]
+    return added((seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None], dtype)
 
 
 class SlotAttention(FusedAttention):

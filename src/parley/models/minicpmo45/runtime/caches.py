@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,6 +111,7 @@ class SlotCache:
         if is_eight_bit:
             self.key_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
             self.value_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
+        self._by_layer = list(zip(*(kept.unbind() for kept in self.tensors), strict=True))
         self.table = torch.tensor(self._table, device=device)
         """(R, pages of a row), int64: the page of each stretch of positions, for the device."""
         self.lengths = [0] * rows
@@ -241,10 +241,9 @@ class SlotCache:
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Keys and values of a layer, (K, columns, D), and their scales, (K, columns); views."""
-        if self.key_scales is None or self.value_scales is None:
-            return self.keys[layer], self.values[layer], None, None
-        scales = (self.key_scales[layer], self.value_scales[layer])
-        return self.keys[layer], self.values[layer], *scales
+        keys, values, *scales = self._by_layer[layer]
+        of_keys, of_values = scales or (None, None)
+        return keys, values, of_keys, of_values
 
     def _by_page(self, columns: Tensor) -> Tensor:
         """(K, columns, …) as (pages, K, P, …)."""
@@ -258,16 +257,20 @@ class SlotCache:
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
         """Store a padded batch's keys and values of shape (B, n, K, D)."""
         columns = batch.columns if batch.columns is not None else self.placed(batch).columns
-        self._store(layer, columns, keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3))
+        assert columns is not None
+        keys, values = (new.flatten(0, 1).transpose(0, 1) for new in (keys, values))
+        self._store(layer, columns.flatten(), keys, values)
 
-    def _store(self, layer: int, where: Any, keys: Tensor, values: Tensor) -> None:
-        if self.key_scales is None or self.value_scales is None:
-            self.keys[layer][:, where] = keys
-            self.values[layer][:, where] = values
-            return
-        numbers, scales = to_eight_bits(torch.stack((keys, values)))
-        self.keys[layer][:, where], self.values[layer][:, where] = numbers
-        self.key_scales[layer][:, where], self.value_scales[layer][:, where] = scales
+    def _store(self, layer: int, where: slice | Tensor, keys: Tensor, values: Tensor) -> None:
+        given = [keys, values]
+        if self.is_eight_bit:
+            numbers, scales = to_eight_bits(torch.stack((keys, values)))
+            given = [*numbers, *scales]
+        for kept, new in zip(self._by_layer[layer], given, strict=True):
+            if isinstance(where, Tensor):
+                kept.index_copy_(1, where, new)
+            else:
+                kept[:, where] = new
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
@@ -287,13 +290,13 @@ class SlotCache:
         return self._loaded(layer, lambda kept: kept[:, places].transpose(0, 1))
 
     def _loaded(self, layer: int, chosen: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        keys, values = chosen(self.keys[layer]), chosen(self.values[layer])
-        if self.key_scales is None or self.value_scales is None:
+        keys, values, *scales = map(chosen, self._by_layer[layer])
+        if not scales:
             return keys, values
-        key_scales, value_scales = chosen(self.key_scales[layer]), chosen(self.value_scales[layer])
+        of_keys, of_values = scales
         return (
-            from_eight_bits(keys, key_scales, self.dtype),
-            from_eight_bits(values, value_scales, self.dtype),
+            from_eight_bits(keys, of_keys, self.dtype),
+            from_eight_bits(values, of_values, self.dtype),
         )
 
     def commit(self, spans: Sequence[Span]) -> None:
@@ -478,3 +481,14 @@ class PaddedBatch:
             reads,
             tuple(rows),
         )
+
+    def divided(self, parts: int, slots: tuple[int, ...] | None) -> list[PaddedBatch]:
+        """Batches of equal sizes, all of the same slots; of one that is prepared."""
+        given = (self.rows, self.positions, self.turns, self.first, self.mask, self.numbers)
+        lines = [
+            [None] * parts if one is None else one.chunk(parts) for one in (*given, self.columns)
+        ]
+        return [
+            PaddedBatch(rows, positions, turns, self.reads, slots, *others)
+            for rows, positions, turns, *others in zip(*lines, strict=True)
+        ]

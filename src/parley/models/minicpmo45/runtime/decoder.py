@@ -8,17 +8,19 @@ Shapes: `B` rows, `n` new tokens of each, `W` width, `H` heads of queries, `D` h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import fused
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
-from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation, joined
 from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
@@ -65,19 +67,30 @@ class DecoderAttention(nn.Module):
 class DecoderMlp(nn.Module):
     """The gated feed-forward."""
 
+    opened: Tensor | None
+    """Gates and ups in one matrix; after `DecoderLayer.join`."""
+
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
         self.up_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
         self.down_proj = nn.Linear(shape.inner_width, shape.width, bias=False)
         self.activation = activation(shape.activation)
+        self.register_buffer("opened", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        if self.opened is None:
+            gates, ups = self.gate_proj(x), self.up_proj(x)
+        else:
+            gates, ups = F.linear(x, self.opened).chunk(2, -1)
+        return self.down_proj(self.activation(gates) * ups)
 
 
 class DecoderLayer(nn.Module):
     """One layer by PyTorch's operators."""
+
+    asks: Tensor | None
+    """Projections to queries, keys and values in one matrix; after `join`."""
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
@@ -86,17 +99,31 @@ class DecoderLayer(nn.Module):
         self.mlp = DecoderMlp(shape)
         self.input_layernorm = RmsNorm(shape.width, shape.eps)
         self.post_attention_layernorm = RmsNorm(shape.width, shape.eps)
+        self.register_buffer("asks", None, persistent=False)
+
+    def join(self) -> None:
+        """Make one product of the projections of the same input, where they have no bias; once the
+        weights are in place. Saves calls, which is what small products on a CPU cost."""
+        attention, mlp = self.self_attn, self.mlp
+        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+        self.asks, self.sizes = joined(parts), [part.out_features for part in parts]
+        mlp.opened = joined([mlp.gate_proj, mlp.up_proj])
 
     def asked(self, x: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (..., heads, D) of states (..., W), the first two turned."""
         attention, normed = self.self_attn, self.input_layernorm(x)
+        made: Sequence[Tensor]
+        if self.asks is None:
+            made = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
+        else:
+            made = torch.split(F.linear(normed, self.asks), self.sizes, -1)
         shape = (*x.shape[:-1], -1, self.shape.head_width)
-        query, keys = attention.q_proj(normed).view(shape), attention.k_proj(normed).view(shape)
+        query, keys, values = (one.view(shape) for one in made)
         if self.shape.has_norms:
             query, keys = attention.q_norm(query), attention.k_norm(keys)
         both = rotated(torch.cat((query, keys), dim=-2), *turn)
         heads = self.shape.heads
-        return both[..., :heads, :], both[..., heads:, :], attention.v_proj(normed).view(shape)
+        return both[..., :heads, :], both[..., heads:, :], values
 
     def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The layer's states (..., W), once attention has mixed its values (..., H, D)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -49,7 +49,8 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        weight = self.weight
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 def outputs_together(linear: nn.Linear) -> None:
@@ -57,3 +58,12 @@ def outputs_together(linear: nn.Linear) -> None:
     is (docs/log/minicpmo45.md)."""
     weight = linear.weight.detach().t().contiguous().t()
     linear.weight = nn.Parameter(weight, requires_grad=False)
+
+
+def joined(parts: Sequence[nn.Linear]) -> Tensor:
+    """One matrix of several projections of the same input, whose weights become parts of it."""
+    matrix = torch.cat([part.weight.detach() for part in parts])
+    weights = torch.split(matrix, [part.out_features for part in parts])
+    for part, weight in zip(parts, weights, strict=True):
+        part.weight = nn.Parameter(weight, requires_grad=False)
+    return matrix

@@ -14,8 +14,8 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,9 @@ class SpeechNetwork(nn.Module):
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
         outputs_together(head)
+        layer: Any
+        for layer in self.model.layers if self.device.type == "cpu" else ():
+            layer.join()
         self.requires_grad_(False)
         self.eval()
 
@@ -338,18 +341,14 @@ def planned(
         columns = torch.where(columns > turns, cache.spare, columns)
     places = rows[..., None] * cache.page + columns
     groups = decoder.config.heads // decoder.config.kv_heads
-    passes = []
-    for row, start, mine, seen, place, may_not_end, cos, sin in zip(
-        rows, first, columns, turns, places, masks_end > 0,
-        *decoder.angles(position[..., None] + steps), strict=True,
-    ):  # fmt: skip
-        batch = PaddedBatch(row, mine, seen, reads, slots, first=start, columns=place)
-        batch = decoder.attention.prepared(batch, cache, groups)
-        passes.append(Pass(batch, cos, sin, may_not_end))
+    # Passes are rows of one batch until the attention has prepared it.
+    batch = PaddedBatch(
+        rows.flatten(), columns.flatten(0, 1), turns.flatten(0, 1), reads,
+        first=first.flatten(), columns=places.flatten(0, 1),
+    )  # fmt: skip
+    batches = decoder.attention.prepared(batch, cache, groups).divided(len(rows), slots)
+    tables = decoder.angles(position[..., None] + steps)
     if tokens is None:
-        return passes
+        return list(map(Pass, batches, *tables, masks_end > 0))
     ends = decoder.numbers[: rows.shape[1]] * tokens + counts - 1
-    return [
-        replace(one, exempt=free, ends=last)
-        for one, free, last in zip(passes, is_free > 0, ends, strict=True)
-    ]
+    return list(map(Pass, batches, *tables, masks_end > 0, is_free > 0, ends))
