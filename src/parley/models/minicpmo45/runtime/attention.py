@@ -122,7 +122,7 @@ class FusedAttention:
 
 def added(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to scores, so that only keys are seen where `seen` is true: once per step. Of
-    a mask of truths PyTorch makes the same anew in every layer."""
+    a mask of truths PyTorch makes the same again in every layer."""
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
