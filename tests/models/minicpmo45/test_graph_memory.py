@@ -29,6 +29,7 @@ from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 LONGEST_CONTEXT = 31_744
 
 
+@torch.inference_mode()
 def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tuple[int, int]]:
     """Of every graph: what its inputs and results take, and the most while it runs."""
     sizes = full_sizes()

@@ -111,7 +111,7 @@ class SlotCache:
         if is_eight_bit:
             self.key_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
             self.value_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
-        self._by_layer = list(zip(*(kept.unbind() for kept in self.tensors), strict=True))
+        self._by_layer = [[kept[layer] for kept in self.tensors] for layer in range(layers)]
         self.table = torch.tensor(self._table, device=device)
         """(R, pages of a row), int64: the page of each stretch of positions, for the device."""
         self.lengths = [0] * rows
