@@ -64,9 +64,8 @@ class Spoken:
     """What rows said last, on the device; every pass makes a new one.
 
     Args:
-        table: int64, shape (R, 2 + 16): the token that the next pass feeds, the bits of the largest
-            score that it was drawn from, then the tokens that the penalty looks at, the newest
-            last.
+        table: int64, shape (R, 2 + 16): the token that the next pass feeds, 1 if it was drawn from
+            finite scores, then the tokens that the penalty looks at, the newest last.
     """
 
     table: Tensor
@@ -95,9 +94,10 @@ class Spoken:
         """
         history = self.table[:, 2:]
         token = pick(logits, history, exempt, masks_end, draws, rules)[:, None]
-        # The largest of numbers of which one is not a number is not a number.
-        best = logits.amax(-1, keepdim=True).view(torch.int32)
-        return Spoken(torch.cat((token, best, history[:, 1:], token), dim=1))
+        # The largest of numbers of which one is not a number is not a number, and what is not
+        # finite does not differ from itself by 0.
+        best = logits.amax(-1, keepdim=True)
+        return Spoken(torch.cat((token, best - best == 0, history[:, 1:], token), dim=1))
 
 
 def advanced(
@@ -241,9 +241,7 @@ class SpeechPasses:
     def commit(self) -> bool:
         """Wait for the tokens of every pass, and make them the rows' state; False if a token was
         drawn from scores that are not finite, and nothing has changed."""
-        heard = torch.stack(self.drawn)
-        heard[..., 1] = heard[..., 1].int().view(torch.float32).isfinite()
-        drawn: list[list[tuple[int, int]]] = heard.tolist()
+        drawn: list[list[tuple[int, int]]] = torch.stack(self.drawn).tolist()
         tokens = [self._heard(i, [row[i] for row in drawn]) for i in range(len(self.blocks))]
         if not all(finite for row in tokens for _, finite in row):
             return False
@@ -363,14 +361,14 @@ def _replayed(
 _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
 """For padding rows."""
 
-_NOTHING_SAID = [0, 0, *[NOTHING] * PENALTY_WINDOW]
+_NOTHING_SAID = [0, 1, *[NOTHING] * PENALTY_WINDOW]
 
 
 def _said(block: SpeechBlock) -> list[int]:
     """A block's line of `Spoken.table`."""
     history = block.row.history[-PENALTY_WINDOW:]
     unused = [NOTHING] * (PENALTY_WINDOW - len(history))
-    return [block.tokens[-1] if block.tokens else 0, 0, *unused, *history]
+    return [block.tokens[-1] if block.tokens else 0, 1, *unused, *history]
 
 
 def _known_to(
