@@ -42,7 +42,7 @@ def operator(
 
         @functools.wraps(run)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            first = args[0]
+            first = next(iter((*args, *kwargs.values())))
             assert isinstance(first, Tensor)
             found: R = (made() if first.is_meta else run)(*args, **kwargs)
             return found
