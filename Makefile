@@ -7,7 +7,8 @@ ARGS ?=
 # Test processes at a time; 0 runs everything in one, as a debugger wants it. Two in five compute, the others
 # wait for servers and browsers (tests/support/scheduling.py): with more, conversations starve. Each takes 0.5 to 2 GB.
 JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores + 1 : 8)))
-FAST_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+# A quarter of what a quick test takes is waiting: one process more than there are cores.
+FAST_JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores + 1)))
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
