@@ -72,6 +72,7 @@ from parley.session.tool_calls import AnswerCalls
 from parley.session.transcripts import words_of
 from parley.session_log import entries
 from parley.session_log.items import ITEMS_MOST, ConversationItem, ItemList
+from parley.tasks import until_one_ends
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
@@ -375,14 +376,7 @@ class ConversationRunner:
             await self._begin()
         runs = {"listener": self._listener.run(), "answerer": self._answer()}
         tasks = [self._spawn(name, work) for name, work in runs.items()]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_ends(tasks)
         return SessionEnded("stopped")
 
     async def _begin(self) -> None:

@@ -45,6 +45,7 @@ from parley.protocol.control import (
     ToWorker,
     Welcome,
 )
+from parley.tasks import until_one_ends
 from parley.worker.host import Host
 from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
@@ -276,14 +277,7 @@ class GatewayLinks:
             asyncio.create_task(link.run(), name=f"control link {link.gateway_url}")
             for link in self._links
         ]
-        try:
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        await until_one_ends(running)
 
     async def say_goodbye(self, reason: str) -> None:
         """Tell the gateways that we leave on purpose."""
