@@ -1,11 +1,10 @@
-"""Has the user finished speaking? Asked once in a pause, after `JUDGED_MS` of quiet.
+"""Has the user finished speaking? Judged once in a pause, after `vad.utterance.JUDGED_MS` of quiet.
 
-An `EndOfTurn` gives a probability, and is asked twice (`log_odds`); `silence_ms` makes of that the
-silence after which the turn is over: short when it is complete, up to `LONGEST_MS` when the person
-is likely to continue.
-The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later
-and bound the silence (`word_bounds_ms`). Without any part a fixed silence ends a turn, as
-`vad/utterance.py` does by itself.
+A judgement is the mean of two probabilities of an `EndOfTurn` (`log_odds`). `silence_ms` turns it
+into the silence after which the turn is over: short when the sentence is complete, up to
+`LONGEST_MS` when the person is likely to continue. The part that comes with parley hears how it was
+said (`smart_turn.py`); the words are known later and bound the silence (`word_bounds_ms`). Without
+any part a fixed silence ends a turn, as `vad/utterance.py` does by itself.
 
 Source: docs/understand/turn-taking.md.
 """
@@ -43,10 +42,6 @@ LISTING_MS: Final = {"low": 1500, "medium": 1100, "high": 700}
 LONGEST_MS: Final = {"low": 2500, "medium": 1500, "high": 1000}
 """Longest hold of an answer."""
 
-JUDGED_MS: Final = 192
-"""What the detector calls quiet behind what is judged: three of its windows, about a quarter of a
-second after the last sound. More silence halves what can be derived from the speech before it."""
-
 _AGAIN_SAMPLES: Final = 1024
 """It is also asked without the last of these windows: the mean of two is wrong half as often.
 Source: docs/log/conversation.md."""
@@ -61,7 +56,7 @@ def log_odds(end_of_turn: EndOfTurn, heard: Samples) -> float:
     """That the user has finished: the mean of two judgements.
 
     Args:
-        heard: what they said last, with `JUDGED_MS` of quiet behind it (N,), 16 kHz.
+        heard: what they said last, with that quiet behind it (N,), 16 kHz.
     """
     both = np.clip([end_of_turn(heard[:-_AGAIN_SAMPLES]), end_of_turn(heard)], 1e-4, 1 - 1e-4)
     return float(np.mean(np.log(both / (1 - both))))

@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parley.media.pcm import Samples
-from parley.turns import end_of_turn
+from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.keywords import WordMatcher
 from parley.turns.word_lists import GHOSTS
+from parley.vad import utterance
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
@@ -120,7 +121,7 @@ class Turns:
         if not self.is_open:
             return self
         if self.quiet_ms >= JUDGED_MS:
-            missing_ms = end_of_turn.JUDGED_MS - self.quiet_ms
+            missing_ms = utterance.JUDGED_MS - self.quiet_ms
             spare = max(0, -missing_ms) // WINDOW_MS
             said = np.concatenate(self.sound[: len(self.sound) - spare])
             return replace(self, needed_ms=needed_ms(_with_quiet(said, missing_ms)))
@@ -128,7 +129,7 @@ class Turns:
         quiet_ms = hushed_ms(said)
         if quiet_ms < HUSHED_MS or self.speech_ms < CLICK_MS:
             return self
-        missing_ms = NOTICED_MS + end_of_turn.JUDGED_MS - quiet_ms
+        missing_ms = NOTICED_MS + utterance.JUDGED_MS - quiet_ms
         early = replace(self, quiet_ms=quiet_ms, needed_ms=needed_ms(_with_quiet(said, missing_ms)))
         return early if early.is_long_enough else self
 
@@ -164,11 +165,7 @@ class Turns:
         """True if the pause is, or will be soon, as far as is known."""
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
         is_heard = self.heard_ms == self.speech_ms
-        bounds = (
-            end_of_turn.word_bounds_ms(self.text or "", is_whole=self.is_whole)
-            if is_heard
-            else None
-        )
+        bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
         if bounds is not None:
             needed_ms = min(max(needed_ms, bounds[0]), bounds[1])
         return self.quiet_ms + self.sooner_ms >= needed_ms

@@ -47,7 +47,8 @@ LOWEST_QUIET = 0.01
 utterance would end."""
 PRE_ROLL_MS = 300
 JUDGED_MS = 192
-"""Quiet before a judgement: three windows. Source: turns/end_of_turn.py."""
+"""What the detector calls quiet behind what is judged: three of its windows, about a quarter of a
+second after the last sound. More silence halves what can be derived from the speech before it."""
 JUDGED_S = 8
 """Maximum length of the last sound that is judged."""
 LONG_MS = 30_000
