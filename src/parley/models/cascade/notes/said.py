@@ -52,7 +52,9 @@ class Replies:
 
 
 ASKED = "Did you say: "
+"""Begins the question whether users said what was heard."""
 MEANT = "I'm not sure that I understand you. Is anyone in danger?"
+"""Begins the question whether what they said was meant like that."""
 _YES = re.compile(r"^\W*(?:yes|yeah|yep|i did|i do|that'?s right|correct)\b")
 _NO = re.compile(r"^\W*(?:no|nope|not at all)\b(?:\W+i (?:did not|didn't)(?: say that)?)?\W*")
 
