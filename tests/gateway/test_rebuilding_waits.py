@@ -4,7 +4,6 @@ import asyncio
 import json
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 from tests.gateway.test_session_registry import come_back, left, never
 from tests.support.gateways import RunningGateway, until
@@ -31,7 +30,8 @@ class Waiting:
         self.pool = dispatcher.worker_pool
         limits = LimitSettings(resume_window_s=WINDOW_S, rebuild_wait_s=LOADING_WAIT_S)
         self.rebuilding = Rebuilding(dispatcher, Mock(), limits)
-        lost = GatewaySession("call", SessionState.MOVING, 0.0, lost=LostSession.of_log(left()))
+        known = LostSession.of_log(left().session)
+        lost = GatewaySession("call", SessionState.MOVING, 0.0, lost=known)
         self.task = asyncio.create_task(self.rebuilding.rebuild(lost, None))
 
     async def is_waiting(self, at_s: float) -> bool:
@@ -85,7 +85,7 @@ async def test_its_client_learns_how_long_it_may_come_again(
     runtime.sessions.hold_s = 0.05
     runtime.sessions.rebuild = never
     note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
-    runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
+    runtime.sessions.found(left(note=note, session_id="omni_1"))
     await until(lambda: runtime.sessions.moving("omni_1"))
     async with asyncio.timeout(HANG_S):
         said, code = await end_of(await come_back(gateway))

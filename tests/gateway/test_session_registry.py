@@ -45,7 +45,7 @@ from parley.protocol.control import (
 )
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.resume import AGAIN_CODE, REFUSED_CODE, ResumeRequest
-from parley.session_log.contract import LoggedSession
+from parley.session_log.contract import LoggedSession, StoredLog
 from parley.settings import EtaSettings, QueueSettings, SecuritySettings
 from parley.transport import Closure, DialFailed
 
@@ -422,8 +422,8 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
         keyless = f"{session_id}4"
         note = '{"address":"127.0.0.1","key_id":"key"}'
         for found in (
-            msgspec.structs.replace(left(note=note), session_id=session_id),
-            msgspec.structs.replace(left(), session_id=keyless),
+            left(note=note, session_id=session_id),
+            left(session_id=keyless),
         ):
             runtime.sessions.found(found)
         await until(lambda: runtime.sessions.moving(session_id))
@@ -472,14 +472,22 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
 # ---- what an earlier gateway left behind ---------------------------------------------------
 
 
-def left(lease_id: str = "lease", *, pid: int = 7, note: str = "") -> LoggedSession:
+def left(
+    lease_id: str = "lease",
+    *,
+    session_id: str = "call",
+    pid: int = 7,
+    note: str = '{"address":"127.0.0.1","granted_time":0.0}',
+    age_s: float = 11.0,
+) -> StoredLog:
     """A session of worker `w` whose log was found."""
-    return LoggedSession(
-        *(lease_id, lease_id, "call", Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
+    logged = LoggedSession(
+        *(lease_id, lease_id, session_id, Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
         worker_pid=pid,
         fingerprint="m",
-        note=note or '{"address":"127.0.0.1","granted_time":0.0}',
+        note=note,
     )
+    return StoredLog(logged, size_bytes=100, age_s=age_s, has_writer=False)
 
 
 async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_address(
@@ -488,7 +496,7 @@ async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_addre
     young.gone.add("http://127.0.0.1:1")
     rebuilt = young.rebuilds()
     for number in range(9):
-        young.kept.found(msgspec.structs.replace(left(), session_id=f"call{number}"))
+        young.kept.found(left(session_id=f"call{number}"))
     await until(lambda: young.kept.count() == {"away": 9})
 
     with young.admission.visit("127.0.0.1"):
@@ -599,16 +607,17 @@ async def test_only_sessions_whose_clients_are_expected_take_slots(
     assert found.worker.worker_id == "v"
 
 
+@pytest.mark.parametrize(("age_s", "is_rebuilt"), [(1.0, True), (11.0, False)])
 async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_for(
-    young: Young, monkeypatch: pytest.MonkeyPatch
+    young: Young, monkeypatch: pytest.MonkeyPatch, age_s: float, is_rebuilt: bool
 ) -> None:
     monkeypatch.setattr("parley.gateway.sessions.SPARE_EVERY_S", 0.01)
     rebuilt = young.rebuilds()
     young.gone.add("http://127.0.0.1:1")
     young.pool.welcome(hello(worker_id="v"), object())
-    young.kept.found(left())
+    young.kept.found(left(age_s=age_s))
     await asyncio.sleep(0.05)
-    assert rebuilt == []
+    assert rebuilt == (["lease"] if is_rebuilt else []), "its client was there a moment ago"
 
     young.has_spare_slot = True
 

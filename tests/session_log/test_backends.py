@@ -28,7 +28,7 @@ from parley.session_log.contract import (
     split_entries,
 )
 from parley.session_log.file_logs import FileSessionLogs
-from parley.session_log.redis_logs import RedisSessionLogs
+from parley.session_log.redis_logs import REFRESH, RedisSessionLogs
 
 
 def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
@@ -367,9 +367,15 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
     monkeypatch.setattr("time.time", lambda: 4e9)
 
     (one,) = await stored.stored()
-    await stored.close()
-
     assert (one.has_writer, one.age_s < 30) == (True, True)
+
+    # A writer that has nothing to write says only that it is there.
+    hashed = stored.keys(one.session.log_id)[0]
+    await stored.redis.hincrby(hashed, "at", -90)
+    await stored.ask(REFRESH, stored.keys(one.session.log_id)[:3], 1, stored.ttl_ms)
+    (quiet,) = await stored.stored()
+    await stored.close()
+    assert (quiet.has_writer, quiet.age_s >= 90) == (True, True)
 
 
 async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: RedisServer) -> None:

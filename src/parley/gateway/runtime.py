@@ -221,7 +221,7 @@ class GatewayRuntime:
             return
         for stored in await session_logs.stored():
             if stored.has_writer or stored.age_s <= self.settings.limits.resume_window_s:
-                self.sessions.found(stored.session)
+                self.sessions.found(stored)
             else:
                 await session_logs.drop(stored.session.log_id)
 

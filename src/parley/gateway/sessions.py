@@ -35,7 +35,7 @@ from parley.gateway.waits import wait_until
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
-from parley.session_log.contract import LoggedSession
+from parley.session_log.contract import StoredLog
 
 HOLD_S: Final = 4.0
 """Time for which a client waits for its session to be found or rebuilt before the connection is
@@ -85,6 +85,8 @@ class GatewaySession:
         rebuilding: the task that has another worker continue it; None while its worker is sought.
         asked: set when its client is there, or expected at any moment. Until then it takes only a
             slot that no client waits for.
+        was_there: its client was, a moment before an earlier gateway and its worker were lost: it
+            takes the next slot after those that are asked for.
         left_s: of its window, when its worker was lost; None: unknown.
         slot: taken for it before it was stopped where it was.
         parting: its former lease, and when it is ended there; while it has just been moved.
@@ -101,6 +103,7 @@ class GatewaySession:
     held: ExitStack = field(default_factory=ExitStack)
     rebuilding: asyncio.Task[None] | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    was_there: bool = False
     left_s: float | None = None
     slot: ReservedSlot | None = None
     parting: tuple[Lease, asyncio.TimerHandle] | None = None
@@ -319,20 +322,20 @@ class Sessions:
 
     # ---- what workers do -------------------------------------------------------------------
 
-    def found(self, logged: LoggedSession) -> None:
+    def found(self, stored: StoredLog) -> None:
         """Add a session of an earlier gateway, found by its log."""
         try:
-            lost = LostSession.of_log(logged)
+            lost = LostSession.of_log(stored.session)
         except msgspec.MsgspecError as error:
             log.warning("session_log_unreadable", why=str(error))
-            self.drop_log(logged.log_id)
+            self.drop_log(stored.session.log_id)
             return
         known = self._sessions.get(lost.session_id)
         is_over = known is not None and known.is_over
         if is_over or self.worker_pool.find_resumable(lost.session_id) is not None:
             return
         sought = self._add(lost.session_id, SessionState.MOVING)
-        sought.lost = lost
+        sought.lost, sought.was_there = lost, stored.age_s < RETURNS_S
         worker = self.worker_pool.find(lost.worker_id)
         if worker is not None and worker.is_connected:
             self._joined(worker)
@@ -445,7 +448,7 @@ class Sessions:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(SPARE_EVERY_S):
                             await session.asked.wait()
-                    if self.has_spare_slot(lost):
+                    if session.was_there or self.has_spare_slot(lost):
                         break
         except TimeoutError:
             raise NotRebuilt("Its client did not come back.") from None

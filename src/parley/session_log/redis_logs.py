@@ -1,6 +1,7 @@
 """Session logs in Redis or Valkey, for workers and gateways of several hosts.
 
-    {prefix}:{log_id}            hash: epoch, session, state, entries (id of the last valid one)
+    {prefix}:{log_id}            hash: epoch, session, parts of the state, unix seconds of the last
+                                 update (at) and of its writer's last sign of life (seen)
     {prefix}:{log_id}:entries    stream of entries
     {prefix}:{log_id}:outputs    stream of messages to the client, by their number
     {prefix}:index               hash: size of each log in bytes
@@ -83,7 +84,7 @@ return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEY
 REFRESH: Final = """
 -- KEYS: log, entries, outputs; ARGV: epoch, ttl_ms
 if redis.call('hget', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
-redis.call('hset', KEYS[1], 'at', redis.call('time')[1])
+redis.call('hset', KEYS[1], 'seen', redis.call('time')[1])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[2]) end
 return 1
 """
@@ -313,18 +314,17 @@ class RedisSessionLogs(SessionLogs):
         for log_id, size in index.items():
             name = log_id.decode()
             async with asyncio.timeout(ANSWER_S):
-                head, at = await self.redis.hmget(self.keys(name)[0], "session", "at")
+                fields = ("session", "at", "seen")
+                head, at, seen = await self.redis.hmget(self.keys(name)[0], *fields)
             if head is None:
                 async with asyncio.timeout(ANSWER_S):
                     await self.redis.hdel(self.keys("")[3], name)
                 continue
             age_s = max(0.0, now - float(at))
+            has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
             with contextlib.suppress(msgspec.MsgspecError):
-                found.append(
-                    StoredLog(
-                        _session_decoder.decode(head), int(size), age_s, age_s < 2 * REFRESH_S
-                    )
-                )
+                session = _session_decoder.decode(head)
+                found.append(StoredLog(session, int(size), age_s, has_writer))
         return found
 
 
