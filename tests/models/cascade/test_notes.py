@@ -1,5 +1,6 @@
 """Sums, letters, the calendar, the stock, and what was told."""
 
+import re
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.models.cascade.parts import LoudnessRecogniser, rows
 from tests.support.cpu_time import takes_less_than
 
 from parley.models import pocket_data
+from parley.models.cascade import tables
 from parley.models.cascade.local import _unrepeated
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.notes import (
@@ -19,6 +21,7 @@ from parley.models.cascade.notes import (
     danger,
     is_expected,
     note_for,
+    noting,
     unknown_to_us,
 )
 from parley.models.cascade.notes.knowledge import capitals, opposites
@@ -30,6 +33,7 @@ from parley.models.cascade.writer import Draft
 from parley.settings import ModelSettings
 
 CARE = Path(__file__).parents[3] / "training" / "care"
+NOTES = Path(noting.__file__).parent
 NOON = datetime(2026, 11, 25, 12, 5)
 
 
@@ -92,6 +96,13 @@ def test_a_mood_is_not_a_name():
 def test_another_joke_is_another_joke():
     first = note_for("Tell me a joke.")
     assert note_for("Another one, please.", ["Tell me a joke."]) not in (None, first)
+
+
+@pytest.mark.parametrize("path", sorted((NOTES / "patterns").glob("*.txt")), ids=lambda p: p.stem)
+def test_a_module_names_the_patterns_that_its_file_has(path):
+    named = re.findall(r'_SAYS\["(\w+)"\]', (NOTES / f"{path.stem}.py").read_text("utf-8"))
+
+    assert set(named) == set(tables.patterns(path.stem))
 
 
 def test_the_tables_are_whole():

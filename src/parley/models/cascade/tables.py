@@ -1,4 +1,4 @@
-"""Texts and tables that are data: files beside the modules that read them.
+"""Texts, tables and patterns that are data: files beside the modules that read them.
 
 A file has entries, one a line or one a block. Lines that begin with `# ` are comments, empty lines
 part blocks, and a line that is indented continues the one before.
@@ -6,13 +6,16 @@ part blocks, and a line that is indented continues the one before.
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Sequence
 from importlib import resources
 
 
-def blocks_of(name: str) -> list[list[str]]:
-    """The lines of each block of a file; `name` as in `know/facts`."""
+def blocks_of(name: str, glue: str = " ") -> list[list[str]]:
+    """The lines of each block of a file; `name` as in `know/facts`, `glue` joins what continues."""
     text = (resources.files("parley.models.cascade") / f"{name}.txt").read_text("utf-8")
-    blocks = text.replace("\n  ", " ").split("\n\n")
+    blocks = text.replace("\n  ", glue).split("\n\n")
     lines = ([line for line in block.split("\n") if line[:2] not in ("", "# ")] for block in blocks)
     return [block for block in lines if block]
 
@@ -20,3 +23,23 @@ def blocks_of(name: str) -> list[list[str]]:
 def lines_of(name: str) -> list[str]:
     """All lines of a file."""
     return [line for block in blocks_of(name) for line in block]
+
+
+@functools.cache
+def _parts() -> list[tuple[str, str]]:
+    return [(f"<{name}>", part) for name, part in blocks_of("notes/parts", glue="")]
+
+
+def any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
+    """Finds one of the alternatives, in which `<name>` is a part of `notes/parts`."""
+    pattern = "|".join(alternatives)
+    for _ in range(2):  # A part may name another.
+        for name, part in _parts():
+            pattern = pattern.replace(name, part)
+    return re.compile(pattern)
+
+
+def patterns(name: str) -> dict[str, re.Pattern[str]]:
+    """The patterns that notes look for: in a block the name of one, and its alternatives."""
+    blocks = blocks_of(f"notes/patterns/{name}", glue="")
+    return {block[0]: any_of(block[1:]) for block in blocks}

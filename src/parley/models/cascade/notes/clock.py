@@ -12,97 +12,13 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
+from parley.models.cascade.notes.said import Replies
 from parley.models.cascade.numerals import as_digits
+from parley.models.cascade.tables import patterns
 
+_SAYS: Final = patterns("clock")
+_TOLD: Final = Replies("notes/clock")
 Now = Callable[[], datetime]
-
-_TIME: Final = re.compile(
-    r"\bwhat(?:'s| is)? (?:the )?time(?: is it| now| it is)?(?: right now| now| please| there)?\W*$"
-    r"|\bwhat time is it\b|\bwhat time (?:do you have|have you got|it is)\b|\btell me (?:what "
-    r")?(?:the )?time\b"
-    r"|\b(?:do you (?:know|have)|have you got) (?:what )?the time\b|\bwhat(?:'s| is) the "
-    r"(?:current|exact) time\b"
-    r"|\bwhat(?:'s| is) the time in\b|\bhow late is it\b|\b(?:current|exact) time\b|\bknow what "
-    r"time\b|\bgot the time\b|^\W*(?:the )?time(?:,? please)?\W*$|\bwhat hour is it\b"
-    r"|\b(?:check|look at|read) (?:the|your|a) (?:clock|watch|time)\b"
-    r"|\bis it (?:already )?(?:past|after|before) (?:noon|midday|midnight|lunch|lunchtime|\d)"
-    r"|\bis it (?:already )?(?:noon|midday|midnight|lunch ?time)(?: yet| already| now)?\W*$"
-    r"|^\W*and (?:what(?:'s| is) )?the time\W*$"
-)
-_BOTH: Final = re.compile(r"\btime and (?:the )?(?:date|day)\b|\b(?:date|day) and (?:the )?time\b")
-_ELSEWHERE: Final = re.compile(
-    r"\b(?:time|day|date)\b.*\b(?:in|at) (?!the (?:moment|morning)|your|this|my)[a-z]"
-)
-_DATE: Final = re.compile(
-    r"\b(?:what|which)(?:'s| is)? (?:the |today's )?(?:current )?date\b|\btoday's date\b|\bdate "
-    r"today\b"
-    r"|\bwhat(?:'s| is) (?:the )?(?:day and )?date\b|\bwhat day of the month\b"
-    r"|\b(?:tell|give) me (?:the|today's) date\b|^\W*and (?:what(?:'s| is) )?the date\W*$"
-)
-_DAY: Final = re.compile(
-    r"\b(?:what|which) (?:day|weekday)(?: of the week)?(?: is| do we have| are we)?(?: it)?(?: "
-    r"today| now| is it| have)?\W*$"
-    r"|\b(?:what|which) day (?:is (?:it |today)|do we have)|\bwhat(?:'s| is) today\b|\bwhat day "
-    r"it is\b"
-    r"|\bwhat(?:'s| is) the (?:week)?day(?: today| of the week)?\W*$"
-    r"|\bis (?:it|today) (monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b"
-)
-_OTHER_DAY: Final = re.compile(
-    r"\b(?:what|which) (?:day|date|weekday)(?: of the week)?(?:'s| is| was| will)?(?: it)?(?: be)? "
-    r"(?:the )?(day after tomorrow|day before yesterday|tomorrow|yesterday)\b"
-    r"|\bwhat(?:'s| is| was) (?:the )?(day after tomorrow|day before yesterday|tomorrow"
-    r"|yesterday)\b(?:'s date)?\W*$"
-    r"|\bdate(?: is it| was it| will it be| for)? (tomorrow|yesterday)\b"
-)
-_WEEKEND: Final = re.compile(
-    r"\bis (?:it|today|this) (?:the|a|already the) (weekend|weekday|work ?day|working day)\b"
-)
-_WEEK: Final = re.compile(
-    r"\b(?:what|which) (?:calendar )?week(?: number)? (?:is it|is this|are we)\b"
-)
-_MONTH: Final = re.compile(r"\b(?:what|which) month (?:is it|is this|are we in|do we have)\b")
-_YEAR: Final = re.compile(
-    r"\b(?:what|which) year (?:is it|is this|are we in|do we have|it is)\b|\bcurrent year\b"
-)
-_UNTIL: Final = re.compile(
-    r"\bhow (?:many days|long)(?: is it| is there| are there| are left)?(?: left)? (?:until|till"
-    r"|to|before) "
-    r"(?:my birthday (?:on|is) )?(?:the )?"
-    r"(christmas(?: eve)?|new year(?:'s)?(?: eve| day)?|halloween|valentine's day|"
-    rf"{'|'.join(day.lower() for day in DAYS)}|the weekend|weekend|"
-    rf"(?:{'|'.join(month.lower() for month in MONTHS)}) \d{{1,2}})"
-)
-_PART: Final = re.compile(
-    r"\bis it (?:still |already )?(?:morning|afternoon|evening|night|late|early)\b"
-    r"(?: (?:yet|already|now))?\W*$"
-)
-_MONTH_NAMES: Final = "|".join(month.lower() for month in MONTHS)
-_DAY_FIRST: Final = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH_NAMES})\b")
-_SPAN: Final = r"(half an?|\d{1,4}|an?) (minute|hour|day|week|month|year)s?"
-_SHIFTED: Final = re.compile(
-    r"\b(?:what|which) (time|day|date|weekday|year)(?: of the week)? "
-    rf"(?:will it be|is it|would it be|was it|is|was) (?:in )?{_SPAN}(?: from (?:now|today))?"
-    r"( ago)?\W*$"
-)
-_HOURS_UNTIL: Final = re.compile(
-    r"\bhow (?:many (?:hours|minutes)|long)(?: is it| are there| is there| are left)?(?: left)? "
-    r"(?:until|till|to|before) (midnight|noon|midday|(\d{1,2})(?::(\d\d))? ?(am|pm|a\.m|p\.m))"
-)
-_WEEKDAY_OF: Final = re.compile(
-    r"\b(?:what|which) (?:day|weekday)(?: of the week)? (?:is|does|will|was)(?: it)?(?: on)?"
-    "(?: the)? "
-    rf"({_MONTH_NAMES}) (\d{{1,2}})(?:(?:st|nd|rd|th)?,? (?:of |in )?(\d{{4}}))?"
-)
-_SEASON: Final = re.compile(
-    r"\b(?:what|which) season (?:is it|is|are we in|do we have|is this)\b"
-    rf"(?: in ({_MONTH_NAMES})\b)?"
-)
-_ON: Final = re.compile(rf"\bdate\b.*\b({'|'.join(day.lower() for day in DAYS)})\b")
-_LEFT: Final = re.compile(r"\bhow many days (?:are )?(?:left|remain\w*)(?: in| of)? (?:this|the) "
-                          r"(year|month)\b")  # fmt: skip
-_BESIDE: Final = re.compile(
-    r"\b(?:what|which)(?:'s| is)? (?:month (?:is |comes |was )?)?(next|last)(?: month)?\W*$"
-)
 _FEASTS: Final = {
     "christmas": (12, 25), "christmas eve": (12, 24), "new year": (1, 1), "new year's": (1, 1),
     "new year's eve": (12, 31), "new year's day": (1, 1), "new year day": (1, 1),
@@ -115,54 +31,50 @@ def clock_note(low: str, now: Now) -> str | None:
     if re.search(r"\b(?:mars|moon)\b", low):
         return None
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
-    low = _DAY_FIRST.sub(r"\2 \1", low)
+    low = _SAYS["day_first"].sub(r"\2 \1", low)
     shifted = _shifted(as_digits(low), now) or _of_the_year(low, now)
     if shifted:
         return shifted
-    other = _OTHER_DAY.search(low)
+    other = _SAYS["other_day"].search(low)
     if other:
         return _other_day(other[1] or other[2] or other[3], now().date())
-    until = _UNTIL.search(low)
+    until = _SAYS["until"].search(low)
     if until:
         return _until(until[1], now().date())
-    if _BOTH.search(low):
-        return f"It is {_clock(now())} on {_date(now().date())}."
-    if _TIME.search(low):
-        if _ELSEWHERE.search(low):
-            return f"I know only the time here: it is {_clock(now())}."
-        return f"It is {_clock(now())}."
-    if _PART.search(low):
-        return f"It is {_clock(now())}."
-    if _YEAR.search(low):
-        return f"It is the year {now().year}."
-    if _MONTH.search(low):
-        return f"It is {MONTHS[now().month - 1]}."
-    weekday = _ON.search(low)
-    if weekday:
+    if weekday := _SAYS["on"].search(low):
         today = now().date()
         ahead = (DAYS.index(weekday[1].capitalize()) - today.weekday()) % 7 or 7
         return f"It is {_date(today + timedelta(ahead))}."
-    if _DATE.search(low):
-        return f"Today is {_date(now().date())}."
-    if _WEEK.search(low):
-        return f"It is week {now().isocalendar().week} of the year."
-    weekend = _WEEKEND.search(low)
-    if weekend:
-        is_so = (now().weekday() >= 5) == (weekend[1] == "weekend")
-        return f"{'Yes' if is_so else 'No'}, today is {DAYS[now().weekday()]}."
-    day = _DAY.search(low)
-    if day:
-        today = now().date()
-        if day[1]:
-            is_so = DAYS[today.weekday()].lower() == day[1]
-            return f"{'Yes' if is_so else 'No'}, today is {_date(today)}."
-        return f"Today is {_date(today)}."
-    return None
+    if asked := _SAYS["is_it"].search(low):
+        return _whether(asked[1], now().date())
+    return _said(low, now)
+
+
+def _whether(asked: str, today: date) -> str:
+    """Is it Monday, or the weekend?"""
+    name, is_weekend = DAYS[today.weekday()], today.weekday() >= 5
+    if asked.capitalize() in DAYS:
+        return f"{'Yes' if asked == name.lower() else 'No'}, today is {_date(today)}."
+    return f"{'Yes' if is_weekend == (asked == 'weekend') else 'No'}, today is {name}."
+
+
+def _said(low: str, now: Now) -> str | None:
+    """What only reads the clock."""
+    form = _TOLD.find(low)
+    if form is None:
+        return None
+    moment = now()
+    if "{time}" in form and _SAYS["elsewhere"].search(low) and not _SAYS["both"].search(low):
+        form = "I know only the time here: it is {time}."
+    return form.format(
+        time=_clock(moment), date=_date(moment.date()), month=MONTHS[moment.month - 1],
+        year=moment.year, week=moment.isocalendar().week,
+    )  # fmt: skip
 
 
 def _shifted(low: str, now: Now) -> str | None:
     """The time or the day before or after now, or how long it is until an hour."""
-    found = _SHIFTED.search(low)
+    found = _SAYS["shifted"].search(low)
     if found:
         what, count, unit, ago = found.groups()
         if (what, unit) == ("year", "year") and count.isdigit():
@@ -175,7 +87,7 @@ def _shifted(low: str, now: Now) -> str | None:
         moment = now() + timedelta(minutes=(-1 if ago else 1) * many * units[unit])
         verb = "was" if ago else "will be"
         return f"It {verb} {_clock(moment) if what == 'time' else _date(moment.date())}."
-    found = _HOURS_UNTIL.search(low)
+    found = _SAYS["hours_until"].search(low)
     if found is None:
         return None
     name, hour, minute, half = found.groups()
@@ -193,14 +105,14 @@ def _shifted(low: str, now: Now) -> str | None:
 
 def _of_the_year(low: str, now: Now) -> str | None:
     """Facts about this year: a weekday, a season, the remaining days."""
-    found = _WEEKDAY_OF.search(low)
+    found = _SAYS["weekday_of"].search(low)
     if found:
         month = [one.lower() for one in MONTHS].index(found[1]) + 1
         try:
             return f"{_date(date(int(found[3] or now().year), month, int(found[2])))}."
         except ValueError:
             return "There is no such day."
-    season = _SEASON.search(low)
+    season = _SAYS["season"].search(low)
     if season:
         names = ("winter", "spring", "summer", "autumn")
         month = MONTHS.index(season[1].capitalize()) + 1 if season[1] else now().month
@@ -211,14 +123,14 @@ def _of_the_year(low: str, now: Now) -> str | None:
         year = int(found[1] or now().year)
         is_so = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         return f"{'Yes' if is_so else 'No'}, {year} is {'a' if is_so else 'not a'} leap year."
-    found = _LEFT.search(low)
+    found = _SAYS["left"].search(low)
     if found:
         today = now().date()
         first = date(today.year + (found[1] == "year" or today.month == 12),
                      1 if found[1] == "year" else today.month % 12 + 1, 1)  # fmt: skip
         days = (first - today).days - 1
         return f"After today there are {days} days left this {found[1]}."
-    found = _BESIDE.search(low)
+    found = _SAYS["beside"].search(low)
     if found and "month" in low:
         other = MONTHS[(now().month - 1 + (1 if found[1] == "next" else -1)) % 12]
         return f"{found[1].capitalize()} month {'is' if found[1] == 'next' else 'was'} {other}."

@@ -7,23 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.said import Replies
-from parley.models.cascade.tables import lines_of
+from parley.models.cascade.tables import lines_of, patterns
 
-_LEAD: Final = (
-    r"^\W*(?:(?:oh|well|so|hey|hi|hello|parley|okay|ok|yeah|yes|no|and|but|um|wow|ha|haha"
-    r"|you know|honestly|actually|please|fine|alright|right|then|cool|nice|great|thanks|sure|now"
-    r"|sorry|wait)\W+)*"
-)
-_VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
+_SAYS: Final = patterns("everyday")
 _ALWAYS: Final = Replies("notes/manners")
-_TALK: Final = Replies("notes/everyday", {"lead": _LEAD, "very": _VERY})
-_TOLD: Final = (
-    rf"{_LEAD}(?!.*\?)(?=\S+ \S+ \S)(?!(?:what|who|where|when|which|why|how|is|are|can|could|do"
-    r"|does|did|will|would|should|shall|nice to|good to|glad to|pleased to|let's|tell|say|talk"
-    r"|give|help|please|thank|you|your|good|hello|hi|hey|bye)\b)"
-)
-"""Begins a pattern of statements."""
-_FORMS: Final = Replies("notes/forms", {"lead": _LEAD, "told": _TOLD})
+_TALK: Final = Replies("notes/everyday")
+_FORMS: Final = Replies("notes/forms")
 _RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
 
 
@@ -42,46 +31,21 @@ def form_note(low: str, turn: int) -> str | None:
     return _FORMS.find(low, turn)
 
 
-_SHAPE: Final = (
-    r"(?:circles?|squares?|triangles?|stars?|hearts?|rings?|cross(?:es)?|shapes?|background)"
-)
-_OF_A_PICTURE: Final = re.compile(
-    r"\bwhat (?:do|can) you see\b|\bwhat(?:'s| is| do you see) (?:in|on) (?:the|this|my) "
-    r"(?:picture|image|photo)\b"
-    r"|\b(?:(?:is|are) there|(?:do|can) you see) (?:an? |any )?(?:[a-z]+ )?"
-    + _SHAPE
-    + r"\b|\bhow many (?!stars are)(?:[a-z]+ )?"
-    + _SHAPE
-    + r" (?:are|do|can)\b|\bwhat (?:shape|colou?r) is (?:it|this|that|the "
-    + _SHAPE
-    + r")\W*$|\bdescribe (?:the|this) (?:picture|image|photo)\b"
-)
-_OF_ONE_SEEN: Final = re.compile(r"\bI see (?!no picture)|\b(?:may|might|could) be\b")
-
-
 def was_seen(answers: Sequence[str]) -> bool:
     """True if a picture was described before."""
-    return any(_OF_ONE_SEEN.search(one) for one in answers)
+    return any(_SAYS["of_one_seen"].search(one) for one in answers)
 
 
 def unseen_note(low: str, answers: Sequence[str]) -> str | None:
     """That there is no picture, to a question about one, unless one was described before."""
-    if not _OF_A_PICTURE.search(low) or was_seen(answers):
+    if not _SAYS["of_a_picture"].search(low) or was_seen(answers):
         return None
     return "I see no picture. Turn on the camera or send me one."
 
 
-_SAY_AFTER: Final = re.compile(
-    r"^\W*(?:(?:please|parley|now|can you|could you)\W+)*"
-    r"(?:(?:repeat|say) after me\b|repeat the (?:words?|sentence)\b"
-    r"|(?:repeat|say) (?=(?:the|an?|my|in|we|he|she|they) \w+ \w+ \w+))[\s,:;]*([^?]+)$",
-    re.I,
-)
-
-
 def echo_note(text: str) -> str | None:
     """What is to be said after the user."""
-    found = _SAY_AFTER.search(text)
+    found = _SAYS["say_after"].search(text)
     if not found:
         return None
     words = found[1].strip(" \"'.")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+from typing import Final
 
 from parley.models.cascade import tables
 from parley.models.cascade.notes.reckoning import chain
 from parley.models.cascade.numerals import as_digits
+
+_SAYS: Final = tables.patterns("knowledge")
 
 
 def lines_of(name: str) -> list[str]:
@@ -70,7 +73,6 @@ def _the(country: str) -> str:
     return f"the {name}" if country.startswith(needs) else name
 
 
-_LAND = re.compile(r"\b(?:capital|capitol)(?: city)?\b")
 _ALIASES = {
     "us": "united states", "u.s": "united states", "u.s.a": "usa", "the states": "united states",
     "uk": "united kingdom", "u.k": "united kingdom", "korea": "south korea",
@@ -79,7 +81,7 @@ _ALIASES = {
 
 
 def capital_note(low: str) -> str | None:
-    if not _LAND.search(low):
+    if not _SAYS["land"].search(low):
         return _country_of(low)
     table = capitals()
     yes_no = re.search(r"^\W*is ([a-z' ]+?) the capital(?: city)? of (?:the )?([a-z ]+)", low)
@@ -169,12 +171,6 @@ def _opposite_of(low: str) -> str:
     return found[1] if found else ""
 
 
-_QUESTION = re.compile(
-    r"^\W*(?:(?:and|so|well|okay|ok|hey|please|um|uh|er|now|hello|hi|parley|tell me|do you know|"
-    r"can you tell me|could you tell me|i wonder|i want to know|can you say|say)\W+)*"
-    r"(?:what|who|where|when|why|how|which|is|are|can|do|does|did|name|list|whose|explain|in|at|of|"
-    r"give|i)\b"
-)
 _SYNONYM = {word: key for key, words in _pairs("notes/synonyms") for word in words.split()}
 
 
@@ -191,18 +187,15 @@ def _keys(text: str) -> list[str]:
     return found
 
 
-_OF_SEVERAL = re.compile(r"(?<=\bhow many )(\w+)((?: on| are on| do| does| have)+) (\d+)\b")
-
-
 def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
-    if not _QUESTION.search(low):
+    if not _SAYS["question"].search(low):
         return None
     low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", low)
-    several = _OF_SEVERAL.search(as_digits(low))
+    several = _SAYS["of_several"].search(as_digits(low))
     if several and several[3] != "1":
         # "How many legs do three spiders have?"
-        one = fact_note(_OF_SEVERAL.sub(r"\1\2", as_digits(low)))
+        one = fact_note(_SAYS["of_several"].sub(r"\1\2", as_digits(low)))
         many = re.search(r"\d+", as_digits(one.lower())) if one else None
         product = chain(several[3], [("times", many[0])]) if many else None
         return f"{one} {product}" if product else None
@@ -214,9 +207,9 @@ def fact_note(low: str) -> str | None:
             others = content - keys - {*_keys(sentence)}
             if others & _places():
                 continue
-            if others and _WHETHER.search(low) and not sentence.startswith(("Yes", "No")):
+            if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
                 continue
-            measure = _MEASURE.search(low)
+            measure = _SAYS["measure"].search(low)
             if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
                 continue
             if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):
@@ -224,10 +217,6 @@ def fact_note(low: str) -> str | None:
     return None
 
 
-_WHETHER = re.compile(r"^\W*(?:and |so )?(?:can|is|are|do|does|did|was|were|will) ")
-_MEASURE = re.compile(
-    r"\bhow (tall|old|long|big|high|far|deep|heavy|fast|wide|large|hot|cold|many|much)\b"
-)
 _MANY = (
     r"\d|\b(?:no|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty"
     r"|sixty|hundred|thousand|million|billion|half|most|many|several|different|never)\b"

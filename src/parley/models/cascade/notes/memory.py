@@ -14,105 +14,23 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.models.cascade.notes.said import latest, lowered
-from parley.models.cascade.tables import blocks_of
+from parley.models.cascade.tables import blocks_of, patterns
 
-_NAME = re.compile(
-    r"\b(?:my name is|my name's|my name was|i am called|i'm called|call me|people call me|"
-    r"(?:this|it) is (?=[A-Z])|the name is|the name's|i go by|my friends call me)\s+"
-    r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b|again\b|to(?:day|night|morrow)\b|soon\b|in\b|at\b|on\b|maybe\b|your?\b|on[ec])([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
-)
-_I_AM_NAME = re.compile(
-    r"(?:^|[.!?] )(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
-    r"([A-Z][a-z'-]+)\b"
-)
-_INTRODUCED = re.compile(
-    r"^\W*(?:hi|hello|hey)\b(?: there)?\W+i(?:'m| am) ([a-z]{2,})(?<!\w{3}ed)(?<!ing)\W*$"
-    r"|^\W*i(?:'m| am) ([a-z]{2,})(?<!\w{3}ed)(?<!ing)\W+(?:by the way|btw|nice to meet you"
-    r"|and you)\b",
-    re.I,
-)
-_NOT_BUT = re.compile(
-    r"\b(?:no|sorry|wait|actually|i mean|correction|rather)\b[\s,.!]*(?:no |wait |sorry |actually "
-    r"|i mean )*"
-    r"(?:it's|it is|make that|i meant|i'm|my name is)? ?([A-Z][\w'-]+)\W*$"
-)
-"""`My name is Petra. No wait, it's Paula.`"""
-_RENAMED = re.compile(
-    r"(?:\bmy name(?:'s| is| was)? (?:not|isn't)|\bnot|\bthat(?:'s| is) not my name|\bmy name is "
-    r"wrong"
-    r"|\bi'm not|\bi am not) ?(?:[A-Z][\w'-]+)?[\s,.!:;]*(?:but |it's |it is |i'm |i am |my name "
-    r"is |call me )*([A-Z][\w'-]+)\W*$"
-    r"|^\W*(?:(?i:no|nope|actually|sorry|wait|wrong|it's)[\s,.!]+)+(?i:no |it's |it is |i'm |i am "
-    r"|that's |just |with a k|)*"
-    r"([A-Z][\w'-]+)(?i:,? please| not [A-Z]?\w+|,? with an? \w\W.*)?\W*$"
-    r"|\b(?i:it's|it is|that's|i)(?i: actually| really)? (?i:spelled|spelt|written|meant|said) "
-    r"([A-Z][\w'-]+)(?i:,? not [A-Z]?\w+|,? with an? \w\W.*)?\W*$"
-    r"|\b(?i:not) [A-Z][\w'-]+[,.;!:]* (?:but )?([A-Z][\w'-]+)\W*$"
-    r"|\b(?i:got|have|had|said|wrote|spelled) my name wrong\b.*?\b([A-Z][\w'-]+)\W*$"
-)
-"""Corrects a name given earlier."""
-_CORRECTED = re.compile(
-    r"^\W*(?:(?i:no|nope|actually|sorry|wait|i mean)[\s,.!]+)+(?i:it's |it is |i meant |i mean "
-    r"|(?:his|her|its|their) name is |he's called |she's called |on |in )*"
-    r"((?:[A-Z]|\d)[\w'-]*(?: \w+)?)\W*$|^\W*(?i:it's|it is|they are) ([a-z ]{2,24}) now\W*$"
-)
-_VALUE = re.compile(
-    r"( is (?:called |on |in )?| at | are (?:from )?| live in | like | prefer | support ).+(?=\.$)"
-)
-"""Of a fact, in its sentence."""
-_SENTENCE_END = re.compile(
-    r"(?<=[.!?])\s+|,\s+(?:and )?(?=(?:what|who|how|where|when)\b.*\?)", re.I
-)
-_ASKS_BACK = re.compile(
-    r"\b(?:what(?:'s| is) yours|and yours?|and you|your name|who are you)\W*$", re.I
-)
-_TO_KEEP = re.compile(
-    r" is called | appointment "
-    r"|^Your (?:\w+ )?(?:birthday|flight|train|number|password|code|address|favou?rite)\b"
-    r"|^You (?:told me:|live|prefer|support|come|are from|were born|work|have|are allergic|parked)"
-)
-_FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)
+_SAYS: Final = patterns("memory")
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
     "hungry bored okay ok ill sick sure afraid glad new lost curious excited interested confused "
     "looking free ready great well alright busy alone lonely".split()
 )
-_MY = re.compile(
-    r"\b(?:my|our) ((?:\w+ ){0,3}?[\w'-]+?)(?:'s name)? (is called|is named|are called|is|are|was)"
-    r" (?!it\b|not\b|what\b|there\b|that\b)([^.,;!?]+?)(?= and (?:my|our)\b|[.,;!?]|$)"
-)
 _ALSO = [
     (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
 ]
-_REMEMBER = re.compile(
-    r"\b(?:please )?(?:remember|don't forget|do not forget|keep in mind|note) (?:that )?"
-    r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"
-)
-_ASKS = re.compile(
-    r"\b(?:what|what's|who|whose|where|how (?:old|is|are|many|much|long)|which|when"
-    r"|do you (?:still )?(?:know|remember|recall)|did i|do i|am i|was i|have i|"
-    r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
-)
 _STOP = frozenset(
     "what whats what's is are was were the a an of my our your me i you do does did can could "
     "tell remember recall know again please who where which how when that it to in on for and told "
     "just "
     "said say s called name named remind now so still earlier before let have about us".split()
 )
-_MINE = re.compile(r"\b(?:my|i|i'm|me|our|mine)\b")
-_OF_MINE = re.compile(
-    r"^\W*(?:(?:and|so|ok|okay|please|(?:can|could) you|do you (?:still )?(?:know|remember)"
-    r"|(?:tell|remind) me)\W+)*"
-    r"(?:(?:what|where|when|who|which|how (?:old|many|much|long))\b.*\b(?:i|my|our)"
-    r"|(?:do|did|am|was|have|had) i|(?:is|are|was) my)\b"
-)
-_OWNED = re.compile(
-    r"\b(?i:my|our|(?:have|got|bought|adopted) an?) (?:(?:new|little|big|old|young|baby) )*(\w+)"
-)
-_THEIRS = re.compile(
-    r"\b(?:s?he|it)(?:'s| is) (?:called|named) |\b(?:her|his|its) name(?:'s| is) ", re.I
-)
-"""`I got a cat. She's called Luna.`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +67,9 @@ class _Read:
 # Every turn listens to all turns before it.
 @functools.lru_cache(maxsize=2048)
 def _read(plain: str) -> _Read:
-    corrected = _CORRECTED.search(plain)
+    corrected = _SAYS["corrected"].search(plain)
     return _Read(
-        forgets=_FORGET.search(plain) is not None,
+        forgets=_SAYS["forget"].search(plain) is not None,
         name=_find_name(plain),
         new_name=_renamed(plain),
         corrected=(corrected[1] or corrected[2]) if corrected else None,
@@ -161,13 +79,13 @@ def _read(plain: str) -> _Read:
 
 @functools.lru_cache(maxsize=2048)
 def _sentences(text: str) -> tuple[str, ...]:
-    return tuple(_SENTENCE_END.split(_straight(text)))
+    return tuple(_SAYS["sentence_end"].split(_straight(text)))
 
 
 @functools.lru_cache(maxsize=2048)
 def _owned(plain: str) -> str:
     """What the user owns, if the sentence names it."""
-    owned = _OWNED.findall(plain)
+    owned = _SAYS["owned"].findall(plain)
     return owned[-1].lower() if owned else ""
 
 
@@ -182,7 +100,7 @@ def listen(texts: Iterable[str]) -> Told:
         if plain.endswith("?"):
             continue
         if named:
-            plain = _THEIRS.sub(f"my {named} is called ", plain)
+            plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
         said.append(plain)
         read = _read(plain)
         if read.forgets:
@@ -193,7 +111,7 @@ def listen(texts: Iterable[str]) -> Told:
         told = dict(read.facts)
         if facts and not told and not found and read.corrected:
             newest = next(reversed(facts))
-            told = {newest: _VALUE.sub(rf"\g<1>{read.corrected}", facts[newest], count=1)}
+            told = {newest: _SAYS["value"].sub(rf"\g<1>{read.corrected}", facts[newest], count=1)}
         for key in told:
             facts.pop(key, None)
         facts |= told
@@ -205,7 +123,7 @@ def _straight(text: str) -> str:
 
 
 def _renamed(plain: str) -> str | None:
-    found = _RENAMED.search(_lower_lead(plain))
+    found = _SAYS["renamed"].search(_lower_lead(plain))
     new = next((one for one in found.groups() if one), None) if found else None
     return new if new and new.lower() not in _NO_NAMES else None
 
@@ -218,11 +136,11 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     told = dict(listen([text]).facts) | {
         key: one for key, one in after.facts.items() if one != before.facts.get(key)
     }
-    kept = [f"{one[0].lower()}{one[1:-1]}" for one in told.values() if _TO_KEEP.search(one)]
+    kept = [f"{one[0].lower()}{one[1:-1]}" for one in told.values() if _SAYS["to_keep"].search(one)]
     if kept and not text.rstrip().endswith("?"):
         return f"I will remember that {' and '.join(kept)}."
     is_told = listen([text]).name == after.name or before.name != after.name
-    asks_back = bool(_ASKS_BACK.search(text))
+    asks_back = bool(_SAYS["asks_back"].search(text))
     if after.name is None or not is_told or (text.rstrip().endswith("?") and not asks_back):
         return None
     if before.name is None:
@@ -238,11 +156,11 @@ def recall(text: str, told: Told) -> str | None:
 
     An empty string: it asks for something of the user's that was never told.
     """
-    *_, asked = _SENTENCE_END.split(_straight(text))
+    *_, asked = _SAYS["sentence_end"].split(_straight(text))
     low = asked.lower()
-    if not _ASKS.search(low):
+    if not _SAYS["asks"].search(low):
         return None
-    if not _MINE.search(low):
+    if not _SAYS["mine"].search(low):
         return _remembered(low, told)
     if re.search(r"\b(?:what|who)\b.*\b(?:your|you)\b", low) and not re.search(
         r"\bmy\b|\bi\b|\bcall me\b", low
@@ -263,7 +181,7 @@ def recall(text: str, told: Told) -> str | None:
             best, score = sentence, share
     if best is not None:
         return best
-    if _OF_MINE.search(low) and (said := said_before(low, told)):
+    if _SAYS["of_mine"].search(low) and (said := said_before(low, told)):
         return said
     if re.search(
         r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b"
@@ -274,13 +192,10 @@ def recall(text: str, told: Told) -> str | None:
     return None
 
 
-_QUESTION = re.compile(r"\?\W*$|^\W*(?:and |so )?(?:what|where|when|who|which|how|did|do|was)\b")
-
-
 def said_before(low: str, told: Told) -> str | None:
     """The sentence of the user's that has most of a question's words."""
     words = _words(low)
-    if not words or not _QUESTION.search(low):
+    if not words or not _SAYS["question"].search(low):
         return None
     said = [one for one in told.said if lowered(one) != low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
@@ -305,12 +220,12 @@ def _remembered(low: str, told: Told) -> str | None:
 
 def _find_name(plain: str) -> str | None:
     found = None
-    for pattern in (_INTRODUCED, _NAME, _I_AM_NAME):
-        for match in pattern.finditer(_lower_lead(plain) if pattern is _NAME else plain):
+    for pattern in (_SAYS["introduced"], _SAYS["name"], _SAYS["i_am_name"]):
+        for match in pattern.finditer(_lower_lead(plain) if pattern is _SAYS["name"] else plain):
             word = (match[1] or match[match.lastindex or 1]).strip(" '-")
             if word.lower().split()[0] not in _NO_NAMES and len(word) > 1:
                 found = word[0].upper() + word[1:]
-    corrected = _NOT_BUT.search(plain) if found else None
+    corrected = _SAYS["not_but"].search(plain) if found else None
     if corrected and corrected[1].lower() not in _NO_NAMES:
         found = corrected[1]
     return found
@@ -325,7 +240,7 @@ def _lower_lead(plain: str) -> str:
 
 def _facts(plain: str) -> Iterable[tuple[str, str]]:
     low = plain.lower()
-    for match in _MY.finditer(_keep_case(plain)):
+    for match in _SAYS["my"].finditer(_keep_case(plain)):
         what, verb, value = match[1].strip(), match[2], _trim(match[3])
         if (
             what in ("name", "friends", "question", "answer", "turn", "goodness", "god")
@@ -340,8 +255,8 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
             values = [_trim(value) for value in match.groups()]
             if all(values):
                 yield _also_key(key, values), sentence.format(*values)
-    remembered = _REMEMBER.search(_keep_case(plain))
-    if remembered and not _MY.search(low):
+    remembered = _SAYS["remember"].search(_keep_case(plain))
+    if remembered and not _SAYS["my"].search(low):
         what = _trim(remembered[1])
         yield " ".join(sorted(_words(what.lower()))) or "that", f"You told me: {what}."
 

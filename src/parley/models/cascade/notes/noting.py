@@ -54,7 +54,9 @@ from parley.models.cascade.notes.said import (
     varied,
 )
 from parley.models.cascade.numerals import as_digits
+from parley.models.cascade.tables import patterns
 
+_SAYS: Final = patterns("noting")
 _TOOLS = (
     leaving_note, sum_note, compare_note, count_note, spelling_note, letters_note, named_note,
     calendar_note, capital_note, opposite_note,
@@ -67,11 +69,6 @@ _STOCKS = {
     "stories": r"\bstor(?:y|ies)\b|\bfairy tale\b",
     "tongue_twisters": r"\btongue.?twisters?\b",
 }
-_WANTS = re.compile(
-    r"\b(?:tell|ask|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
-    r"|do)\b|\b(?:what|how) about\b"
-    r"|^\W*(?:(?:and|or|ok|okay|yes|no|well|then|so|maybe)\W+)*an? \w+(?: then| please)?\W*$"
-)
 
 
 def note_for(
@@ -120,20 +117,6 @@ def note_for(
     return None if found is None else varied(found, answers[-1] if answers else "")
 
 
-_FAMILIAR = re.compile(
-    r"^\W*(?:(?:and|so|well|okay|hello|hi|hey|parley)\W+)*(?:"
-    r"how are (?:you(?: doing| feeling)?|things)(?: today| now)?"
-    r"|how(?:'s| is) (?:it going|everything|life)|how have you been(?: lately)?"
-    r"|how do you do|(?:who|what) are you|what(?:'s| is) your name|tell me your name"
-    r"|what can you do(?: for me)?|are you an? (?:real )?(?:person|human|robot|machine|computer)"
-    r"|(?:good )?(?:morning|afternoon|evening|night)|hello|hi|hey|thank you(?: very much)?|thanks"
-    r"|goodbye|bye|see you(?: later)?|yes|no|okay|please|how old are you|where are you from"
-    r"|nice to meet you|can you hear me"
-    r")(?: (?:there|parley|please|to you))?\W*$"
-)
-"""The usual things to say, which need no note."""
-
-
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
     takes such a reading rather than one that means nothing."""
@@ -143,7 +126,7 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     text = latest(text)
     low = lowered(text)
     is_telling = told.name is not None or bool(told.facts)
-    is_usual = bool(_FAMILIAR.search(low) or _MINE.search(low))
+    is_usual = bool(_SAYS["familiar"].search(low) or _SAYS["mine"].search(low))
     known = _known(text, earlier, 0, (), datetime.now)
     return is_telling or is_usual or known not in (None, NOT_TOLD)
 
@@ -153,7 +136,7 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     fits the form of theirs, because the model invents answers and misunderstands statements.
     None for greetings and what follows a picture."""
     low = lowered(latest(text))
-    if _FAMILIAR.search(low) or was_seen(answers):
+    if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
     return memory.said_before(low, memory.listen(earlier)) or form_note(low, len(answers))
 
@@ -164,9 +147,6 @@ def _asks_again(text: str, before: str) -> bool:
     return asked == last and len(asked) > 1 and text.rstrip().endswith("?")
 
 
-_MINE = re.compile(
-    r"\b(?:what|where|who|when)(?:'s| is| are| was) my\b|\bwho am i\b|\bremember my\b"
-)
 NOT_TOLD = "You have not told me that."
 
 
@@ -195,8 +175,10 @@ def _known(
     named = memory.introduced(text, earlier)
     if named:
         return named
-    if _OF_IT.search(low) and (numbers := re.findall(r"\d+(?:\.\d+)?", " ".join(answers[-1:]))):
-        low = _OF_IT.sub(numbers[-1], low)
+    if _SAYS["of_it"].search(low) and (
+        numbers := re.findall(r"\d+(?:\.\d+)?", " ".join(answers[-1:]))
+    ):
+        low = _SAYS["of_it"].sub(numbers[-1], low)
         text = low
     measured = measure_note(low, answers, earlier[-1] if earlier else "")
     if measured:
@@ -224,17 +206,9 @@ def _known(
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
 
 
-_OF_IT = re.compile(
-    r"\b(?:that|it|this)(?= (?:an? )?(?:even|odd|prime)\b)"
-    r"|(?:(?<=half of )|(?<=quarter of )|(?<=third of )|(?<=double )|(?<=twice )|(?<=cent of ))"
-    r"(?:that|it|this)\b"
-)
-_THERE = re.compile(r"\bthere\b|\b(?:the|its) (?:capital|language|currency|money)\W*$|\bthey\b")
-
-
 def _there(low: str, said: Sequence[str]) -> str | None:
     """A question about the country that was spoken of last."""
-    found = _THERE.search(low)
+    found = _SAYS["there"].search(low)
     countries = [country for one in said[-4:] if (country := country_in(one))]
     if not found or not countries or country_in(low):
         return None
@@ -242,11 +216,6 @@ def _there(low: str, said: Sequence[str]) -> str | None:
     return f"{asked} in {countries[-1]}?"
 
 
-_PRONOUN = re.compile(r"\b(?:he|she|they|it|him|her|them)\b")
-_SUBJECT = re.compile(r"^(?:(?:Yes|No), )?(?:The |An? )?([A-Z][\w'-]*(?: [A-Z][\w'-]*)*|[a-z]+)\b")
-_NAMED = re.compile(r"(?<=[a-z] )[A-Z][\w'-]+(?: [A-Z][\w'-]+)*")
-_ONE = re.compile(r"\b(?<=which )ones?\b")
-_BARE = re.compile(r"^\W*(?:and |but )?(?:how|why|when|where)(?: so| is that)?\W*$")
 MOST_SUBJECTS: Final = 8
 """Of a long answer; a note is looked for with each."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
@@ -257,19 +226,19 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     if re.search(r"\bspell\w* (?:it|that)\b", low):
         last = re.search(r"([A-Za-z'-]+)\W*$", answer)
         return [f"how do you spell {last[1].lower()}"] if last else []
-    if _ONE.search(low):
+    if _SAYS["one"].search(low):
         things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
-        return [_ONE.sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
-    if _BARE.search(low):
+        return [_SAYS["one"].sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
+    if _SAYS["bare"].search(low):
         return [f"{low.strip(' ?')} {answer}"]
-    if not (pronoun := _PRONOUN.search(low)):
+    if not (pronoun := _SAYS["pronoun"].search(low)):
         return []
-    subject = _SUBJECT.search(answer)
+    subject = _SAYS["subject"].search(answer)
     spoken_of = [subject[1]] if subject else []
-    spoken_of = [one.lower() for one in (*spoken_of, *_NAMED.findall(answer))]
+    spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
     spoken_of += re.findall(r"[a-z]+s\b", answer) if pronoun[0] in ("they", "them") else []
     subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
-    return [_PRONOUN.sub(one, low, count=1) for one in subjects]
+    return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
 
 
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
@@ -282,33 +251,17 @@ def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
     return drawn or rhyme_note(low) or fact_note(low) or definition_note(low)
 
 
-_COIN = re.compile(r"\b(?:flip|toss) (?:a|the) coin\b|\bheads or tails\b")
-_DIE = re.compile(r"\b(?:roll|throw) (?:a|the|one) (?:die|dice)\b")
-_PICK = re.compile(
-    r"\b(?:pick|choose|give me|think of|say) (?:me )?(?:a|any) (?:random )?number "
-    r"(?:between|from) (\d{1,6}) (?:and |to )?(\d{1,6})\b"
-)
-
-
 def _by_chance(low: str, seed: int) -> str | None:
     """A coin, a die, or a number between two."""
     chance = Random(seed)
-    if _COIN.search(low):
+    if _SAYS["coin"].search(low):
         return f"It is {chance.choice(('heads', 'tails'))}."
-    if _DIE.search(low):
+    if _SAYS["die"].search(low):
         return f"It is a {chance.randint(1, 6)}."
-    if picked := _PICK.search(low):
+    if picked := _SAYS["pick"].search(low):
         first, last = sorted(map(int, picked.groups()))
         return f"I pick {chance.randint(first, last)}."
     return None
-
-
-_AND = re.compile(
-    r"^\W*(?:(?:okay|ok|no|sorry|so)\W+)*"
-    r"(?:(?:and|or|what about|how about|i (?:meant?|said|want(?:ed)?)|make (?:it|that))\b[\s,]*"
-    r"|(?=(?:in|at|on|for|to|with|by) .*\?))(?!\W*(?:you|that|this|it)\W*$)"
-    r"(?P<tail>(?:(?:what about|is|of|for|in|at|on|by|the|an?)\s+)*(?P<new>.+?))\W*$"
-)
 
 
 LONGEST_ASKED: Final = 24
@@ -319,8 +272,8 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
     hour?`: the note for the question before with these words, in place of some of its own."""
     plain = [as_digits(one).replace("%", " percent") for one in (*earlier[-3:], text)]
-    found = _AND.match(plain.pop())
-    asked = next((one for one in reversed(plain) if not _AND.match(one)), None)
+    found = _SAYS["and"].match(plain.pop())
+    asked = next((one for one in reversed(plain) if not _SAYS["and"].match(one)), None)
     if not found or asked is None or len(found["new"].split()) > 4:
         return None
     new, words = found["new"].split(), asked.strip(" ?.!").split()
@@ -354,21 +307,10 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     return None
 
 
-_NEXT = re.compile(
-    r"(?<=\?)\s+|,?\s+and (?:then |also )?(?=(?:wh|how|tell|spell|say|is|do|can|the)[a-z']*\b)",
-    re.I,
-)
-_REQUEST = re.compile(
-    r"^\W*(?:(?:so|please|hey|can you|could you)\W+)*"
-    r"(?:wh|how|tell|spell|say|is\b|do\b|can\b|the\b|count|give)",
-    re.I,
-)
-
-
 def _each(text: str, note: Callable[[str], str | None]) -> str | None:
     """The notes of two or three questions in one."""
-    parts = _NEXT.split(text.strip())
-    if not 1 < len(parts) <= 3 or not all(map(_REQUEST.search, parts)):
+    parts = _SAYS["next"].split(text.strip())
+    if not 1 < len(parts) <= 3 or not all(map(_SAYS["request"].search, parts)):
         return None
     told = [note(part) for part in parts]
     return " ".join(filter(None, told)) if all(told) else None
@@ -395,7 +337,7 @@ def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
     """A joke, poem, riddle, story or tongue twister; another one than before."""
     words = len(low.split())
     for name, pattern in _STOCKS.items():
-        if re.search(pattern, low) and (_WANTS.search(low) or words <= 3):
+        if re.search(pattern, low) and (_SAYS["wants"].search(low) or words <= 3):
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
             return _drawn(name, low, earlier, seed)

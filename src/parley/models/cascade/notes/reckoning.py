@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from parley.models.cascade.numerals import as_digits
+from parley.models.cascade.tables import patterns
 
+_SAYS: Final = patterns("reckoning")
 COUNT_LIMIT = 30
 """Numbers that are counted aloud at most."""
 NUMBER = r"(-?\d+(?:\.\d+)?)"
@@ -20,14 +23,6 @@ _OPERATORS = {
     "×": "*", "divided by": "/", "over": "/", "/": "/", "÷": "/",
 }  # fmt: skip
 _NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
-_BINARY = re.compile(
-    rf"{NUMBER}((?:\s*(?:plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|"
-    rf"divided by|/|÷)\s*{NUMBER.replace('(', '(?:', 1)})+)"
-)
-_PART = re.compile(
-    rf"\s*(plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|divided by|/"
-    rf"|÷)\s*{NUMBER}"
-)
 _FORMS = tuple(
     (re.compile(pattern.replace("N", NUMBER)), operator, is_swapped)
     for pattern, operator, is_swapped in (
@@ -58,34 +53,15 @@ def number(value: float) -> str:
     return f"{value:.{2 if abs(value) >= 1 else 3}f}".rstrip("0").rstrip(".")
 
 
-_LIST = re.compile(
-    rf"\b(?:add(?: up| together)?|(?:the )?(?:sum|total) of)\s+{NUMBER}((?:,? (?:and |plus "
-    rf")?-?\d+(?:\.\d+)?){{2,}})"
-)
-_HAVE = re.compile(
-    r"\b(?:have|had|has|got|meant|buy|bought|are|were|with|start with)\s+\D{0,12}?(\d+)\b"
-)
-_LESS = re.compile(
-    r"\b(?:eat|ate|spend|spent|lose|lost|give|gave|sell|sold|use|used|drop|dropped|break|broke"
-    r"|drink|drank|take|took|"
-    r"remove|leave|left|go|went|fly|flew|throw|threw)\w*\s+(?:away |off )?(\d+)\b|\b(\d+) (?:of "
-    r"them )?(?:leave|fly away|go away|are gone|break)\b"
-)
-_MORE = re.compile(
-    r"\b(?:get|got|find|found|buy|bought|receive|received|win|won|pick|add|added|gets?|come"
-    r"|came)\w*\s+(\d+)(?: more)?\b"
-)
-
-
 def _story(text: str) -> str | None:
     """`I have 15 euros and spend 6, how much is left?`"""
     if not re.search(r"\bhow (?:many|much)\b|\bwhat(?:'s| is) left\b|\bremain", text):
         return None
-    have = _HAVE.search(text)
+    have = _SAYS["have"].search(text)
     if not have or len(re.findall(r"\d+", text)) != 2:
         return None
     rest = text[have.end() :]
-    less, more = _LESS.search(rest), _MORE.search(rest)
+    less, more = _SAYS["less"].search(rest), _SAYS["more"].search(rest)
     if less:
         return chain(have[1], [("minus", less[1] or less[2])])
     return chain(have[1], [("plus", more[1])]) if more else None
@@ -97,7 +73,7 @@ def sum_note(low: str) -> str | None:
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     if BEYOND.search(text):
         return None
-    listed = _LIST.search(text)
+    listed = _SAYS["list"].search(text)
     if listed:
         return chain(listed[1], [("plus", n) for n in re.findall(NUMBER, listed[2])])
     story = _story(text)
@@ -106,9 +82,9 @@ def sum_note(low: str) -> str | None:
     plain = text
     for pattern, _, work in _SINGLE:
         plain = pattern.sub(functools.partial(_worked_out, work), plain)
-    found = _BINARY.search(plain)
+    found = _SAYS["binary"].search(plain)
     if found:
-        return chain(found[1], _PART.findall(found[2]))
+        return chain(found[1], _SAYS["part"].findall(found[2]))
     for pattern, operator, is_swapped in _FORMS:
         found = pattern.search(text)
         if found:
@@ -141,11 +117,6 @@ def _operand(found: re.Match[str]) -> float:
     return float(next(group for group in found.groups() if group))
 
 
-_LEAVES = re.compile(
-    r"\bat (\d{1,2})(?:[:.](\d\d))?\b(?:.*?)\b(?:needs?|takes?)\b.*?\b"
-    r"(half an hour|a quarter of an hour|an hour and a half|an hour|(\d+) (minute|hour)s?)\b"
-    r".*\bwhen (?:must|should|do|shall|can) i (?:have to )?(?:go|leave|start|set off|set out)\b"
-)
 _SPANS_MIN = {
     "half an hour": 30, "a quarter of an hour": 15, "an hour": 60, "an hour and a half": 90,
 }  # fmt: skip
@@ -153,7 +124,7 @@ _SPANS_MIN = {
 
 def leaving_note(low: str) -> str | None:
     """`The train leaves at 6:40 and I need half an hour to get there, when must I go?`"""
-    found = _LEAVES.search(as_digits(low))
+    found = _SAYS["leaves"].search(as_digits(low))
     if not found or int(found[1]) > 23 or int(found[2] or 0) > 59:
         return None
     needed = _SPANS_MIN.get(found[3])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from parley.models.cascade.tables import blocks_of
+from parley.models.cascade.tables import any_of, blocks_of
 
 LONGEST = 600
 """Signs at the end of a text in which something is looked for: some patterns take time with the
@@ -34,16 +34,13 @@ class Replies:
     Args:
         name: of the file, of blocks: replies that take turns, parted by ` | `, and the patterns
             below them.
-        parts: texts that stand for `<name>` in patterns.
     """
 
-    def __init__(self, name: str, parts: Mapping[str, str] = {}) -> None:
-        self._rows: list[tuple[re.Pattern[str], list[str]]] = []
-        for replies, *patterns in blocks_of(name):
-            pattern = "|".join(patterns)
-            for part, text in parts.items():
-                pattern = pattern.replace(f"<{part}>", text)
-            self._rows.append((re.compile(pattern), replies.split(" | ")))
+    def __init__(self, name: str) -> None:
+        self._rows = [
+            (any_of(alternatives), replies.split(" | "))
+            for replies, *alternatives in blocks_of(name)
+        ]
 
     def find(self, low: str, turn: int = 0) -> str | None:
         """The reply to a text as `lowered` returns it; None if no pattern fits."""

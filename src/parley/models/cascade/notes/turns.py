@@ -10,52 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.knowledge import stock
-from parley.models.cascade.tables import blocks_of, lines_of
+from parley.models.cascade.tables import blocks_of, lines_of, patterns
 
-_MINE: Final = re.compile(
-    r"^\W*(?:(?:do you (?:know|remember)|can you (?:tell me|repeat|remember)|tell me|repeat)\W+)?"
-    r"(?:what (?:did|have|was it) i (?:just |last )?(?:say|said|ask|asked|told you|tell you"
-    r"|want)\w*"
-    r"|what i (?:just )?(?:said|asked|told you)|what was (?:my last|my previous|the last) "
-    r"(?:question|sentence|message)|what was my question"
-    r"|what did i (?:just )?(?:ask|say|tell) ?(?:you)?)(?: (?:you|to you|about|before|just now"
-    r"|right now|last|again))*\W*$"
-)
-_FIRST: Final = re.compile(
-    r"\bwhat (?:(?:did i (?:say|ask)|i (?:said|asked))(?: you)? first"
-    r"|was my first (?:question|sentence))\b|\bfirst "
-    r"thing i (?:said|asked)\b"
-)
-_YOURS_BEFORE: Final = re.compile(
-    r"\bwhat did you say before (?:that|this)\b|\byour answer before (?:that|this)\b"
-    r"|^\W*and before (?:that|this)\W*$"
-)
-_YOURS: Final = re.compile(
-    r"^\W*(?:(?:sorry|wait|um|oh|so|excuse me|pardon|please|(?:can|could|would) you)\W+)*"
-    r"(?:what did you (?:just )?(?:say|tell me|answer)|what have you just said|what was that"
-    r"|what were (?:your last words|you saying)|what was your (?:last )?answer|pardon(?: me)?"
-    r"|say (?:that|it) again|repeat(?: (?:that|it|what you (?:just )?said|your(?:self)?(?: last)?"
-    r"(?: answer)?))?|come again|once more"
-    r"|huh(?=\?)|eh(?=\?)|tell me (?:that|the) (?:same )?(?:joke|story|poem) again)"
-    r"(?: (?:just now|again|please|to me|last|once more|for me))*\W*$"
-)
-_GO_ON: Final = re.compile(
-    r"^\W*(?:(?:and|so|okay|ok|oh|wow|yes|please|nice|then)\W+)*(?:(?:what|and) (?:happened"
-    r"|happens|came)(?: (?:next|then|after that|"
-    r"afterwards))?|and then(?: what(?: happened)?)?|then what(?: happened)?|what (?:happened"
-    r"|comes?) next|go on|continue|keep going|"
-    r"(?:tell me )?more|tell me the rest|what(?:'s| is) the rest|how does it (?:end|go on"
-    r"|continue)|did (?:it|he|she|they) .+|"
-    r"(?:please )?(?:go on|continue)(?: with (?:the|your) story)?|tell me what happened(?: next| "
-    r"then)?)(?: please| then| next)*\W*$"
-)
-_GIVES_UP: Final = re.compile(
-    r"\bi give up\b|\bno (?:idea|clue)\b|\bi (?:don't|do not) know\b|\bwhat(?:'s| is| was) (?:it"
-    r"|the (?:answer|solution))\b|"
-    r"\btell me(?: the answer| the solution)?\W*$|\bwhat is it\b|\bthe answer(?: please)?\W*$"
-    r"|\byou tell me\b|^\W*(?:what|dunno|idk)\W*$"
-)
-_ABOUT: Final = re.compile(r"\b(?:about|of|with) (?:an? |the |my |some )?([a-z]+(?: [a-z]+)?)\W*$")
+_SAYS: Final = patterns("turns")
 _NO_THINGS: Final = "something anything you yourself me it that poem story joke riddle".split()
 _WRONG: Final = (
     "No, that is not it. Guess again, or say: I give up.",
@@ -66,15 +23,15 @@ RIDDLE_END: Final = "Do you know the answer?"
 
 def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
     """Last words of the user or the assistant, if the user asks for them."""
-    if _FIRST.search(low):
+    if _SAYS["first"].search(low):
         return f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
-    if _MINE.search(low):
+    if _SAYS["mine"].search(low):
         return f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
-    if _YOURS_BEFORE.search(low):
+    if _SAYS["yours_before"].search(low):
         said = [plain_answer(one) for one in answers]
         before = [one for one in said if one != said[-1]]
         return f"Before that I said: {before[-1]}" if before else "I have said nothing before that."
-    if _YOURS.search(low):
+    if _SAYS["yours"].search(low):
         return (
             f"I said: {plain_answer(answers[-1])}"
             if answers and answers[-1]
@@ -123,7 +80,7 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     key = solution.lower().split()[-1]
     if re.search(rf"\b{re.escape(key)}s?\b", low):
         return f"Yes, that's it! {solution}."
-    if _GIVES_UP.search(low) or re.match(r"^\W*(?:no|nope)\W*$", low):
+    if _SAYS["gives_up"].search(low) or re.match(r"^\W*(?:no|nope)\W*$", low):
         return f"The answer is: {solution[0].lower()}{solution[1:]}."
     if re.search(r"\b(?:hints?|clues?|help)\b", low) and len(low.split()) <= 7:
         return f"It is a word of {len(key)} letters, and the first one is {key[0]}."
@@ -136,14 +93,9 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     return None
 
 
-_INVITES: Final = re.compile(
-    r"(?:tell me|talk) about it\?$|\btell me what happened\.$|did they say\?$"
-)
-
-
 def listening(low: str, answers: Sequence[str]) -> str | None:
     """A reply to what users tell of their sorrows, if they were asked to."""
-    if not answers or "?" in low or not _INVITES.search(answers[-1]):
+    if not answers or "?" in low or not _SAYS["invites"].search(answers[-1]):
         return None
     if re.match(r"^\W*(?:no|nope|not really)\b", low):
         return "All right. We can talk about something else."
@@ -177,7 +129,7 @@ def poem(low: str) -> str | None:
 
 def _thing(low: str) -> str | None:
     """What something is to be about, in the singular."""
-    found = _ABOUT.search(re.sub(r"[\s,]+please\W*$", "", low))
+    found = _SAYS["about"].search(re.sub(r"[\s,]+please\W*$", "", low))
     if not found or found[1] in _NO_THINGS:
         return None
     word = found[1]
@@ -188,7 +140,7 @@ def _thing(low: str) -> str | None:
 
 def _of_story(low: str, answers: Sequence[str]) -> str | None:
     last = answers[-1].removeprefix("I said: ")
-    wants_more = bool(_GO_ON.search(low))
+    wants_more = bool(_SAYS["go_on"].search(low))
     agrees = re.match(r"^\W*(?:yes|yeah|sure|please|okay|ok)\b", low)
     if last == _ANOTHER and (wants_more or agrees):
         return stock("stories")[len(answers) % len(stock("stories"))]
