@@ -107,7 +107,7 @@ class Client:
         """`waits`: for what comes before its first message; `is_patient`: for answers."""
         self._talk, self._waits, self._is_patient = talk, waits, is_patient
         self._extensions = extensions
-        self.path = talk.path.format(number)
+        self.path = talk.connect.format(number)
         self.frames = frames
         self.types: list[str] = []
         self.errors: list[str] = []
@@ -222,7 +222,7 @@ def seeds() -> list[int]:
     return list(range(first, first + (100_000 if IS_LONG else TRIED)))
 
 
-@pytest.mark.parametrize("talk", TALKS[:-1], ids=lambda talk: talk.path)
+@pytest.mark.parametrize("talk", TALKS[:-1], ids=lambda talk: talk.connect)
 async def test_what_is_changed_is_right_before(talk: Talk) -> None:
     frames: list[Frame] = [json.dumps(message) for message in talk.says]
     async with running_stack(worker={"vad": "energy"}) as server:

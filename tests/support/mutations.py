@@ -7,8 +7,9 @@ or the bytes on the wire. Everything follows from the seed of its dice.
 import base64
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,18 +19,18 @@ from tests.support.timeline import silence, sound, speak
 from parley.media.image import encode_jpeg
 from parley.media.wav import encode_wav
 
-JPEG: Final = base64.b64encode(encode_jpeg(np.zeros((24, 32, 3), np.uint8))).decode()
-VOICE: Final = base64.b64encode(encode_wav(sound(speak(1.0)))).decode()
 TURN: Final = sound(silence(0.6), speak(0.7), silence(1.2))
-PCM16: Final = base64.b64encode(
-    (9000 * np.sin(np.arange(12_000) / 20)).astype("<i2").tobytes()
-).decode()
-FUNCTION: Final = {
-    "type": "function",
-    "name": "look",
-    "description": "Look out.",
-    "parameters": {"type": "object", "properties": {"far": {"type": "boolean"}}},
+MEDIA: Final = {
+    "$JPEG": base64.b64encode(encode_jpeg(np.zeros((24, 32, 3), np.uint8))).decode(),
+    "$VOICE": base64.b64encode(encode_wav(sound(speak(1.0)))).decode(),
+    "$LOUD": LOUD,
+    "$QUIET": QUIET,
+    "$PCM16": b64((9000 * np.sin(np.arange(12_000) / 20)).astype("<i2").tobytes()),
+    **{
+        f"$TURN{number}": b64(TURN.slice(8000 * number, 8000 * (number + 1))) for number in range(5)
+    },
 }
+"""What stands for sound and pictures in the file of right conversations."""
 
 
 @dataclass(frozen=True)
@@ -44,308 +45,31 @@ class Talk:
     """
 
     dialect: str
-    path: str
-    waits_for: str
-    ready: str
+    connect: str
     says: tuple[Message, ...]
-    ends: str | None
+    waits_for: str = ""
+    ready: str = ""
+    ends: str | None = None
 
 
-def _turn(field: str, **more: Any) -> tuple[Message, ...]:
-    pieces = [b64(TURN.slice(at, at + 8000)) for at in range(0, len(TURN), 8000)]
-    return tuple({**more, field: piece} for piece in pieces)
+def _right_talks() -> Iterator[Talk]:
+    """A line with `connect` begins a conversation; each other line is a message of its client."""
+    text = Path(__file__).with_name("right_talks.jsonl").read_text(encoding="utf-8")
+    for name, value in MEDIA.items():
+        text = text.replace(name, value)
+    talk: dict[str, Any] = {}
+    for line in (json.loads(line) for line in text.splitlines()):
+        if "connect" in line:
+            if talk:
+                yield Talk(**talk)
+            talk = {**line, "says": ()}
+        else:
+            talk["says"] += (line,)
+    yield Talk(**talk)
 
 
-INTERRUPTION: Final = {"mode": "stop", "backchannel": "ignore"}
-CHAT: Final = {
-    "messages": [
-        {"role": "system", "content": "Be kind."},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "What is this?"},
-                {"type": "image", "data": JPEG},
-                {"type": "audio", "data": QUIET, "sample_rate": 16000},
-            ],
-        },
-    ],
-    "streaming": True,
-    "generation": {"max_new_tokens": 8, "temperature": 0.7, "top_p": 0.8, "length_penalty": 1.0},
-    "tts": {"enabled": True, "mode": "audio_assistant", "ref_audio_data": VOICE},
-    "image": {"max_slice_nums": 4, "use_image_id": True},
-    "omni_mode": False,
-    "enable_thinking": False,
-    "extensions": True,
-    "seed": 7,
-    "record": False,
-}
-PREPARE: Final = {
-    "type": "prepare",
-    "system_prompt": "Be kind.",
-    "ref_audio_base64": VOICE,
-    "config": {"force_listen_count": 0, "max_new_speak_tokens_per_chunk": 20},
-    "interruption": INTERRUPTION,
-    "max_slice_nums": 1,
-    "transcribe": True,
-    "record": False,
-}
-UNIT: Final = {
-    "type": "audio_chunk",
-    "audio_base64": LOUD,
-    "frame_base64_list": [JPEG],
-    "force_listen": False,
-    "max_slice_nums": 1,
-    "playback": {"received_ms": 100, "buffered_ms": 40},
-}
-HALF: Final = {
-    "type": "prepare",
-    "system_content": [
-        {"type": "text", "text": "Be kind."},
-        {"type": "audio", "data": LOUD},
-    ],
-    "config": {
-        "vad": {"threshold": 0.5, "min_silence_duration_ms": 400, "speech_pad_ms": 30},
-        "generation": {"max_new_tokens": 8, "temperature": 0.7, "length_penalty": 1.1},
-        "tts": {"enabled": True},
-        "session": {"timeout_s": 60},
-        "interruption": INTERRUPTION,
-        "transcribe": True,
-    },
-    "record": False,
-}
-UPDATE: Final = {
-    "type": "session.update",
-    "session": {
-        "instructions": "Be kind.",
-        "max_slice_nums": 1,
-        "ref_audio": VOICE,
-        "voice_config": {"force_listen_count": 0},
-        "interruption": INTERRUPTION,
-        "record": False,
-    },
-}
-APPEND: Final = {
-    "type": "input_audio_buffer.append",
-    "audio": LOUD,
-    "video_frames": [JPEG],
-    "force_listen": False,
-    "max_slice_nums": 1,
-    "playback": {"received_ms": 100, "buffered_ms": 40},
-}
-INIT: Final = {
-    "type": "session.init",
-    "payload": {
-        "system_prompt": "Be kind.",
-        "config": {"force_listen_count": 0},
-        "voice": {"ref_audio": VOICE},
-        "use_tts": True,
-        "max_slice_nums": 1,
-        "interruption": INTERRUPTION,
-        "record": False,
-    },
-}
-INPUT: Final = {
-    "type": "input.append",
-    "input": {
-        "audio": LOUD,
-        "video_frames": [JPEG],
-        "hints": {"force_listen": False, "max_slice_nums": [1]},
-        "playback": {"received_ms": 100, "buffered_ms": 40},
-    },
-}
-ASKED: Final = {
-    "type": "input.append",
-    "input": {
-        **{name: CHAT[name] for name in ("messages", "streaming", "generation", "image")},
-        "tts": {"enabled": True, "ref_audio_data": VOICE},
-    },
-}
-GA: Final = {
-    "type": "session.update",
-    "event_id": "e1",
-    "session": {
-        "type": "realtime",
-        "instructions": "Be kind.",
-        "output_modalities": ["audio"],
-        "audio": {
-            "input": {
-                "format": {"type": "audio/pcm", "rate": 24000},
-                "transcription": {"model": "whisper-1", "language": "en"},
-                "noise_reduction": {"type": "near_field"},
-                "turn_detection": {
-                    "type": "server_vad",
-                    "threshold": 0.5,
-                    "prefix_padding_ms": 300,
-                    "silence_duration_ms": 300,
-                    "create_response": True,
-                    "interrupt_response": True,
-                },
-            },
-            "output": {"format": {"type": "audio/pcm", "rate": 24000}, "voice": "default"},
-        },
-        "tools": [FUNCTION],
-        "tool_choice": "auto",
-        "max_output_tokens": 12,
-        "truncation": {"type": "retention_ratio", "retention_ratio": 0.5},
-        "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"a": "b"}},
-        "include": ["item.input_audio_transcription.logprobs"],
-    },
-}
-ITEM: Final = {
-    "type": "conversation.item.create",
-    "previous_item_id": None,
-    "item": {
-        "id": "i1",
-        "type": "message",
-        "role": "user",
-        "content": [
-            {"type": "input_text", "text": "Hi."},
-            {"type": "input_audio", "audio": PCM16},
-            {"type": "input_image", "image_url": f"data:image/jpeg;base64,{JPEG}"},
-        ],
-    },
-}
-RESPONSE: Final = {
-    "type": "response.create",
-    "response": {
-        "conversation": "none",
-        "instructions": "Be brief.",
-        "output_modalities": ["text"],
-        "metadata": {"a": "b"},
-        "input": [ITEM["item"]],
-        "tools": [FUNCTION],
-        "max_output_tokens": 8,
-    },
-}
-START: Final = {
-    "type": "session.start",
-    "session": {
-        "model": "parrot",
-        "instructions": "Be kind.",
-        "audio": {"output": {"voice": "default"}},
-        "interruption": INTERRUPTION,
-    },
-}
-WRITTEN: Final = {
-    "type": "conversation.item.create",
-    "item": {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "Hi."}],
-    },
-}
-RESUMED: Final = {
-    "type": "session.resume",
-    "session_id": "adx_fuzz",
-    "resume_token": "0H5kq",
-    "seq": 4,
-    "sent": 9,
-}
-
-TALKS: Final = (
-    Talk("chat", "/ws/chat", "", "", (CHAT,), None),
-    Talk(
-        "half_duplex",
-        "/ws/half_duplex/hdx_fuzz{}",
-        "queue_done",
-        "prepared",
-        (HALF, *_turn("audio_base64", type="audio_chunk"), {"type": "stop", "scope": "turn"}),
-        "stop",
-    ),
-    Talk(
-        "duplex",
-        "/ws/duplex/omni_fuzz{}",
-        "queue_done",
-        "prepared",
-        (
-            PREPARE,
-            UNIT,
-            {"type": "video_frame", "frame": JPEG},
-            {"type": "pause", "timeout": 5},
-            {"type": "resume"},
-            {"type": "interrupt"},
-            UNIT,
-            {"type": "client_diagnostic", "metrics": {"a": 1}},
-        ),
-        "stop",
-    ),
-    Talk(
-        "realtime",
-        "/v1/realtime?mode=video",
-        "session.queue_done",
-        "session.created",
-        (UPDATE, APPEND, WRITTEN, APPEND, {"type": "session.close", "reason": "done"}),
-        "session.close",
-    ),
-    Talk(
-        "realtime",
-        "/v1/realtime?mode=audio",
-        "session.queue_done",
-        "session.created",
-        (UPDATE, APPEND, APPEND),
-        "session.close",
-    ),
-    Talk(
-        "minicpmo_v2",
-        "/v1/realtime?mode=video",
-        "session.queue_done",
-        "session.created",
-        (INIT, INPUT, INPUT),
-        "session.close",
-    ),
-    Talk(
-        "minicpmo_v2",
-        "/v1/realtime?mode=chat",
-        "session.queue_done",
-        "session.created",
-        (INIT, ASKED, ASKED),
-        "session.close",
-    ),
-    Talk(
-        "openai_realtime",
-        "/v1/realtime?model=parrot",
-        "session.created",
-        "session.updated",
-        (
-            GA,
-            ITEM,
-            RESPONSE,
-            {"type": "input_audio_buffer.append", "audio": PCM16},
-            {"type": "input_audio_buffer.commit"},
-            {"type": "response.create"},
-            {"type": "response.cancel", "response_id": "r1"},
-            {"type": "conversation.item.retrieve", "item_id": "i1"},
-            {
-                "type": "conversation.item.truncate",
-                "item_id": "i1",
-                "content_index": 0,
-                "audio_end_ms": 10,
-            },
-            {"type": "conversation.item.delete", "item_id": "i1"},
-            {"type": "input_audio_buffer.clear"},
-        ),
-        None,
-    ),
-    Talk(
-        "openai_live",
-        "/v1/live/sessions",
-        "",
-        "session.started",
-        (
-            START,
-            {"type": "session.input_audio.append", "audio": PCM16, "event_id": "e2"},
-            {"type": "session.input_image.append", "image": JPEG, "t_ms": 10},
-            {"type": "session.input_audio.mute"},
-            {"type": "session.input_audio.unmute"},
-            {"type": "session.instructions.append", "content": "Be brief."},
-            {"type": "session.thinking.append", "content": "It rains."},
-            {"type": "session.commentary.append", "content": "It rains."},
-            {"type": "session.update", "session": {"delegation": {"tools": [FUNCTION]}}},
-        ),
-        "session.close",
-    ),
-    Talk("resume", "/ws/duplex/adx_fuzz?resume=true", "", "", (RESUMED,), None),
-)
+TALKS: Final = tuple(_right_talks())
+CHAT: Final = TALKS[0].says[0]
 
 TYPES: Final = tuple(
     {message["type"]: 0 for talk in TALKS for message in talk.says if "type" in message}

@@ -58,7 +58,7 @@ async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> 
     with contextlib.suppress(ConnectionClosed, TimeoutError, InvalidHandshake, OSError):
         is_patient = dice.random() < 0.5
         async with asyncio.timeout(3.0 if is_patient else dice.random() * 0.5):
-            client = await connect(gateway.ws(talk.path.format(index)), close_timeout=0.5)
+            client = await connect(gateway.ws(talk.connect.format(index)), close_timeout=0.5)
             try:
                 if is_patient:
                     if not talk.waits_for:
