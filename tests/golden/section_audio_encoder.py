@@ -10,7 +10,9 @@ from tests.golden.case import Case, Checker
 from tests.golden.section_mel import live_options, push_all
 from tests.support.states import layer_states
 
+from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, token_count
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
 
 
 def run(case: Case, check: Checker) -> None:
@@ -82,6 +84,7 @@ def _live(case: Case, check: Checker) -> None:
     sound_encoder = tiny.sound_encoder(case.folder)
     encoder = sound_encoder.encoder
     cache = encoder.make_cache(1, is_eight_bit=tiny.PRECISION.has_small_caches)
+    steps = LiveSteps(encoder, cache, GraphRunner(cache.keys.device))
     options = live_options(given)
     stream = push_all(
         LiveMel(options), np.asarray(media.audio(given["audio"])), sound_encoder.extractor
@@ -96,7 +99,7 @@ def _live(case: Case, check: Checker) -> None:
         if sound_encoder.is_full(cache.lengths[0], int(mel.shape[1])):
             cache.truncate(0, 0)
         (tokens,), spans = sound_encoder.hear_live(
-            [mel], [0], cache, prefixes=[prefix], suffixes=[suffix]
+            [mel], [0], steps, prefixes=[prefix], suffixes=[suffix]
         )
         cache.commit(spans)
         check.summary(f"chunk {index}", tokens, want["embed"])

@@ -20,8 +20,7 @@ from tests.support import rule_weights
 from torch import Tensor
 
 from parley.models.minicpmo45 import weights
-from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.quantize import Kind
@@ -155,15 +154,8 @@ def picture_encoder(folder: Path) -> PictureEncoder:
 
 
 def sound_encoder(folder: Path) -> SoundEncoder:
-    settings = config(folder)
     net = network(folder)
-    return SoundEncoder(
-        net.apm,
-        net.audio_projection_layer,
-        MelExtractor(settings.audio.num_mel_bins),
-        pool_step=settings.pool_step,
-        chunk_frames=settings.audio_chunk_frames,
-    )
+    return SoundEncoder(net.apm, net.audio_projection_layer, config(folder))
 
 
 @cache

@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from parley.engine.work import Stage
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
-from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel, MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
 from parley.models.minicpmo45.llm.steps import LanguageSteps
@@ -227,30 +227,23 @@ class UnitSteps:
 
     def hear(self, rows: int) -> Run:
         """Everybody says something for a second."""
-        config = self.config
-        encoder = SoundEncoder(
-            self.network.apm,
-            self.network.audio_projection_layer,
-            MelExtractor(config.audio.num_mel_bins),
-            pool_step=config.pool_step,
-            chunk_frames=config.audio_chunk_frames,
-        )
+        network = self.network
+        encoder = SoundEncoder(network.apm, network.audio_projection_layer, self.config)
         mel = LiveMel()
         with unseen():
             mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
             mel, frames = mel.push(np.zeros(RATE_HZ, np.float32), encoder.extractor)
         margins = [mel.options.redundancy_frames] * rows
-        steps = LiveSteps(self.network.apm, self.sounds, self.graphs)
+        steps = LiveSteps(network.apm, self.sounds, self.graphs)
 
         def run() -> object:
             self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
             return encoder.hear_live(
                 [frames] * rows,
                 list(range(rows)),
-                self.sounds,
+                steps,
                 prefixes=margins,
                 suffixes=margins,
-                steps=steps,
             )
 
         return run

@@ -11,7 +11,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     MelExtractor,
     token_count,
 )
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid, cut
 
@@ -20,14 +20,8 @@ RULES = SliceRules()
 
 @pytest.fixture(scope="module")
 def sound_encoder():
-    network, config = small_network(), small_config()
-    return SoundEncoder(
-        network.apm,
-        network.audio_projection_layer,
-        MelExtractor(),
-        pool_step=config.pool_step,
-        chunk_frames=50,
-    )
+    network = small_network()
+    return SoundEncoder(network.apm, network.audio_projection_layer, small_config())
 
 
 def stream(state: LiveMel, samples: np.ndarray, extractor: MelExtractor):

@@ -396,7 +396,7 @@ def test_rows_hear_by_the_kernel_what_they_hear_one_by_one() -> None:
             mel = torch.randn(3, 80, 40, generator=numbers)
             with torch.inference_mode():
                 steps = LiveSteps(encoder, cache, GraphRunner())
-                states, spans = encoder.live(mel, [3, 0, 2], cache, trim=(1, 1), steps=steps)
+                states, spans = steps.hear(mel, [3, 0, 2], trim=(1, 1))
             cache.commit(spans)
             parts.append(states)
         heard.append(torch.cat(parts, 1))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45 import fast_parts_check, weights
-from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.random_model import Sizes
@@ -146,14 +146,7 @@ def _language(network: weights.Network, sizes: Sizes) -> Tensor:
 
 
 def _sound(network: weights.Network, sizes: Sizes) -> Tensor:
-    config = sizes.config
-    encoder = SoundEncoder(
-        network.apm,
-        network.audio_projection_layer,
-        MelExtractor(config.audio.num_mel_bins),
-        pool_step=config.pool_step,
-        chunk_frames=config.audio_chunk_frames,
-    )
+    encoder = SoundEncoder(network.apm, network.audio_projection_layer, sizes.config)
     t = np.arange(2 * RATE_HZ) / RATE_HZ
     clip = (0.3 * np.sin(2 * np.pi * 220 * t) * np.sin(2 * np.pi * 3 * t)).astype(np.float32)
     return encoder.hear([clip], chunked=True)

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.steps import LanguageSteps
@@ -142,12 +142,5 @@ def _pictures(network: Network, config: MiniCPMOConfig) -> object:
 
 
 def _sound(network: Network, config: MiniCPMOConfig) -> object:
-    extractor = MelExtractor(config.audio.num_mel_bins)
-    encoder = SoundEncoder(
-        network.apm,
-        network.audio_projection_layer,
-        extractor,
-        pool_step=config.pool_step,
-        chunk_frames=config.audio_chunk_frames,
-    )
+    encoder = SoundEncoder(network.apm, network.audio_projection_layer, config)
     return encoder.hear([np.zeros(30 * RATE_HZ, np.float32)] * CLIPS, chunked=True)

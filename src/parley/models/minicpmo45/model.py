@@ -41,8 +41,8 @@ from parley.engine.work import (
 from parley.errors import BadInput, InferenceFailed, InvalidRequest, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
-from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.conversation.parts import ModelObserver
@@ -166,14 +166,7 @@ class MiniCPMO45:
         self.steps = LanguageSteps(llm, self.context, self.rope, graphs=self.graphs)
         encoder = network.apm
         self.audio_cache = encoder.make_cache(slots, is_eight_bit=has_small_caches)
-        self.extractor = MelExtractor(config.audio.num_mel_bins)
-        self.sound_encoder = SoundEncoder(
-            encoder,
-            network.audio_projection_layer,
-            self.extractor,
-            pool_step=config.pool_step,
-            chunk_frames=config.audio_chunk_frames,
-        )
+        self.sound_encoder = SoundEncoder(encoder, network.audio_projection_layer, config)
         self.live_steps = LiveSteps(encoder, self.audio_cache, self.graphs)
         self.picture_encoder = PictureEncoder(
             network.vpm, network.resampler, batch=config.vision_batch, graphs=self.graphs

@@ -1,4 +1,4 @@
-"""The live step of the audio encoder for all rows together, captured as graphs where graphs exist.
+"""The live step of the audio encoder: row by row, or all rows together, by graphs where there are.
 
 A second of sound takes about four hundred small kernels for any number of rows, and launching them
 takes longer than running them. A chunk's rows, and the length of each row's past, are a table on
@@ -11,13 +11,14 @@ Shapes as in `network.py`; `C` encoder frames that are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
+from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
@@ -31,34 +32,64 @@ from parley.models.minicpmo45.runtime.graphs import (
     uneven,
 )
 
-if TYPE_CHECKING:
-    from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
-
 LEAST_COLUMNS: Final = 256
 """No step reads fewer columns, which are five seconds."""
 
 
 class LiveSteps:
-    """Live chunks over one cache, on a GPU or where steps are captured."""
+    """Live chunks over one cache."""
 
     def __init__(self, encoder: AudioEncoder, cache: SlotCache, graphs: GraphRunner) -> None:
         self._encoder = encoder
         self._cache = cache
         self._graphs = graphs
 
-    def takes(self, count: int) -> bool:
-        """True if chunks of `count` kept frames run here."""
+    def hear(
+        self, mel: Tensor, rows: Sequence[int], *, trim: tuple[int, int]
+    ) -> tuple[Tensor, list[Span]]:
+        """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
+
+        Every new frame sees everything cached and its own chunk in both directions. The rows'
+        lengths do not change: `cache.commit` the returned spans when the chunk counts.
+
+        Args:
+            rows: cache row of each stream.
+            trim: encoder frames to cut off left and right after the convolutions.
+        """
+        frames = encoder_frames(mel.shape[2])
+        left, right = trim
+        right = 0 if left + right >= frames else right
+        kept = (left, frames - right)
+        count = kept[1] - left
+        spans = [Span(row, self._cache.lengths[row], count) for row in rows]
+        heard = self._together if self._is_batched(count) else self._row_by_row
+        return heard(mel, spans, kept), spans
+
+    def _is_batched(self, count: int) -> bool:
+        """True if chunks of `count` kept frames are one batch."""
         encoder = self._encoder
         if encoder.attention.reads_in_place:
             return slot_attention.fits(count, encoder.head_dim)
         return self._graphs.is_active and count <= slot_attention.MOST_QUERIES
 
-    def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
-        """States (N, C, Da) of a chunk (N, M, F); the cache is extended, its lengths are not.
+    def _row_by_row(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
+        """States (N, C, Da) of a chunk.
 
         Args:
             kept: the first frame that is kept after the convolutions, and the one behind the last.
         """
+        encoder = self._encoder
+        x = encoder.front(mel)[:, kept[0] : kept[1]]
+        last = encoder.positions - 1
+        places = torch.tensor(
+            [[min(place, last) for place in range(span.start, span.end)] for span in spans]
+        )
+        x = x + encoder.embed_positions(places.to(x.device))
+        for index, layer in enumerate(encoder.layers):
+            x = self._layer(index, layer, x, spans, None)
+        return encoder.layer_norm(x)
+
+    def _together(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
         size = bucket(len(spans), self._cache.rows)
         longest = max(span.end for span in spans)
         reads = min(reach for reach in self._reaches if reach >= longest)
@@ -122,7 +153,7 @@ class LiveSteps:
             batch = cache.placed(PaddedBatch(rows, columns, last, reads))
             batch = encoder.attention.prepared(batch, cache, 1)
             for index, layer in enumerate(encoder.layers):
-                x = encoder.live_layer(index, layer, x, (), cache, batch)
+                x = self._layer(index, layer, x, (), batch)
             return (encoder.layer_norm(x),)
 
         def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
@@ -133,3 +164,23 @@ class LiveSteps:
         reference = plain if is_checked else None
         (states,) = self._graphs.run("sound", shape, run, [mel, table], reference=reference)
         return states
+
+    def _layer(
+        self, index: int, layer: Any, x: Tensor, spans: Sequence[Span], batch: PaddedBatch | None
+    ) -> Tensor:
+        """A layer's states (N, C, Da), by one launch for a batch, or row by row for spans."""
+        cache, kernel, attention = self._cache, self._encoder.attention, layer.self_attn
+        normed = layer.self_attn_layer_norm(x)
+        query = attention.split(attention.q_proj(normed))
+        keys = attention.split(attention.k_proj(normed))
+        values = attention.split(attention.v_proj(normed))
+        if batch is not None:
+            cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
+            heard = kernel.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
+        else:
+            heard = torch.empty_like(query)
+            for place, span in enumerate(spans):
+                cache.write(index, span, keys[place], values[place])
+                seen = cache.view(index, span.row, span.end)
+                heard[place] = kernel.one(query[place], *seen, mask=None)
+        return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))

@@ -2,9 +2,9 @@
 
 Three ways of encoding exist, with different results for the same sound: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
-turn), and a live stream with cached keys and values (duplex). The layers have
-the names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product,
-keys have no bias. Whisper itself insists on 30 s, and has neither masks nor a cache.
+turn), and a live stream with cached keys and values (duplex; `live_steps.py`). The layers have the
+names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product, keys
+have no bias. Whisper itself insists on 30 s, and has neither masks nor a cache.
 
 Shapes: `N` pieces, `M` mel bins, `F` mel frames (100 per second), `C` encoder frames (50 per
 second), `Da` encoder width, `H` width of the language model. Source: model.md 7.
@@ -12,24 +12,15 @@ second), `Da` encoder width, `H` width of the language model. Source: model.md 7
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.audio_encoder.mel import (
-    PIECE_SAMPLES,
-    Floor,
-    MelExtractor,
-    Samples,
-    encoder_frames,
-)
 from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime.attention import FusedAttention
-from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.layers import activation
 
 
@@ -79,18 +70,6 @@ class AudioLayer(nn.Module):
 
     def think(self, x: Tensor) -> Tensor:
         return x + self.fc2(self.activation(self.fc1(self.final_layer_norm(x))))
-
-
-class FixedSteps(Protocol):
-    """Live chunks of all rows in one step of fixed shape: `live_steps.LiveSteps`."""
-
-    def takes(self, count: int) -> bool:
-        """True if chunks of `count` kept frames run here."""
-        ...
-
-    def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
-        """States (N, C, Da) of a chunk (N, M, F)."""
-        ...
 
 
 class AudioEncoder(nn.Module):
@@ -149,69 +128,6 @@ class AudioEncoder(nn.Module):
             x = layer(x, mask)
         return self.layer_norm(x)
 
-    def live(
-        self,
-        mel: Tensor,
-        rows: Sequence[int],
-        cache: SlotCache,
-        *,
-        trim: tuple[int, int],
-        steps: FixedSteps | None = None,
-    ) -> tuple[Tensor, list[Span]]:
-        """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
-
-        Every new frame sees everything cached and its own chunk in both directions. The rows'
-        lengths do not change: `cache.commit` the returned spans when the chunk counts.
-
-        Args:
-            rows: cache row of each stream.
-            trim: encoder frames to cut off left and right after the convolutions.
-            steps: runs chunks of all rows together; None: row by row.
-        """
-        frames = encoder_frames(mel.shape[2])
-        left, right = trim
-        right = 0 if left + right >= frames else right
-        count = frames - left - right
-        spans = [Span(row, cache.lengths[row], count) for row in rows]
-        if steps is not None and steps.takes(count):
-            return steps.run(mel, spans, (left, frames - right)), spans
-        x = self.front(mel)[:, left : frames - right]
-        last = self.positions - 1
-        places = torch.tensor(
-            [[min(span.start + step, last) for step in range(count)] for span in spans]
-        )
-        x = x + self.embed_positions(places.to(x.device))
-        for index, layer in enumerate(self.layers):
-            x = self.live_layer(index, layer, x, spans, cache, None)
-        return self.layer_norm(x), spans
-
-    def live_layer(
-        self,
-        index: int,
-        layer: Any,
-        x: Tensor,
-        spans: Sequence[Span],
-        cache: SlotCache,
-        batch: PaddedBatch | None,
-    ) -> Tensor:
-        """A layer's states (N, C, Da), by one launch for a batch, or row by row for spans."""
-        attention = layer.self_attn
-        normed = layer.self_attn_layer_norm(x)
-        query = attention.split(attention.q_proj(normed))
-        keys = attention.split(attention.k_proj(normed))
-        values = attention.split(attention.v_proj(normed))
-        if batch is not None:
-            cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-            heard = self.attention.padded(index, query.transpose(1, 2), batch, cache)
-            heard = heard.transpose(1, 2)
-        else:
-            heard = torch.empty_like(query)
-            for place, span in enumerate(spans):
-                cache.write(index, span, keys[place], values[place])
-                seen = cache.view(index, span.row, span.end)
-                heard[place] = self.attention.one(query[place], *seen, mask=None)
-        return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
-
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:
     """Additive mask (N or 1, 1, C, C), or None where nothing is masked.
@@ -245,114 +161,3 @@ class AudioProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear2(F.relu(self.linear1(x)))
-
-
-class SoundEncoder:
-    """Sound to context tokens, whole or live."""
-
-    def __init__(
-        self,
-        encoder: AudioEncoder,
-        projection: AudioProjection,
-        extractor: MelExtractor,
-        *,
-        pool_step: int,
-        chunk_frames: int,
-    ) -> None:
-        self.encoder = encoder
-        self.projection = projection
-        self.extractor = extractor
-        self.pool_step = pool_step
-        self.chunk_frames = chunk_frames
-
-    def pool(self, states: Tensor) -> Tensor:
-        """Encoder states (N, C, Da) to tokens (N, C // pool_step, H); a remainder is dropped."""
-        projected = self.projection(states)
-        if states.shape[1] < self.pool_step:
-            return projected[:, :0]
-        return F.avg_pool1d(projected.transpose(1, 2), self.pool_step).transpose(1, 2)
-
-    def pieces(self, clips: Sequence[Samples], floor: Floor = "dynamic") -> list[Tensor]:
-        """Features of clips, cut every 30 s; (M, f) each."""
-        return [
-            self.extractor.whole(clip[first : first + PIECE_SAMPLES], floor)
-            for clip in clips
-            for first in range(0, max(1, len(clip)), PIECE_SAMPLES)
-        ]
-
-    def encode_pieces(
-        self, mels: Sequence[Tensor], *, chunked: bool, longest: int | None = None
-    ) -> list[Tensor]:
-        """Tokens (n, H) per piece; the pieces are one batch, padded to the longest.
-
-        Args:
-            longest: pad to this many mel frames instead, so that a long request may be encoded in
-                several calls with the result of one.
-        """
-        if not mels:
-            return []
-        lengths = [int(mel.shape[1]) for mel in mels]
-        longest = max(lengths) if longest is None else longest
-        if longest == 0:
-            width = self.projection.linear2.out_features
-            weight = self.projection.linear2.weight
-            return [torch.zeros(0, width, dtype=weight.dtype, device=weight.device) for _ in mels]
-        batch = torch.zeros(len(mels), mels[0].shape[0], longest)
-        for index, mel in enumerate(mels):
-            batch[index, :, : mel.shape[1]] = mel
-        states = self.encoder.whole(batch, lengths, self.chunk_frames if chunked else 0)
-        tokens = self.pool(states)
-        return [
-            tokens[index, : encoder_frames(length) // self.pool_step]
-            for index, length in enumerate(lengths)
-        ]
-
-    def hear(self, clips: Sequence[Samples], *, chunked: bool) -> Tensor:
-        """All tokens of the clips of one request, in order, (n, H)."""
-        return torch.cat(self.encode_pieces(self.pieces(clips), chunked=chunked))
-
-    def is_full(self, cached_frames: int, mel_frames: int) -> bool:
-        """True if a live row's cache must be emptied before the next chunk, because it would reach
-        the last position. Counted before trimming. Source: model.md 7.3.
-        """
-        return cached_frames + encoder_frames(mel_frames) >= self.encoder.positions
-
-    def hear_live(
-        self,
-        mels: Sequence[Tensor],
-        rows: Sequence[int],
-        cache: SlotCache,
-        *,
-        prefixes: Sequence[int],
-        suffixes: Sequence[int],
-        steps: FixedSteps | None = None,
-    ) -> tuple[list[Tensor], list[Span]]:
-        """Tokens (n, H) of the next chunk of several live streams.
-
-        Chunks of one shape go through the encoder together. The cache's lengths do not change:
-        `cache.commit` the returned spans when the chunks count.
-
-        Args:
-            prefixes, suffixes: redundant mel frames at the left and right of each chunk.
-            steps: as in `AudioEncoder.live`.
-        """
-        tokens: dict[int, Tensor] = {}
-        spans: list[Span] = []
-        groups: dict[tuple[int, int, int], list[int]] = {}
-        for index, mel in enumerate(mels):
-            shape = (int(mel.shape[1]), prefixes[index], suffixes[index])
-            groups.setdefault(shape, []).append(index)
-        for (frames, prefix, suffix), members in groups.items():
-            states, taken = self.encoder.live(
-                torch.stack([mels[index] for index in members]),
-                [rows[index] for index in members],
-                cache,
-                trim=(math.ceil(prefix / 2), math.ceil(suffix / 2)),
-                steps=steps,
-            )
-            spans += taken
-            pooled = self.pool(states)
-            count = encoder_frames(frames) // self.pool_step
-            for place, index in enumerate(members):
-                tokens[index] = pooled[place, :count]
-        return [tokens[index] for index in range(len(mels))], spans

@@ -36,9 +36,10 @@ def capture_encoders(model: StepParts) -> None:
 def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
     """ENCODE: up to 4 pictures and 4 whole clips of each job; one live chunk per job, batched."""
     seen = look(model, [job.work.next_pictures for job in jobs])
+    encoder = model.sound_encoder
     heard = [
-        model.sound_encoder.encode_pieces(
-            [model.extractor.whole(clip) for clip in job.work.next_clips],
+        encoder.encode_pieces(
+            [encoder.extractor.whole(clip) for clip in job.work.next_clips],
             chunked=job.work.chunked,
             longest=job.work.longest_frames,
         )
@@ -105,10 +106,9 @@ def listen(
     tokens, spans = model.sound_encoder.hear_live(
         [mel for _, mel in pushed],
         [job.row for job in jobs],
-        model.audio_cache,
+        model.live_steps,
         prefixes=prefixes,
         suffixes=suffixes,
-        steps=model.live_steps,
     )
     by_row = {span.row: span for span in spans}
     return {
@@ -122,6 +122,6 @@ def _pushed(model: StepParts, job: PrefillJob) -> tuple[LiveMel, Tensor]:
     assert job.work.live is not None
     before = job.conversation.state.mel
     try:
-        return before.push(job.work.live, model.extractor, last=job.work.is_last)
+        return before.push(job.work.live, model.sound_encoder.extractor, last=job.work.is_last)
     except ValueError as error:
         raise BadInput(str(error)) from error

@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
-from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
-from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.llm.steps import LanguageSteps
@@ -50,7 +49,6 @@ class StepParts(Parts, Protocol):
     steps: LanguageSteps
     rope: RopeTable
     chooser: Choosing
-    extractor: MelExtractor
     sound_encoder: SoundEncoder
     live_steps: LiveSteps
     picture_encoder: PictureEncoder
