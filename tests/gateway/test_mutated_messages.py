@@ -103,10 +103,12 @@ class Client:
         waits: bool = True,
         is_patient: bool = True,
         extensions: bool = True,
+        until_answered: bool = False,
     ) -> None:
-        """`waits`: for what comes before its first message; `is_patient`: for answers."""
+        """`waits`: for what comes before its first message; `is_patient`: a moment for each answer;
+        `until_answered`: for one of `ANSWERS`, however long it takes, before it ends."""
         self._talk, self._waits, self._is_patient = talk, waits, is_patient
-        self._extensions = extensions
+        self._extensions, self._until_answered = extensions, until_answered
         self.path = talk.connect.format(number)
         self.frames = frames
         self.types: list[str] = []
@@ -117,6 +119,7 @@ class Client:
         self._ready = asyncio.Event()
         self._spoken = asyncio.Event()
         self._probed = asyncio.Event()
+        self._answered = asyncio.Event()
 
     async def run(self, server: RunningStack) -> None:
         url = server.ws(self.path, extensions=self._extensions)
@@ -134,6 +137,8 @@ class Client:
             await self._started.wait()
         for index, frame in enumerate(self.frames):
             self._spoken.clear()
+            if self._until_answered and json.loads(frame).get("type", "") == self._talk.ends:
+                await self._answered.wait()
             await socket.send(frame)
             if self._is_patient:
                 is_first = index == 0 and self._talk.ready
@@ -141,6 +146,8 @@ class Client:
                 await self._pause(event, limit_s)
                 if index == 0 and self._talk.dialect == "half_duplex":
                     await asyncio.sleep(GUARD_S)
+        if self._until_answered:
+            await self._answered.wait()
         if self._talk.dialect in ("chat", "resume"):
             # One request, one answer, and a close. Who has not made one says no more than this.
             await self._pause(self._spoken, PAUSE_S)
@@ -167,6 +174,8 @@ class Client:
                 self.types.append(message["type"])
                 if message["type"] == self._talk.waits_for:
                     self._started.set()
+                if message["type"] in ANSWERS:
+                    self._answered.set()
                 if message["type"] in (self._talk.ready, "error"):
                     self._ready.set()
                 if PROBE in text:
@@ -174,7 +183,7 @@ class Client:
                 elif message["type"] == "error":
                     self.errors.append(text)
                 self._spoken.set()
-        for event in (self._started, self._ready, self._spoken, self._probed):
+        for event in (self._started, self._ready, self._spoken, self._probed, self._answered):
             event.set()
 
 
@@ -205,8 +214,9 @@ async def one(server: RunningStack, seed: int, seen: Seen) -> None:
     seen.closes[code] = seen.closes.get(code, 0) + 1
 
 
-WRONG_IN: Final = {"openai_realtime": 3}
-"""Right messages that come at a wrong time: nothing to commit, to cancel or to truncate."""
+WRONG_IN: Final = {"openai_realtime": 4}
+"""Right messages that may come at a wrong time: nothing to commit, to cancel or to truncate, and an
+answer that has not ended when the next one is asked for."""
 ANSWERS: Final = frozenset(
     {
         *("result", "generating", "done", "response.listen", "response.output_audio.delta"),
@@ -226,7 +236,7 @@ def seeds() -> list[int]:
 async def test_what_is_changed_is_right_before(talk: Talk) -> None:
     frames: list[Frame] = [json.dumps(message) for message in talk.says]
     async with running_stack(worker={"vad": "energy"}) as server:
-        client = Client(talk, frames)
+        client = Client(talk, frames, until_answered=True)
         async with asyncio.timeout(HANG_S):
             await client.run(server)
 
