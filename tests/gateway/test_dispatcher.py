@@ -107,6 +107,51 @@ def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
     assert late.ask(waited_as=shown).position == 2
 
 
+def test_who_is_cut_off_keeps_its_place_for_a_while(parts):
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    first, second = parts.ask(address="10.0.0.1"), parts.ask(address="10.0.0.2")
+    cancelled = parts.ask(address="10.0.0.3")
+    parts.dispatcher.cut_off(first)
+    parts.dispatcher.cancel(cancelled)
+    left = [one.position for one in (second, parts.ask(address="10.0.0.4"))]
+
+    back = parts.ask(address="10.0.0.1", waited_as=first.ticket_id)
+    places = [back.position, second.position, parts.ask(waited_as=cancelled.ticket_id).position]
+    parts.dispatcher.cut_off(second)
+    parts.clock.advance(31)
+    parts.worker()
+    late = parts.ask(address="10.0.0.2", waited_as=second.ticket_id)
+
+    assert left == [1, 2]
+    assert (back.ticket_id, places) == (first.ticket_id, [1, 2, 4])
+    assert late.position == len(parts.queue)
+
+
+def test_leaving_and_returning_collects_no_places(parts):
+    def greedy(**more) -> Ticket:
+        return parts.ask(address="10.0.0.1", **more)
+
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    shown = []
+    for _ in range(3):
+        shown.append(greedy().ticket_id)
+        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
+    other = parts.ask(address="10.0.0.2")
+
+    back = [greedy(waited_as=one) for one in shown]
+    places = [one.position for one in (back[0], other, *back[1:])]
+    parts.dispatcher.cancel(back[0])
+    parts.dispatcher.cut_off(back[1])
+    again = greedy(waited_as=shown[1])
+
+    assert places == [1, 2, 3, 4]
+    assert (other.position, again.position) == (1, 2)
+
+
 SECRET = b"common to both"
 
 

@@ -98,6 +98,24 @@ async def test_places_in_the_queue_outlive_their_gateway(
     assert order == ["a", "b", "c"]
 
 
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_a_client_that_was_cut_off_has_its_place_again(gateway, is_noticed: bool):
+    path = PATHS["duplex"]
+    async with occupied(gateway), contextlib.AsyncExitStack() as clients:
+        first = await clients.enter_async_context(connect(gateway.ws(path)))
+        ticket = (await hear(first))["ticket_id"]
+        behind = await clients.enter_async_context(connect(gateway.ws(PATHS["realtime"])))
+        await hear(behind)
+        if is_noticed:
+            first.transport.abort()
+            await until(lambda: len(gateway.runtime.dispatcher.queue) == 1)
+        again = await clients.enter_async_context(connect(gateway.ws(path) + f"&ticket={ticket}"))
+        told = await hear(again)
+
+    assert (told["position"], told["ticket_id"]) == (1, ticket)
+
+
 async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time():
     def come(path: str, address: str) -> connect:
         return connect(gateway.ws(path), additional_headers={"x-forwarded-for": address})

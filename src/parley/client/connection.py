@@ -152,7 +152,7 @@ async def open_socket(access: Access, path: str) -> Socket:
 
 class Attempts:
     """Counts attempts to connect: as many as `Access.attempts` says, and for who waited in the
-    queue of a server that is gone, as many as fit into `PLACE_KEPT_S`."""
+    queue, as many as fit into `PLACE_KEPT_S`."""
 
     def __init__(self, access: Access, clock: Clock) -> None:
         self.made = 1

@@ -35,9 +35,11 @@ Received = TypeVar("Received")
 class Departed(Exception):
     """The client left, or has received its last message."""
 
-    def __init__(self, why: str, *, is_error: bool = False) -> None:
+    def __init__(self, why: str, *, is_error: bool = False, is_cut_off: bool = False) -> None:
         super().__init__(why)
         self.why = why
+        self.is_cut_off = is_cut_off
+        """True if its connection broke, so that it may return."""
         self.is_error = is_error
         """True if `why` is the code of an error that was sent to the client."""
 
@@ -56,7 +58,7 @@ class Client:
         caller: its description for workers; see `CALLER_HEADER`.
         extensions: whether the client asked for more than the published texts name.
         parameters: of its query, as far as the worker's end of the dialect wants to know them.
-        waited_as: id of the ticket with which it waited at an earlier gateway.
+        waited_as: id of the ticket with which it waited over an earlier connection.
     """
 
     kind: Kind
@@ -311,5 +313,9 @@ class Acquisition:
                         self.dispatcher.worker_refused(ticket)
                     else:
                         self.dispatcher.worker_failed(ticket)
+        except Departed as departure:
+            if departure.is_cut_off:
+                self.dispatcher.cut_off(ticket)
+            raise
         finally:
             self.dispatcher.cancel(ticket)

@@ -178,6 +178,9 @@ class ConnectionHandler:
                 raise Departed(why.code)
             send_answer(connection, dialect, dialect.shutting_down(why))
             raise Departed(why.code, is_error=True)
+        if (old := self.dispatcher.queue.find(client.waited_as)) is not None:
+            # It has lost that connection, and we have not noticed yet.
+            self.dispatcher.cut_off(old)
         with ExitStack() as held:
             held.enter_context(self.admission.visit(client.address))
             if newcomer.caller is not None and newcomer.caller.key is not None:

@@ -49,6 +49,9 @@ class Dispatcher:
         self._no_worker_refuse_s = queue.no_worker_refuse_s
         self._estimated_at = float("-inf")
         self._returns_until = self._held_until = float("-inf")
+        self._window_s = 0.0
+        self._cut_off: dict[str, tuple[Ticket, float]] = {}
+        """By id, tickets whose clients may return, until a time; the oldest first."""
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
@@ -57,9 +60,10 @@ class Dispatcher:
         self.worker_pool.changed.listen(self.run)
 
     def follow(self, secret: bytes, window_s: float) -> None:
-        """Follow an earlier gateway, whose clients have so long to come back to their places; see
-        `Queue.follow`."""
+        """Follow an earlier gateway. Its clients, and ours that are cut off, have so long to come
+        back to their places; see `Queue.follow`."""
         self.queue.follow(secret, self.clock.time())
+        self._window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
 
     def submit(
@@ -76,16 +80,17 @@ class Dispatcher:
 
         Args:
             owner: when it ends, however it ends, the ticket leaves and its lease is released.
-            waited_as: id of the ticket that the client had at an earlier gateway; `run` is to be
-                called `RETURN_S` later.
+            waited_as: id of the ticket that the client had before, here or at an earlier gateway;
+                `run` is to be called `RETURN_S` later.
 
         Raises:
             QueueFull, ServiceUnavailable.
         """
         self._check_workers(kind)
         ticket = self._ticket(kind, session_id, address, key_id)
-        if not self._returns(ticket, waited_as):
-            self.queue.join(ticket, held=self.worker_pool.held_by(ticket.caller))
+        held = self.worker_pool.held_by(ticket.caller)
+        if not self._returns(ticket, waited_as, held):
+            self.queue.join(ticket, held=held)
         if owner is not None:
             owner.add_done_callback(lambda _: self.cancel(ticket))
         self.run()
@@ -108,8 +113,21 @@ class Dispatcher:
         is_granting = not (self.queue or self.is_paused or self._is_closed)
         return is_granting and bool(self.worker_pool.with_room(kind, fingerprint))
 
-    def _returns(self, ticket: Ticket, waited_as: str) -> bool:
+    def cut_off(self, ticket: Ticket) -> None:
+        """A client is gone, perhaps to return: it keeps its place, without being waited for."""
+        if not self.cancel(ticket):
+            return
         now = self.clock.monotonic()
+        for ticket_id in [one for one, (_, until) in self._cut_off.items() if until <= now]:
+            del self._cut_off[ticket_id]
+        self._cut_off[ticket.ticket_id] = ticket, now + self._window_s
+
+    def _returns(self, ticket: Ticket, waited_as: str, held: int) -> bool:
+        now = self.clock.monotonic()
+        before, until = self._cut_off.pop(waited_as, (None, now))
+        if before is not None and now < until:
+            self.queue.replace(before, ticket, held=held)
+            return True
         if not waited_as or now >= self._returns_until or not self.queue.rejoin(ticket, waited_as):
             return False
         if self._held_until < 0:

@@ -8,7 +8,7 @@ of one caller and among callers that have one each. Knows neither workers nor so
 service.md 2.1.
 
 The id of a ticket holds its order, sealed by the gateways' common secret: a client that waited when
-a gateway died shows it to the next one and has its place again.
+a gateway died shows it to the next one and has its place again. So has one that was cut off.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import hmac
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, Literal
 
 from parley.errors import ParleyError, QueueFull
@@ -59,6 +60,9 @@ class Ticket:
     ticket_id: str = ""
     """`q_` and 32 lowercase hex characters. Only the ticket's owner and admins receive it; it gives
     access to the ticket."""
+    arrival: int = 0
+    rank: int = 0
+    """Number of sessions and tickets that its caller had already."""
     order: int = 0
     """Tickets are served in ascending order."""
     position: int = 0
@@ -124,9 +128,20 @@ class Queue:
         if not is_ours or order >= self._began or ticket_id in self._returned:
             return False
         self._returned.add(ticket_id)
-        ticket.ticket_id, ticket.order = ticket_id, order
+        ticket.ticket_id, ticket.arrival, ticket.order = ticket_id, order, order
         self._insert(ticket)
         return True
+
+    def replace(self, old: Ticket, ticket: Ticket, *, held: int) -> None:
+        """Take the place of a ticket that has left. Its caller stands as far back as before, and
+        further if that rank has been taken since: who leaves and returns gains nothing."""
+        taken = {each.rank for each in self._tickets if each.caller == ticket.caller}
+        ticket.ticket_id, ticket.arrival, ticket.rank = old.ticket_id, old.arrival, old.rank
+        if ticket.caller:
+            free = (rank for rank in count(max(old.rank, held)) if rank not in taken)
+            ticket.rank = next(free)
+        ticket.order = ticket.arrival + STEPS_BACK * ticket.rank
+        self._insert(ticket)
 
     def join(self, ticket: Ticket, *, held: int = 0) -> None:
         """Take the last place that is the caller's.
@@ -139,10 +154,11 @@ class Queue:
         """
         self.check_room()
         self._joined += 1
-        ticket.order = self._joined
+        ticket.arrival = ticket.order = self._joined
         if ticket.caller:
             own = [each.order for each in self._tickets if each.caller == ticket.caller]
-            ticket.order += STEPS_BACK * (held + len(own))
+            ticket.rank = held + len(own)
+            ticket.order += STEPS_BACK * ticket.rank
             # Of its own, the one that came first is served first.
             ticket.order = max(ticket.order, max(own, default=0))
         self._insert(ticket)

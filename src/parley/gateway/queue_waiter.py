@@ -166,7 +166,8 @@ class QueueWaiter(ClientWatch[Message]):
         try:
             return await self._connection.receive()
         except ConnectionClosed as end:
-            raise Departed(_why(end.closure)) from None
+            why, is_cut_off = _why(end.closure), not end.closure.is_clean
+            raise Departed(why, is_cut_off=is_cut_off) from None
 
     async def _settle(self, first: Message) -> None:
         """The dialect of the path if only the first message determines it."""

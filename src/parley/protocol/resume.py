@@ -29,7 +29,7 @@ QUERY: Final = "resume"
 `session.resume`."""
 
 TICKET_QUERY: Final = "ticket"
-"""A connection with this parameter waited at a gateway that is gone, with this ticket."""
+"""A connection with this parameter waited with this ticket over an earlier one."""
 
 REPLACED_CODE: Final = 4409
 """Closes a connection whose session continues over another one."""

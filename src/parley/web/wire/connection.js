@@ -14,9 +14,9 @@
  * and what the dialect adds.
  *
  * A connection that breaks before the conversation is ready is made again, with growing pauses. Who
- * waited in the queue shows its ticket: where another gateway has followed, the place is the same. After
- * that the session continues over another one, for as long as the server keeps it; where it does not, a
- * break is the end.
+ * waited in the queue shows its ticket and has its place again, also at another gateway. After that the
+ * session continues over another one, for as long as the server keeps it; where it does not, a break is
+ * the end.
  */
 
 import { goodbyeUrl, unreachable } from './address.js';
