@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.openai.realtime_talk import RATE_HZ, tone
 from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
-from tests.openai.test_realtime import RATE_HZ, tone
 from tests.support.patience import HANG_S
 from tests.support.sounds import question
 from tests.support.stack import running_stack

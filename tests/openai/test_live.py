@@ -9,8 +9,8 @@ from typing import Any
 
 from openai.types.live import ServerEvent
 from pydantic import TypeAdapter
-from tests.openai.test_realtime import RATE_HZ, quiet, tone
-from tests.openai.test_rest import red_picture
+from tests.openai.realtime_talk import RATE_HZ, quiet, tone
+from tests.openai.sdk_client import red_picture
 from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 

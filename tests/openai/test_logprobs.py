@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.openai.test_rest import QUESTION, client_of
+from tests.openai.sdk_client import chat, client_of, streamed_chat
 from tests.support.stack import running_stack
 
 import openai
@@ -46,11 +46,10 @@ def dumped(found: Any) -> list[dict[str, Any]]:
 async def test_chat_completions_report_what_an_own_language_model_reports():
     script = with_probabilities()
     async with own_llm(script) as client:
-        create = client.chat.completions.create
-        asked: Any = {"model": "m", "messages": QUESTION, "logprobs": True, "top_logprobs": 1}
-        whole = (await create(**asked)).choices[0]
-        streamed = [chunk.choices[0] async for chunk in await create(**asked, stream=True)]
-        plain = (await create(model="m", messages=QUESTION)).choices[0]
+        asked: Any = {"logprobs": True, "top_logprobs": 1}
+        whole = (await chat(client, **asked)).choices[0]
+        streamed = [chunk.choices[0] for chunk in await streamed_chat(client, **asked)]
+        plain = (await chat(client)).choices[0]
 
     assert whole.message.content == "Yes, sir."
     assert whole.logprobs is not None
@@ -91,4 +90,4 @@ async def test_malformed_probabilities_are_a_fault_of_the_language_model():
     event = {"choices": [{"delta": {"content": "Yes"}, "logprobs": {"content": [{"token": 5}]}}]}
     async with own_llm(Script(events=[event])) as client:
         with pytest.raises(openai.InternalServerError, match="no chat completion"):
-            await client.chat.completions.create(model="m", messages=QUESTION, logprobs=True)
+            await chat(client, logprobs=True)

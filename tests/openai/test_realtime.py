@@ -2,103 +2,21 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from openai.resources.realtime.realtime import AsyncRealtimeConnection
-from openai.types.realtime import RealtimeServerEvent
-from pydantic import TypeAdapter
+from tests.openai.realtime_talk import ENERGY, Talk, message, noise, talking, tone
+from tests.openai.sdk_client import red_picture
 from tests.openai.talking_model import HEARD, TalkingModel
-from tests.openai.test_rest import red_picture
 from tests.support.gateways import occupied, until
-from tests.support.patience import HANG_S
-from tests.support.stack import RunningStack, running_stack
+from tests.support.stack import running_stack
 from websockets import InvalidStatus
 from websockets.asyncio.client import connect
 
 from openai import AsyncOpenAI
-
-RATE_HZ = 24_000
-EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
-ENERGY: dict[str, Any] = {"vad": "energy"}
-
-
-def tone(seconds: float) -> str:
-    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
-    samples = 0.4 * np.sin(2 * np.pi * 300 * t) * 32767
-    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
-
-
-def noise(seconds: float) -> str:
-    """What interrupts: a steady tone while an answer is heard is taken for an echo of it."""
-    rng = np.random.default_rng(1)
-    samples = 0.2 * rng.standard_normal(round(seconds * RATE_HZ)) * 32767
-    return base64.b64encode(samples.clip(-32767, 32767).astype("<i2").tobytes()).decode()
-
-
-def quiet(seconds: float) -> str:
-    return base64.b64encode(bytes(2 * round(seconds * RATE_HZ))).decode()
-
-
-class Talk:
-    """A connection that checks every event strictly, and keeps them."""
-
-    def __init__(self, connection: AsyncRealtimeConnection) -> None:
-        self.connection = connection
-        self.events: list[Any] = []
-
-    async def next(self) -> Any:
-        async with asyncio.timeout(HANG_S):
-            raw = await self.connection.recv_bytes()
-        event = EVENTS.validate_json(raw, strict=True)
-        assert type(event).__name__ != "dict"
-        assert event.type == json.loads(raw)["type"]
-        self.events.append(event)
-        return event
-
-    async def until(self, type_name: str) -> Any:
-        while True:
-            event = await self.next()
-            if event.type == type_name:
-                return event
-            assert event.type != "error", event
-
-    async def error(self) -> Any:
-        while (event := await self.next()).type != "error":
-            pass
-        return event.error
-
-    @property
-    def types(self) -> list[str]:
-        return [event.type for event in self.events]
-
-    async def say(self, seconds: float = 1.0, sound: Callable[[float], str] = tone) -> None:
-        """Speak, and fall silent."""
-        for _ in range(round(seconds * 10)):
-            await self.connection.input_audio_buffer.append(audio=sound(0.1))
-        for _ in range(10):
-            await self.connection.input_audio_buffer.append(audio=quiet(0.1))
-
-
-@contextlib.asynccontextmanager
-async def talking(
-    model: TalkingModel | None = None, **parts: Any
-) -> AsyncIterator[tuple[RunningStack, Talk]]:
-    made = model or TalkingModel()
-    async with (
-        running_stack(load_model=lambda: made, worker=ENERGY, **parts) as running,
-        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
-        client.realtime.connect(model="gpt-realtime") as connection,
-    ):
-        talk = Talk(connection)
-        await talk.until("session.created")
-        yield running, talk
-
 
 ANSWER = [
     "response.created",
@@ -146,10 +64,7 @@ async def test_what_was_said_is_in_the_response_with_its_usage():
         done = await talk.until("response.done")
 
     events = {event.type: event for event in talk.events}
-    data = b"".join(
-        base64.b64decode(e.delta) for e in talk.events if e.type == "response.output_audio.delta"
-    )
-    response = done.response
+    data, response = talk.sound(), done.response
     assert len(data) == 2 * 3 * 2400
     assert np.abs(np.frombuffer(data, "<i2")).max() > 5000
     assert response.status == "completed"
@@ -173,9 +88,7 @@ async def test_who_speaks_up_silences_the_answer():
         index = talk.types.index("response.done")
         started = [i for i, t in enumerate(talk.types) if t == TURN[0]]
         item = done.response.output[0]
-        await talk.connection.conversation.item.truncate(
-            item_id=item.id, content_index=0, audio_end_ms=50
-        )
+        await talk.truncate(item, 50)
         await talk.until("conversation.item.truncated")
         # What was said is answered, before the truncation or after it.
         while talk.types.count("response.created") < 2:
@@ -191,50 +104,29 @@ async def test_who_speaks_up_silences_the_answer():
 async def test_only_what_was_heard_of_a_truncated_answer_stays_in_the_context():
     model = TalkingModel(answer="one two three four five six")
     async with talking(model) as (_, talk):
-        await say_text(talk, "first")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
-        await talk.connection.conversation.item.truncate(
-            item_id=done.response.output[0].id, content_index=0, audio_end_ms=150
-        )
+        await talk.write("first")
+        await talk.truncate((await talk.answer()).output[0], 150)
         await talk.until("conversation.item.truncated")
-        await say_text(talk, "second")
-        await talk.connection.response.create()
-        await talk.until("response.done")
+        await talk.write("second")
+        await talk.answer()
 
     (first, second) = model.contexts[0], model.contexts[-1]
     assert "first" in first
     assert second[-3:] == ["first", "one two ", "second"]
 
 
-async def say_text(talk: Talk, text: str, **more: Any) -> Any:
-    item: Any = {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": text}],
-        **more,
-    }
-    await talk.connection.conversation.item.create(item=item)
-    return await talk.until("conversation.item.done")
-
-
 async def test_written_turns_and_written_answers():
     async with talking() as (_, talk):
-        await talk.connection.session.update(
-            session={"type": "realtime", "output_modalities": ["text"], "instructions": "Be brief."}
-        )
-        updated = await talk.until("session.updated")
-        item = await say_text(talk, "hello", id="mine_1")
-        await talk.connection.response.create(response={"metadata": {"who": "me"}})
-        done = await talk.until("response.done")
+        session = await talk.set(output_modalities=["text"], instructions="Be brief.")
+        item = await talk.write("hello", id="mine_1")
+        answer = await talk.answer(metadata={"who": "me"})
 
-    assert updated.session.instructions == "Be brief."
+    assert session.instructions == "Be brief."
     assert item.item.id == "mine_1"
-    assert done.response.metadata == {"who": "me"}
-    assert done.response.output_modalities == ["text"]
-    assert done.response.output[0].content[0].text == "One two three. "
-    deltas = [e.delta for e in talk.events if e.type == "response.output_text.delta"]
-    assert deltas == ["One ", "two ", "three. "]
+    assert answer.metadata == {"who": "me"}
+    assert answer.output_modalities == ["text"]
+    assert answer.output[0].content[0].text == "One two three. "
+    assert talk.deltas("output_text") == ["One ", "two ", "three. "]
     assert "response.output_audio.delta" not in talk.types
 
 
@@ -246,21 +138,12 @@ async def test_a_picture_and_sound_as_items_come_to_the_model():
         client.realtime.connect(model="m") as connection,
     ):
         talk = Talk(connection)
-        await connection.conversation.item.create(
-            item={
-                "type": "message",
-                "role": "user",
-                "content": [
-                    {"type": "input_text", "text": "look"},
-                    {"type": "input_image", "image_url": url},
-                    {"type": "input_audio", "audio": tone(1.0)},
-                ],
-            }
-        )
-        await connection.response.create(response={"output_modalities": ["text"]})
-        done = await talk.until("response.done")
+        picture = {"type": "input_image", "image_url": url}
+        sound = {"type": "input_audio", "audio": tone(1.0)}
+        await talk.add(**message("look", picture, sound))
+        answer = await talk.answer(output_modalities=["text"])
 
-    text = done.response.output[0].content[0].text
+    text = answer.output[0].content[0].text
     assert text.startswith("You spoke for 1.0 seconds")
     assert "1 picture of 32 by 32" in text
     assert "You wrote: look" in text
@@ -268,36 +151,27 @@ async def test_a_picture_and_sound_as_items_come_to_the_model():
 
 async def test_without_turn_detection_the_client_says_when():
     async with talking() as (_, talk):
-        await talk.connection.session.update(
-            session={"type": "realtime", "audio": {"input": {"turn_detection": None}}}
-        )
-        updated = await talk.until("session.updated")
+        session = await talk.set(audio={"input": {"turn_detection": None}})
         await talk.say(0.5)
         await talk.connection.input_audio_buffer.commit()
         committed = await talk.until("input_audio_buffer.committed")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
+        answer = await talk.answer()
         await talk.connection.input_audio_buffer.append(audio=tone(0.5))
         await talk.connection.input_audio_buffer.clear()
         await talk.until("input_audio_buffer.cleared")
         await talk.connection.input_audio_buffer.commit()
         error = await talk.error()
 
-    assert updated.session.audio.input.turn_detection is None
+    assert session.audio.input.turn_detection is None
     assert TURN[0] not in talk.types
     assert committed.item_id
-    assert done.response.status == "completed"
+    assert answer.status == "completed"
     assert error.code == "input_audio_buffer_commit_empty"
 
 
 async def test_the_transcript_of_what_the_model_heard():
     async with talking() as (_, talk):
-        await talk.connection.session.update(
-            session={
-                "type": "realtime",
-                "audio": {"input": {"transcription": {"model": "gpt-4o-mini-transcribe"}}},
-            }
-        )
+        await talk.set(audio={"input": {"transcription": {"model": "gpt-4o-mini-transcribe"}}})
         await talk.say()
         done = await talk.until("conversation.item.input_audio_transcription.completed")
         await talk.until("response.done")
@@ -310,12 +184,7 @@ async def test_the_transcript_of_what_the_model_heard():
 
 async def test_a_model_without_transcripts_says_so():
     async with talking(TalkingModel(can=False)) as (_, talk):
-        await talk.connection.session.update(
-            session={
-                "type": "realtime",
-                "audio": {"input": {"transcription": {"model": "whisper-1"}}},
-            }
-        )
+        await talk.set(audio={"input": {"transcription": {"model": "whisper-1"}}})
         await talk.say()
         failed = await talk.until("conversation.item.input_audio_transcription.failed")
 
@@ -324,7 +193,7 @@ async def test_a_model_without_transcripts_says_so():
 
 async def test_the_client_cancels_an_answer():
     async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as (_, talk):
-        await say_text(talk, "go")
+        await talk.write("go")
         await talk.connection.response.create()
         await talk.until("response.output_audio.delta")
         await talk.connection.response.cancel()
@@ -339,28 +208,26 @@ async def test_the_client_cancels_an_answer():
 
 async def test_a_limit_makes_an_answer_incomplete():
     async with talking(TalkingModel(answer="one two three")) as (_, talk):
-        await say_text(talk, "go")
-        await talk.connection.response.create(response={"max_output_tokens": 2})
-        done = await talk.until("response.done")
+        await talk.write("go")
+        answer = await talk.answer(max_output_tokens=2)
 
-    assert done.response.status == "incomplete"
-    assert done.response.status_details.reason == "max_output_tokens"
-    assert done.response.max_output_tokens == 2
+    assert answer.status == "incomplete"
+    assert answer.status_details.reason == "max_output_tokens"
+    assert answer.max_output_tokens == 2
 
 
 async def test_items_are_retrieved_and_deleted():
     model = TalkingModel()
     async with talking(model) as (_, talk):
-        await say_text(talk, "one", id="a")
-        await say_text(talk, "two", id="b")
+        await talk.write("one", id="a")
+        await talk.write("two", id="b")
         await talk.connection.conversation.item.retrieve(item_id="a")
         found = await talk.until("conversation.item.retrieved")
         await talk.connection.conversation.item.delete(item_id="a")
         await talk.until("conversation.item.deleted")
         await talk.connection.conversation.item.retrieve(item_id="a", event_id="e1")
         error = await talk.error()
-        await talk.connection.response.create()
-        await talk.until("response.done")
+        await talk.answer()
 
     assert found.item.content[0].text == "one"
     assert (error.code, error.event_id) == ("item_retrieve_invalid_item_id", "e1")
@@ -371,26 +238,16 @@ async def test_items_are_retrieved_and_deleted():
 async def test_a_response_apart_answers_its_own_input_and_is_forgotten():
     model = TalkingModel()
     async with talking(model) as (_, talk):
-        await say_text(talk, "kept")
-        await talk.connection.response.create(
-            response={
-                "conversation": "none",
-                "instructions": "Only this.",
-                "output_modalities": ["text"],
-                "input": [
-                    {
-                        "type": "message",
-                        "role": "user",
-                        "content": [{"type": "input_text", "text": "aside"}],
-                    }
-                ],
-            }
+        await talk.write("kept")
+        apart = await talk.answer(
+            conversation="none",
+            instructions="Only this.",
+            output_modalities=["text"],
+            input=[message("aside")],
         )
-        apart = await talk.until("response.done")
-        await talk.connection.response.create()
-        await talk.until("response.done")
+        await talk.answer()
 
-    assert apart.response.conversation_id is None
+    assert apart.conversation_id is None
     assert model.contexts[0] == ["Only this.", "aside"]
     assert "aside" not in model.contexts[-1]
     assert "kept" in model.contexts[-1]
@@ -414,33 +271,25 @@ async def test_mistakes_are_told_with_their_events_and_the_conversation_continue
         for number, (_code, message) in enumerate(BAD):
             await talk.connection.send_raw(json.dumps({**message, "event_id": f"mine {number}"}))
             errors.append(await talk.error())
-        await say_text(talk, "still here?")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
+        await talk.write("still here?")
+        answer = await talk.answer()
 
     assert [error.code for error in errors] == [code for code, _ in BAD]
     assert [error.event_id for error in errors] == [f"mine {number}" for number in range(len(BAD))]
     assert {error.type for error in errors} == {"invalid_request_error"}
-    assert done.response.status == "completed"
+    assert answer.status == "completed"
 
 
 async def test_a_broken_picture_fails_its_response_and_no_later_one():
-    url = "data:image/png;base64,AAAA"
+    broken = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
     async with talking() as (_, talk):
-        await talk.connection.conversation.item.create(
-            item={
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_image", "image_url": url}],
-            }
-        )
-        await talk.until("conversation.item.done")
+        await talk.add(**message(broken))
         await talk.connection.response.create()
         while (event := await talk.next()).type != "response.done":
             pass
         failed = event
         error = await talk.error()
-        await say_text(talk, "again")
+        await talk.write("again")
         await talk.connection.response.create()
         while (event := await talk.next()).type != "response.done":
             pass

@@ -11,8 +11,8 @@ import pytest
 from openai.types.realtime.realtime_transcription_session_create_response import (
     RealtimeTranscriptionSessionCreateResponse,
 )
+from tests.openai.realtime_talk import ENERGY, Talk, quiet, tone
 from tests.openai.talking_model import HEARD, TalkingModel
-from tests.openai.test_realtime import ENERGY, Talk, quiet, tone
 from tests.support.stack import running_stack
 
 from openai import AsyncOpenAI, BadRequestError

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.openai.realtime_talk import Talk, message, talking
+from tests.openai.sdk_client import talking as serving
 from tests.openai.talking_model import CallingModel, TalkingModel
-from tests.openai.test_realtime import Talk, say_text, talking
-from tests.openai.test_rest import talking as serving
 from tests.openai.test_tools import SUNNY
 from tests.support.sounds import speak
 
@@ -34,19 +34,11 @@ async def test_nothing_to_cancel_begins_with_the_words_that_livekit_looks_for():
 
 async def test_an_item_twice_and_an_output_without_a_call_are_errors_with_their_codes():
     async with talking(CallingModel(SUNNY)) as (_, talk):
-        await say_text(talk, "one", id="a")
-        await talk.connection.conversation.item.create(
-            item={
-                "id": "a",
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_text", "text": "again"}],
-            }
-        )
+        await talk.write("one", id="a")
+        await talk.send(type="conversation.item.create", item=message("again", id="a"))
         twice = await talk.error()
-        await talk.connection.conversation.item.create(
-            item={"type": "function_call_output", "call_id": "call_x", "output": "{}"}
-        )
+        output = {"type": "function_call_output", "call_id": "call_x", "output": "{}"}
+        await talk.send(type="conversation.item.create", item=output)
         alone = await talk.error()
 
     assert twice.code == "item_create_duplicate_item_id"
@@ -55,30 +47,18 @@ async def test_an_item_twice_and_an_output_without_a_call_are_errors_with_their_
 
 async def test_an_item_comes_behind_the_last_one_in_order():
     async with talking(TalkingModel()) as (_, talk):
-        await say_text(talk, "one", id="a")
-        await talk.connection.conversation.item.create(
-            previous_item_id="root",
-            item={
-                "id": "z",
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_text", "text": "first"}],
-            },
-        )
+        await talk.write("one", id="a")
+        first = message("first", id="z")
+        await talk.send(type="conversation.item.create", previous_item_id="root", item=first)
         await talk.until("conversation.item.done")
-        talk.events.clear()
-        await say_text(talk, "two", id="b")
-        added = next(e for e in talk.events if e.type == "conversation.item.done")
+        added = await talk.write("two", id="b")
 
     assert added.previous_item_id == "a"
 
 
 async def test_an_answer_apart_is_not_told_as_an_item():
     async with talking(TalkingModel()) as (_, talk):
-        await talk.connection.response.create(
-            response={"conversation": "none", "output_modalities": ["text"]}
-        )
-        await talk.until("response.done")
+        await talk.answer(conversation="none", output_modalities=["text"])
         kinds = {event.type for event in talk.events}
 
     assert "response.output_item.added" in kinds
@@ -94,20 +74,18 @@ async def test_an_unknown_voice_is_an_error_and_changes_nothing():
         errors = [await talk.error()]
         await talk.connection.response.create(response={"audio": {"output": output}})
         errors.append(await talk.error())
-        await talk.connection.session.update(session={"type": "realtime", "max_output_tokens": 9})
-        updated = await talk.until("session.updated")
-        await say_text(talk, "Hello!")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
+        session = await talk.set(max_output_tokens=9)
+        await talk.write("Hello!")
+        answer = await talk.answer()
 
     assert [error.param for error in errors] == [
         "session.audio.output.voice",
         "response.audio.output.voice",
     ]
     assert all("gramophone" in error.message for error in errors)
-    assert updated.session.audio.output.voice == "default"
-    assert updated.session.instructions != "No."
-    assert done.response.status == "completed"
+    assert session.audio.output.voice == "default"
+    assert session.instructions != "No."
+    assert answer.status == "completed"
 
 
 async def test_a_session_names_other_voices_only_so_often():
@@ -116,8 +94,7 @@ async def test_a_session_names_other_voices_only_so_often():
             session: Any = {"type": "realtime", "audio": {"output": {"voice": f"v{number}"}}}
             await talk.connection.session.update(session=session)
         errors = [await talk.error() for _ in range(VOICES_BURST + 5)]
-        await talk.connection.session.update(session={"type": "realtime", "max_output_tokens": 9})
-        await talk.until("session.updated")
+        await talk.set(max_output_tokens=9)
 
     unknown = [error for error in errors if "There is no voice" in error.message]
     often = [error for error in errors if f"another voice {VOICES_BURST} times" in error.message]
@@ -131,28 +108,18 @@ async def test_a_response_has_a_format_and_a_voice_of_its_own(tmp_path):
     storage = {"data_dir": tmp_path, "min_free_gb": 0, "recording": False}
     async with talking(TalkingModel(), storage=storage) as (running, talk), running.http() as http:
         await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
-        await say_text(talk, "Hello!")
+        await talk.write("Hello!")
         output: Any = {"format": {"type": "audio/pcmu"}, "voice": "Anna"}
-        await talk.connection.response.create(response={"audio": {"output": output}})
-        done = await talk.until("response.done")
-        first = b"".join(
-            base64.b64decode(event.delta)
-            for event in talk.events
-            if event.type == "response.output_audio.delta"
-        )
+        own = await talk.answer(audio={"output": output})
+        first = talk.sound()
         talk.events.clear()
-        await talk.connection.response.create()
-        plain = await talk.until("response.done")
-        second = b"".join(
-            base64.b64decode(event.delta)
-            for event in talk.events
-            if event.type == "response.output_audio.delta"
-        )
+        plain = await talk.answer()
+        second = talk.sound()
 
-    assert done.response.audio.output.format.type == "audio/pcmu"
-    assert done.response.audio.output.voice == "Anna"
-    assert plain.response.audio.output.format.type == "audio/pcm"
-    assert plain.response.audio.output.voice == "default"
+    assert own.audio.output.format.type == "audio/pcmu"
+    assert own.audio.output.voice == "Anna"
+    assert plain.audio.output.format.type == "audio/pcm"
+    assert plain.audio.output.voice == "default"
     assert len(first) > 0
     # 24,000 samples of two bytes a second, against 8,000 of one.
     assert len(second) == pytest.approx(6 * len(first), rel=0.05)
@@ -177,13 +144,9 @@ async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
         ):
             talk = Talk(connection)
             created = await talk.until("session.created")
-            await connection.session.update(
-                session={"type": "realtime", "instructions": "Be brief."}
-            )
-            updated = await talk.until("session.updated")
-            await say_text(talk, "Hello!")
-            await connection.response.create()
-            done = await talk.until("response.done")
+            updated = await talk.set(instructions="Be brief.")
+            await talk.write("Hello!")
+            answer = await talk.answer()
 
     assert secret.session.id.startswith("sess_")
     kept: Any = secret.session
@@ -191,11 +154,11 @@ async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
     assert 7190 < secret.expires_at - time.time() <= 7200
     assert created.session.instructions == "Be kind."
     assert created.session.audio.input.turn_detection is None
-    assert updated.session.instructions == "Be brief."
-    assert updated.session.output_modalities == ["text"]
-    (item,) = done.response.output
+    assert updated.instructions == "Be brief."
+    assert updated.output_modalities == ["text"]
+    (item,) = answer.output
     assert item.content[0].type == "output_text"
-    assert done.response.status_details.reason == "max_output_tokens"
+    assert answer.status_details.reason == "max_output_tokens"
 
 
 async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name():
@@ -244,19 +207,15 @@ async def test_telephones_speak_g711_both_ways(form, law):
     async with talking(model) as (_, talk):
         sound = {"format": {"type": form}, "turn_detection": None}
         audio = {"input": sound, "output": {"format": {"type": form}}}
-        session: Any = {"type": "realtime", "audio": audio}
-        await talk.connection.session.update(session=session)
-        updated = await talk.until("session.updated")
+        session = await talk.set(audio=audio)
         await talk.connection.input_audio_buffer.append(
             audio=base64.b64encode(g711_tone(law, 1.0)).decode()
         )
         await talk.connection.input_audio_buffer.commit()
-        await talk.connection.response.create()
-        await talk.until("response.done")
+        await talk.answer()
 
-    assert updated.session.audio.input.format.type == form
-    deltas = [e.delta for e in talk.events if e.type == "response.output_audio.delta"]
-    heard = g711.decoded(b"".join(map(base64.b64decode, deltas)), law)
+    assert session.audio.input.format.type == form
+    heard = g711.decoded(talk.sound(), law)
     # The model says a tone of 24,000 / (16 pi) Hz, a tenth of a second for each of four words.
     assert 0.38 < heard.duration_s <= 0.4
     loudest = np.abs(np.fft.rfft(heard.samples)).argmax() / heard.duration_s
@@ -329,13 +288,12 @@ async def test_what_is_not_a_field_is_named_with_what_is():
 async def test_a_field_within_an_item_that_does_not_exist_is_named():
     text = {"type": "input_text", "text": "a"}
     picture = {"type": "input_image", "image_url": "data:,", "format": "png"}
-    message = {"type": "message", "role": "user"}
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({**message, "name": "anna"}, "name"),
+        ({"type": "message", "role": "user", "name": "anna"}, "name"),
         ({"type": "function_call_output", "call_id": "c", "result": "x"}, "result"),
         ({"type": "function_call", "call_id": "c", "name": "f", "input": "{}"}, "input"),
-        ({**message, "content": [text, picture]}, "content[1].format"),
-        ({**message, "content": [{**text, "annotations": []}]}, "content[0].annotations"),
+        (message(text, picture), "content[1].format"),
+        (message({**text, "annotations": []}), "content[0].annotations"),
     ]
     named: list[str] = []
     async with talking(CallingModel(SUNNY)) as (_, talk):
@@ -358,15 +316,11 @@ async def test_what_has_no_effect_is_null_in_the_session():
             "noise_reduction": {"type": "near_field"},
             "turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000},
         }
-        await talk.connection.session.update(
-            session={
-                "type": "realtime",
-                "tracing": "auto",
-                "include": ["item.input_audio_transcription.logprobs"],
-                "audio": {"input": heard},
-            }
+        session = await talk.set(
+            tracing="auto",
+            include=["item.input_audio_transcription.logprobs"],
+            audio={"input": heard},
         )
-        session = (await talk.until("session.updated")).session
 
     assert session.audio.input.noise_reduction is None
     assert session.audio.input.turn_detection.idle_timeout_ms is None
@@ -375,13 +329,10 @@ async def test_what_has_no_effect_is_null_in_the_session():
 
 async def test_a_truncation_behind_the_end_of_the_sound_is_an_error():
     async with talking(TalkingModel(answer="one two ")) as (_, talk):
-        await say_text(talk, "Hello!")
-        await talk.connection.response.create()
-        item = (await talk.until("response.done")).response.output[0]
+        await talk.write("Hello!")
+        item = (await talk.answer()).output[0]
         for end_ms in (600_000, 150):
-            await talk.connection.conversation.item.truncate(
-                item_id=item.id, content_index=0, audio_end_ms=end_ms
-            )
+            await talk.truncate(item, end_ms)
             if end_ms > 200:
                 error = await talk.error()
         cut = await talk.until("conversation.item.truncated")

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from tests.openai.test_rest import QUESTION, client_of, talking
+from tests.openai.sdk_client import chat, client_of, talking
 from tests.support.gateways import running_gateway
 
 import openai
@@ -15,9 +15,9 @@ from parley.gateway.http.openai.models import ModelList
 
 async def test_answers_streams_and_errors_have_an_id_that_the_sdk_shows():
     async with talking() as (_, client):
-        answer = await client.chat.completions.create(model="m", messages=QUESTION)
+        answer = await chat(client)
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="m", messages=[])
+            await chat(client, messages=[])
         with pytest.raises(openai.NotFoundError) as missing:
             await client.embeddings.create(model="m", input="x")
         made = client.responses.with_streaming_response

@@ -9,13 +9,14 @@ import httpx
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from tests.openai.sdk_client import chat, client_of, red_picture, respond, talking
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
-from tests.openai.test_rest import client_of, red_picture, talking
 from tests.support.cpu_time import takes_less_than
 from tests.support.sounds import speak
 from tests.support.stack import running_stack
 
 import openai
+from openai import AsyncOpenAI
 from parley.gateway.http.openai.background import (
     EACH_MOST,
     BackgroundRun,
@@ -46,7 +47,7 @@ def strict(model: Any, value: Any) -> None:
 
 
 async def events_of(client: Any, **asked: Any) -> list[Any]:
-    stream = await client.responses.create(model="m", stream=True, **asked)
+    stream = await respond(client, stream=True, **asked)
     events = [event async for event in stream]
     for event in events:
         EVENT.validate_python(json.loads(event.model_dump_json()))
@@ -100,13 +101,13 @@ async def test_a_stream_has_every_event_in_its_published_order():
 
 async def test_a_limit_makes_it_incomplete():
     async with talking(TalkingModel(answer="one two three four")) as (_, client):
-        response = await client.responses.create(model="m", input="hi", max_output_tokens=2)
+        response = await respond(client, max_output_tokens=2)
         events = await events_of(client, input="hi", max_output_tokens=2)
 
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
-    assert response.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert response.output[0].status == "incomplete"
     assert events[-1].type == "response.incomplete"
 
 
@@ -118,7 +119,7 @@ async def test_the_same_conversation_is_the_same_input_for_the_model_through_bot
     picture = f"data:image/png;base64,{base64.b64encode(red_picture()).decode()}"
     wav = {"data": base64.b64encode(encode_wav(speak(1.0))).decode(), "format": "wav"}
     described: Any = {name: TOOL[name] for name in ("name", "description", "parameters")}
-    chat: list[Any] = [
+    messages: list[Any] = [
         {"role": "system", "content": "Be brief."},
         {
             "role": "user",
@@ -180,11 +181,11 @@ async def test_the_same_conversation_is_the_same_input_for_the_model_through_bot
         {"role": "user", "content": "And now?"},
     ]
     async with talking(model) as (_, client):
-        await client.chat.completions.create(
-            model="m", messages=chat, tools=[{"type": "function", "function": described}], seed=1
+        await chat(
+            client, messages=messages, tools=[{"type": "function", "function": described}], seed=1
         )
-        await client.responses.create(
-            model="m", instructions="Be brief.", input=items, tools=[TOOL], extra_body={"seed": 1}
+        await respond(
+            client, instructions="Be brief.", input=items, tools=[TOOL], extra_body={"seed": 1}
         )
 
     assert model.contexts[0] == model.contexts[1]
@@ -201,9 +202,7 @@ async def test_pictures_and_sound_reach_the_model():
             {"type": "input_image", "image_url": picture, "detail": "auto"},
             {"type": "input_audio", "input_audio": wav},
         ]
-        response = await client.responses.create(
-            model="m", input=[{"role": "user", "content": content}]
-        )
+        response = await respond(client, input=[{"role": "user", "content": content}])
 
     assert "I saw 1 picture of 32 by 32." in response.output_text
     assert response.output_text.startswith("You spoke for 1.")
@@ -215,7 +214,7 @@ async def test_pictures_and_sound_reach_the_model():
 async def test_two_calls_their_results_and_the_answer():
     model = CallingModel(["Let ", "me ", "look.", "\n", *ROME, "\n", *OSLO], SUNNY)
     async with talking(model) as (_, client):
-        first = await client.responses.create(model="m", input=QUESTION, tools=[TOOL])
+        first = await respond(client, input=QUESTION, tools=[TOOL])
         calls = [item for item in first.output if item.type == "function_call"]
         said: list[Any] = [{"role": "user", "content": QUESTION}]
         said += [item.model_dump(exclude_none=True) for item in first.output]
@@ -223,7 +222,7 @@ async def test_two_calls_their_results_and_the_answer():
             {"type": "function_call_output", "call_id": call.call_id, "output": text}
             for call, text in zip(calls, ("sunny", "snow"), strict=True)
         ]
-        second = await client.responses.create(model="m", input=said, tools=[TOOL])
+        second = await respond(client, input=said, tools=[TOOL])
 
     assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Rome"}, {"city": "Oslo"}]
@@ -259,11 +258,9 @@ async def test_a_malformed_call_is_text_and_never_an_item():
 
 async def test_one_call_at_most_where_parallel_calls_are_not_wanted():
     async with talking(CallingModel([*ROME, *OSLO], [*ROME, *OSLO])) as (_, client):
-        response = await client.responses.create(
-            model="m", input=QUESTION, tools=[TOOL], parallel_tool_calls=False
-        )
-        chat = await client.chat.completions.create(
-            model="m",
+        response = await respond(client, input=QUESTION, tools=[TOOL], parallel_tool_calls=False)
+        other = await chat(
+            client,
             messages=[{"role": "user", "content": QUESTION}],
             tools=[{"type": "function", "function": {"name": "get_weather"}}],
             parallel_tool_calls=False,
@@ -271,7 +268,7 @@ async def test_one_call_at_most_where_parallel_calls_are_not_wanted():
 
     assert [item.type for item in response.output] == ["function_call"]
     assert response.parallel_tool_calls is False
-    assert len(chat.choices[0].message.tool_calls or []) == 1
+    assert len(other.choices[0].message.tool_calls or []) == 1
 
 
 async def test_of_allowed_tools_only_these_are_offered():
@@ -283,12 +280,7 @@ async def test_of_allowed_tools_only_these_are_offered():
         "tools": [{"type": "function", "name": "other"}],
     }
     async with talking(model) as (_, client):
-        response = await client.responses.create(
-            model="m",
-            input=QUESTION,
-            tools=[TOOL, other],
-            tool_choice=choice,
-        )
+        response = await respond(client, input=QUESTION, tools=[TOOL, other], tool_choice=choice)
 
     assert len(response.tools) == 2
     words = "".join(model.contexts[0])
@@ -302,15 +294,9 @@ async def test_of_allowed_tools_only_these_are_offered():
 async def test_a_response_is_continued_by_its_id():
     model = TalkingModel()
     async with talking(model, storage=KEEPING) as (_, client):
-        first = await client.responses.create(
-            model="m", instructions="Be kind.", input="my name is Anna"
-        )
-        second = await client.responses.create(
-            model="m", input="what is my name", previous_response_id=first.id
-        )
-        third = await client.responses.create(
-            model="m", input="again", previous_response_id=second.id
-        )
+        first = await respond(client, instructions="Be kind.", input="my name is Anna")
+        second = await respond(client, input="what is my name", previous_response_id=first.id)
+        third = await respond(client, input="again", previous_response_id=second.id)
 
     assert third.previous_response_id == second.id
     words = "".join(model.contexts[2])
@@ -354,8 +340,8 @@ async def test_a_response_is_of_the_key_that_made_it():
 
 async def test_it_is_read_listed_replayed_and_deleted():
     async with talking(storage=KEEPING) as (_, client):
-        made = await client.responses.create(
-            model="m",
+        made = await respond(
+            client,
             input=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}],
             metadata={"topic": "test"},
         )
@@ -374,7 +360,7 @@ async def test_it_is_read_listed_replayed_and_deleted():
         with pytest.raises(openai.NotFoundError) as gone:
             await client.responses.retrieve(made.id)
         with pytest.raises(openai.BadRequestError) as lost:
-            await client.responses.create(model="m", input="x", previous_response_id=made.id)
+            await respond(client, input="x", previous_response_id=made.id)
 
     assert found.model_dump() == made.model_dump()
     assert [item.content[0].text for item in pages] == ["one", "two"]
@@ -390,9 +376,9 @@ async def test_it_is_read_listed_replayed_and_deleted():
 async def test_items_are_referred_to_by_their_ids():
     model = TalkingModel()
     async with talking(model, storage=KEEPING) as (_, client):
-        first = await client.responses.create(model="m", input="hello")
-        await client.responses.create(
-            model="m",
+        first = await respond(client, input="hello")
+        await respond(
+            client,
             input=[
                 {"role": "user", "content": "hello"},
                 {"type": "item_reference", "id": first.output[0].id or ""},
@@ -400,9 +386,7 @@ async def test_items_are_referred_to_by_their_ids():
             ],
         )
         with pytest.raises(openai.BadRequestError, match="There is no item") as strange:
-            await client.responses.create(
-                model="m", input=[{"type": "item_reference", "id": "msg_strange"}]
-            )
+            await respond(client, input=[{"type": "item_reference", "id": "msg_strange"}])
 
     assert "One two three." in "".join(model.contexts[1])
     assert strange.value.param == "input"
@@ -487,7 +471,7 @@ def test_many_calls_take_as_long_as_they_are_many():
 
 async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
     async with talking(storage=KEEPING) as (running, client):
-        made = await client.responses.create(model="m", input="hi", store=False)
+        made = await respond(client, store=False)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(made.id)
         recordings = [*running.runtime.stores.folders]
@@ -498,16 +482,16 @@ async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
 
 async def test_without_recording_nothing_is_kept_and_the_error_says_so():
     async with talking() as (_, client):
-        made = await client.responses.create(model="m", input="hi")
+        made = await respond(client)
         with pytest.raises(openai.BadRequestError, match="keeps no responses"):
-            await client.responses.create(model="m", input="x", previous_response_id=made.id)
+            await respond(client, input="x", previous_response_id=made.id)
 
     assert made.to_dict()["store"] is False
 
 
 async def test_a_response_goes_with_its_recording():
     async with talking(storage=KEEPING) as (running, client):
-        made = await client.responses.create(model="m", input="hi")
+        made = await respond(client)
         (folder,) = [*running.runtime.stores.folders]
         async with httpx.AsyncClient(base_url=running.url) as http:
             deleted = await http.delete(f"/api/sessions/{folder.recording_id}")
@@ -520,12 +504,17 @@ async def test_a_response_goes_with_its_recording():
 # ---- in the background ---------------------------------------------------------------------
 
 
+async def ended(client: AsyncOpenAI, response: Response) -> Response:
+    """As it is in the end."""
+    while response.status in ("queued", "in_progress"):
+        response = await client.responses.retrieve(response.id)
+    return response
+
+
 async def test_a_response_in_the_background_is_polled_until_it_is_there():
     async with talking(storage=KEEPING) as (_, client):
-        made = await client.responses.create(model="m", input="hi", background=True)
-        found = made
-        while found.status in ("queued", "in_progress"):
-            found = await client.responses.retrieve(made.id)
+        made = await respond(client, background=True)
+        found = await ended(client, made)
         later = await client.responses.retrieve(made.id)
         cancelled = await client.responses.cancel(made.id)
         items = [item async for item in await client.responses.input_items.list(made.id)]
@@ -540,9 +529,7 @@ async def test_a_response_in_the_background_is_polled_until_it_is_there():
 async def test_a_response_in_the_background_continues_without_its_client():
     model = TalkingModel(answer="one two three four five six", word_s=0.02)
     async with talking(model, storage=KEEPING) as (_, client):
-        stream: Any = await client.responses.create(
-            model="m", input="hi", background=True, stream=True
-        )
+        stream: Any = await respond(client, background=True, stream=True)
         seen: list[Any] = []
         async for event in stream:
             seen.append(event)
@@ -565,17 +552,17 @@ async def test_a_response_in_the_background_continues_without_its_client():
 async def test_a_response_in_the_background_is_cancelled():
     model = TalkingModel(answer="word " * 2_000, word_s=0.05)
     async with talking(model, storage=KEEPING) as (_running, client):
-        made = await client.responses.create(model="m", input="hi", background=True)
+        made = await respond(client, background=True)
         ended = await client.responses.cancel(made.id)
         found = await client.responses.retrieve(made.id)
-        forgotten = await client.responses.create(model="m", input="hi", background=True)
+        forgotten = await respond(client, background=True)
         await client.responses.delete(forgotten.id)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(forgotten.id)
         # The slot is free again.
         model.word_s = 0.0
         model.answer = "free"
-        assert (await client.responses.create(model="m", input="hi")).output_text == "free "
+        assert (await respond(client)).output_text == "free "
 
     assert ended.status == found.status == "cancelled"
     Response.model_validate(found.model_dump(), strict=False)
@@ -595,7 +582,7 @@ async def test_responses_in_the_background_are_bounded_and_of_their_owner():
             await client.responses.cancel(each.id)
     async with talking() as (_, client):
         with pytest.raises(openai.BadRequestError, match=r"storage\.recording") as refused:
-            await client.responses.create(model="m", input="hi", background=True)
+            await respond(client, background=True)
 
     assert refused.value.param == "background"
 
@@ -604,10 +591,8 @@ async def test_a_response_in_the_background_that_fails_says_why():
     async with talking(storage=KEEPING) as (_, client):
         picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
         items: Any = [{"role": "user", "content": [picture]}]
-        made = await client.responses.create(model="m", input=items, background=True)
-        found = made
-        while found.status in ("queued", "in_progress"):
-            found = await client.responses.retrieve(made.id)
+        made = await respond(client, input=items, background=True)
+        found = await ended(client, made)
 
     assert found.status == "failed"
     assert found.error is not None
@@ -622,10 +607,8 @@ async def test_a_response_in_the_background_that_ends_by_a_fault_of_ours_has_fai
 
     monkeypatch.setattr(ResponseWriter, "words", fail)
     async with talking(storage=KEEPING) as (_, client):
-        made = await client.responses.create(model="m", input="hi", background=True)
-        found = made
-        while found.status in ("queued", "in_progress"):
-            found = await client.responses.retrieve(made.id)
+        made = await respond(client, background=True)
+        found = await ended(client, made)
 
     assert found.status == "failed"
     assert found.error is not None

@@ -3,11 +3,9 @@ server: chat completions, models, speech, transcriptions, and every error in its
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import av
@@ -16,47 +14,17 @@ import pytest
 import soundfile
 from openai.types.audio import TranscriptionVerbose
 from openai.types.chat import ChatCompletionChunk
-from PIL import Image
+from tests.openai.sdk_client import QUESTION, chat, client_of, red_picture, streamed_chat, talking
 from tests.openai.talking_model import HEARD, TalkingModel
 from tests.support.gateways import occupied, running_gateway, until
-from tests.support.patience import HANG_S
 from tests.support.sounds import speak
 from tests.support.stack import RunningStack, running_stack
 
 import openai
-from openai import AsyncOpenAI
 from parley.gateway.http.openai.speech import pieces_of
 from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
-
-
-def red_picture() -> bytes:
-    """32 by 32 pixels, PNG."""
-    file = io.BytesIO()
-    Image.new("RGB", (32, 32), "red").save(file, "PNG")
-    return file.getvalue()
-
-
-QUESTION: list[Any] = [{"role": "user", "content": "hi"}]
-
-
-def client_of(running: Any, **more: Any) -> AsyncOpenAI:
-    """As a stranger would make it: always with some key."""
-    settings = {"api_key": "sk-something", "max_retries": 0, "timeout": HANG_S, **more}
-    return AsyncOpenAI(base_url=f"{running.url}/v1", **settings)
-
-
-@contextlib.asynccontextmanager
-async def talking(
-    model: TalkingModel | None = None, **parts: Any
-) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
-    made = model or TalkingModel()
-    async with (
-        running_stack(load_model=lambda: made, **parts) as running,
-        client_of(running) as client,
-    ):
-        yield running, client
 
 
 def free_slots(running: RunningStack) -> int:
@@ -73,10 +41,7 @@ def parse(chunk: ChatCompletionChunk) -> None:
 
 async def test_a_streamed_answer_with_usage_comes_piece_by_piece():
     async with talking() as (_, client):
-        stream = await client.chat.completions.create(
-            model="any", messages=QUESTION, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
+        chunks = await streamed_chat(client, stream_options={"include_usage": True})
 
     *pieces, last, usage = chunks
     assert pieces[0].choices[0].delta.role == "assistant"
@@ -93,31 +58,23 @@ async def test_a_streamed_answer_with_usage_comes_piece_by_piece():
 
 async def test_a_spoken_answer_in_one_piece_is_a_file_and_its_words():
     async with talking() as (_, client):
-        answer = await client.chat.completions.create(
-            model="any",
-            messages=QUESTION,
-            modalities=["text", "audio"],
-            audio={"voice": "alloy", "format": "wav"},
-        )
+        for form in ("wav", "mp3", "flac", "opus"):
+            spoken = {"voice": "alloy", "format": form}
+            answer = await chat(client, modalities=["text", "audio"], audio=spoken)
+            message = answer.choices[0].message
+            samples, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(message.audio.data)))
 
-    audio = answer.choices[0].message.audio
-    assert audio is not None
-    assert audio.transcript == "One two three. "
-    samples, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(audio.data)))
-    assert (len(samples), rate_hz) == (7200, 24_000)
-    assert answer.choices[0].message.content is None
+            assert (message.content, message.audio.transcript) == (None, "One two three. ")
+            assert len(samples) >= 7200
+            if form == "wav":
+                assert (len(samples), rate_hz) == (7200, 24_000)
 
 
 async def test_a_streamed_spoken_answer_has_standard_audio_deltas():
     async with talking() as (_, client):
-        stream = await client.chat.completions.create(
-            model="any",
-            messages=QUESTION,
-            modalities=["text", "audio"],
-            audio={"voice": "alloy", "format": "pcm16"},
-            stream=True,
-        )
-        deltas = [chunk.choices[0].delta async for chunk in stream]
+        spoken = {"voice": "alloy", "format": "pcm16"}
+        chunks = await streamed_chat(client, modalities=["text", "audio"], audio=spoken)
+        deltas = [chunk.choices[0].delta for chunk in chunks]
 
     sounds = [delta.audio for delta in deltas if delta.audio is not None]
     words = "".join(audio.transcript or "" for audio in sounds)
@@ -128,19 +85,6 @@ async def test_a_streamed_spoken_answer_has_standard_audio_deltas():
     assert sounds[-1].expires_at is not None
     assert len({audio.id for audio in sounds}) == 1
     assert all(not delta.content for delta in deltas)
-
-
-async def test_a_spoken_answer_in_other_formats():
-    async with talking() as (_, client):
-        for form in ("mp3", "flac", "opus"):
-            audio: Any = {"voice": "alloy", "format": form}
-            answer = await client.chat.completions.create(
-                model="any", messages=QUESTION, modalities=["text", "audio"], audio=audio
-            )
-            told = answer.choices[0].message.audio
-            assert told is not None
-            samples, _rate = soundfile.read(io.BytesIO(base64.b64decode(told.data)))
-            assert len(samples) >= 7200
 
 
 async def test_sound_pictures_and_words_come_to_the_model():
@@ -154,13 +98,8 @@ async def test_sound_pictures_and_words_come_to_the_model():
         {"type": "input_audio", "input_audio": {"data": mp3, "format": "mp3"}},
     ]
     async with running_stack() as running, client_of(running) as client:
-        answer = await client.chat.completions.create(
-            model="parrot",
-            messages=[
-                {"role": "developer", "content": "Be kind."},
-                {"role": "user", "content": content},
-            ],
-        )
+        instructions = {"role": "developer", "content": "Be kind."}
+        answer = await chat(client, messages=[instructions, {"role": "user", "content": content}])
 
     text = answer.choices[0].message.content or ""
     assert text.startswith("You spoke for 3.")
@@ -171,15 +110,8 @@ async def test_sound_pictures_and_words_come_to_the_model():
 async def test_limits_seed_and_temperature_reach_the_model():
     model = TalkingModel(answer="one two three four")
     async with talking(model) as (_, client):
-        answer = await client.chat.completions.create(
-            model="any",
-            messages=QUESTION,
-            max_completion_tokens=2,
-            temperature=0,
-            top_p=0.5,
-            seed=-7,
-        )
-        old = await client.chat.completions.create(model="any", messages=QUESTION, max_tokens=3)
+        answer = await chat(client, max_completion_tokens=2, temperature=0, top_p=0.5, seed=-7)
+        old = await chat(client, max_tokens=3)
 
     (asked, _) = model.asked
     assert answer.choices[0].message.content == "one two "
@@ -193,7 +125,7 @@ async def test_a_conversation_may_begin_with_the_assistants_greeting():
     model = TalkingModel()
     messages: list[Any] = [{"role": "assistant", "content": "Welcome, guest!"}, *QUESTION]
     async with talking(model) as (_, client):
-        answer = await client.chat.completions.create(model="m", messages=messages)
+        answer = await chat(client, messages=messages)
 
     assert answer.choices[0].finish_reason == "stop"
     assert "Welcome, guest!" in "".join(model.contexts[0])
@@ -203,16 +135,12 @@ async def test_a_conversation_may_begin_with_the_assistants_greeting():
 async def test_a_stop_text_ends_the_answer_before_it(is_streamed):
     async with talking(TalkingModel(answer="one two three four " * 50)) as (_, client):
         if is_streamed:
-            stream = await client.chat.completions.create(
-                model="any", messages=QUESTION, stop=["e fo", "nowhere"], stream=True
-            )
-            choices = [chunk.choices[0] async for chunk in stream]
+            chunks = await streamed_chat(client, stop=["e fo", "nowhere"])
+            choices = [chunk.choices[0] for chunk in chunks]
             text = "".join(choice.delta.content or "" for choice in choices)
             finish = choices[-1].finish_reason
         else:
-            answer = await client.chat.completions.create(
-                model="any", messages=QUESTION, stop="e fo"
-            )
+            answer = await chat(client, stop="e fo")
             text = answer.choices[0].message.content or ""
             finish = answer.choices[0].finish_reason
 
@@ -223,23 +151,16 @@ async def test_a_stop_text_ends_the_answer_before_it(is_streamed):
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_each_choice_is_an_answer_of_its_own_and_the_question_is_counted_once(is_streamed):
     async with talking() as (_, client):
-        one = await client.chat.completions.create(model="m", messages=QUESTION)
+        one = await chat(client)
         texts, finished = {0: "", 1: "", 2: ""}, []
         if is_streamed:
-            stream = await client.chat.completions.create(
-                model="m",
-                messages=QUESTION,
-                n=3,
-                stream=True,
-                stream_options={"include_usage": True},
-            )
-            async for chunk in stream:
+            for chunk in await streamed_chat(client, n=3, stream_options={"include_usage": True}):
                 usage = chunk.usage
                 for choice in chunk.choices:
                     texts[choice.index] += choice.delta.content or ""
                     finished += [choice.index] if choice.finish_reason else []
         else:
-            answer = await client.chat.completions.create(model="m", messages=QUESTION, n=3)
+            answer = await chat(client, n=3)
             usage = answer.usage
             for whole in answer.choices:
                 texts[whole.index] = whole.message.content or ""
@@ -280,9 +201,7 @@ async def test_what_cannot_be_held_is_refused_by_name():
     async with talking() as (running, client):
         for asked, param, hint in REFUSED:
             with pytest.raises(openai.BadRequestError) as caught:
-                await client.chat.completions.create(
-                    **{"model": "m", "messages": QUESTION, **asked}
-                )
+                await chat(client, **asked)
             assert hint in str(caught.value)
             assert caught.value.type == "invalid_request_error"
             assert param in (caught.value.param or "")
@@ -291,11 +210,8 @@ async def test_what_cannot_be_held_is_refused_by_name():
 
 async def test_tools_that_are_not_to_be_used_are_no_reason_to_refuse():
     async with talking() as (_, client):
-        answer = await client.chat.completions.create(
-            model="m",
-            messages=QUESTION,
-            tools=[{"type": "function", "function": {"name": "f"}}],
-            tool_choice="none",
+        answer = await chat(
+            client, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none"
         )
 
     assert answer.choices[0].message.content
@@ -306,9 +222,7 @@ async def test_a_broken_picture_is_told_in_openai_words():
     content: list[Any] = [{"type": "image_url", "image_url": {"url": url}}]
     async with talking() as (_, client):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": content}], stream=True
-            )
+            await chat(client, messages=[{"role": "user", "content": content}], stream=True)
 
     assert caught.value.type == "invalid_request_error"
     assert caught.value.param == "messages"
@@ -316,9 +230,7 @@ async def test_a_broken_picture_is_told_in_openai_words():
 
 async def test_hanging_up_in_the_middle_of_a_stream_frees_the_slot():
     async with talking(TalkingModel(answer="word " * 3000)) as (running, client):
-        stream = await client.chat.completions.create(
-            model="m", messages=QUESTION, stream=True, max_tokens=4096
-        )
+        stream = await chat(client, stream=True, max_tokens=4096)
         async for _ in stream:
             break
         await stream.close()
@@ -335,10 +247,10 @@ async def test_a_full_queue_is_429_and_says_when_to_come_again():
         occupied(running),
         running.http() as http,
     ):
-        waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
+        waiting = asyncio.create_task(chat(client))
         await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         with pytest.raises(openai.RateLimitError) as caught:
-            await client.chat.completions.create(model="m", messages=QUESTION)
+            await chat(client)
         ours = await http.post("/api/chat", json={"messages": QUESTION})
         waiting.cancel()
 
@@ -381,7 +293,7 @@ async def test_a_conversation_that_is_too_long_has_the_code_that_sdks_compare():
     async with talking() as (_, client):
         for is_streamed in (False, True):
             with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
-                await client.chat.completions.create(model="m", messages=long, stream=is_streamed)
+                await chat(client, messages=long, stream=is_streamed)
             assert caught.value.code == "context_length_exceeded"
 
 
@@ -687,17 +599,15 @@ async def test_nothing_is_decoded_for_who_may_not_wait():
         client_of(running) as client,
         occupied(running),
     ):
-        waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
+        waiting = asyncio.create_task(chat(client))
         await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         with pytest.raises(openai.RateLimitError) as full:
             await client.audio.transcriptions.create(file=broken, model="m")
-        with pytest.raises(openai.RateLimitError) as chat:
-            await client.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": content}]
-            )
+        with pytest.raises(openai.RateLimitError) as refused:
+            await chat(client, messages=[{"role": "user", "content": content}])
         waiting.cancel()
 
-    assert full.value.code == chat.value.code == "queue_full"
+    assert full.value.code == refused.value.code == "queue_full"
 
 
 async def test_sounds_are_decoded_within_the_sessions_of_their_sender():

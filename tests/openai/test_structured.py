@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.openai.test_rest import QUESTION, client_of
+from tests.openai.sdk_client import chat, client_of
 from tests.support.stack import running_stack
 
 WEATHER: Any = {
@@ -47,9 +47,8 @@ async def test_an_own_language_model_is_handed_what_was_asked():
             client_of(running) as client,
         ):
             response = await client.responses.parse(model="m", input="hi", text_format=Event)
-            await client.chat.completions.create(
-                model="m",
-                messages=QUESTION,
+            await chat(
+                client,
                 tools=[WEATHER],
                 tool_choice="required",
                 parallel_tool_calls=False,

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from tests.docs.printed import samples
+from tests.openai.realtime_talk import ENERGY, Talk
+from tests.openai.sdk_client import chat, streamed_chat
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
-from tests.openai.test_realtime import ENERGY, TURN, Talk, say_text
+from tests.openai.test_realtime import TURN
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import connect
@@ -45,16 +47,10 @@ async def talking(model: TalkingModel, **session: Any) -> AsyncIterator[tuple[Ta
     async with serving(model) as (_, client), client.realtime.connect(model="m") as connection:
         talk = Talk(connection)
         await talk.until("session.created")
-        wanted: Any = {
-            "type": "realtime",
-            "output_modalities": ["text"],
-            "tools": [{"type": "function", **FUNCTION}],
-            **session,
-        }
-        await connection.session.update(session=wanted)
-        updated = await talk.until("session.updated")
+        tools = [{"type": "function", **FUNCTION}]
+        updated = await talk.set(**{"output_modalities": ["text"], "tools": tools, **session})
         talk.events.clear()
-        yield talk, updated.session
+        yield talk, updated
 
 
 # ---- chat completions ----------------------------------------------------------------------
@@ -63,7 +59,7 @@ async def talking(model: TalkingModel, **session: Any) -> AsyncIterator[tuple[Ta
 async def test_a_chat_calls_two_functions_and_answers_with_their_results():
     model = CallingModel(["Let ", "me ", "look.", "\n", *ROME, "\n", *OSLO], SUNNY)
     async with serving(model) as (_, client):
-        called = await client.chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL])
+        called = await chat(client, messages=[QUESTION], tools=[TOOL])
         message = called.choices[0].message
         calls = message.tool_calls or []
         results: Any = [
@@ -71,11 +67,11 @@ async def test_a_chat_calls_two_functions_and_answers_with_their_results():
             for call, text in zip(calls, ("sunny", "snow"), strict=True)
         ]
         told: Any = [QUESTION, message.model_dump(exclude_none=True), *results]
-        answer = await client.chat.completions.create(model="m", messages=told, tools=[TOOL])
+        answer = await chat(client, messages=told, tools=[TOOL])
 
     assert called.choices[0].finish_reason == "tool_calls"
     assert message.content == "Let me look.\n"
-    assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [  # type: ignore[union-attr]
+    assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [
         ("get_weather", {"city": "Rome"}),
         ("get_weather", {"city": "Oslo"}),
     ]
@@ -88,12 +84,7 @@ async def test_a_chat_calls_two_functions_and_answers_with_their_results():
 async def test_a_streamed_chat_streams_the_arguments():
     model = CallingModel(["Look. ", *ROME, *OSLO])
     async with serving(model) as (_, client):
-        chunks = [
-            chunk
-            async for chunk in await client.chat.completions.create(
-                model="m", messages=[QUESTION], tools=[TOOL], stream=True
-            )
-        ]
+        chunks = await streamed_chat(client, messages=[QUESTION], tools=[TOOL])
 
     deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
     calls = [call for delta in deltas for call in delta.tool_calls or []]
@@ -113,15 +104,11 @@ async def test_a_malformed_call_comes_back_as_text(stream):
     async with serving(CallingModel(MALFORMED)) as (_, client):
         if stream:
             text, reason = "", None
-            async for chunk in await client.chat.completions.create(
-                model="m", messages=[QUESTION], tools=[TOOL], stream=True
-            ):
+            for chunk in await streamed_chat(client, messages=[QUESTION], tools=[TOOL]):
                 text += chunk.choices[0].delta.content or ""
                 reason = chunk.choices[0].finish_reason or reason
         else:
-            whole = await client.chat.completions.create(
-                model="m", messages=[QUESTION], tools=[TOOL]
-            )
+            whole = await chat(client, messages=[QUESTION], tools=[TOOL])
             text = whole.choices[0].message.content or ""
             reason = whole.choices[0].finish_reason
 
@@ -131,8 +118,8 @@ async def test_a_malformed_call_comes_back_as_text(stream):
 
 async def test_a_spoken_chat_does_not_say_its_calls():
     async with serving(CallingModel(["One ", *ROME])) as (_, client):
-        spoken = await client.chat.completions.create(
-            model="m",
+        spoken = await chat(
+            client,
             messages=[QUESTION],
             tools=[TOOL],
             modalities=["text", "audio"],
@@ -149,9 +136,7 @@ async def test_a_spoken_chat_does_not_say_its_calls():
 async def test_a_choice_that_cannot_be_forced_is_refused():
     async with serving(CallingModel(SUNNY)) as (_, client):
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(
-                model="m", messages=[QUESTION], tools=[TOOL], tool_choice="required"
-            )
+            await chat(client, messages=[QUESTION], tools=[TOOL], tool_choice="required")
 
     assert refused.value.param == "tool_choice"
 
@@ -248,21 +233,15 @@ async def test_the_python_client_reports_calls_as_they_are_written():
 async def test_a_realtime_session_calls_and_continues_the_result():
     model = CallingModel(ROME, SUNNY)
     async with talking(model) as (talk, session):
-        await say_text(talk, "What is the weather?")
+        await talk.write("What is the weather?")
         talk.events.clear()
         await talk.connection.response.create()
-        done = await talk.until("rate_limits.updated")
+        await talk.until("rate_limits.updated")
         types = talk.types
-        deltas = "".join(
-            e.delta for e in talk.events if e.type == "response.function_call_arguments.delta"
-        )
+        deltas = "".join(talk.deltas("function_call_arguments"))
         (call,) = next(e for e in talk.events if e.type == "response.done").response.output
-        await talk.connection.conversation.item.create(
-            item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-        )
-        await talk.until("conversation.item.done")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
+        await talk.result(call, "sunny")
+        answer = await talk.answer()
 
     assert session.tools[0].name == "get_weather"
     assert [t for t in types if not t.endswith(".delta")] == CALL
@@ -270,7 +249,7 @@ async def test_a_realtime_session_calls_and_continues_the_result():
     assert call.type == "function_call"
     assert call.status == "completed"
     assert json.loads(deltas) == json.loads(call.arguments) == {"city": "Rome"}
-    assert done.response.output[0].content[0].text == "It is sunny."
+    assert answer.output[0].content[0].text == "It is sunny."
     # The call itself is in the context already: only its result is new.
     assert model.contexts[1][-1] == "<tool_response>\nsunny\n</tool_response>"
     assert sum("# Tools" in words for words in model.contexts[1]) == 1
@@ -278,14 +257,11 @@ async def test_a_realtime_session_calls_and_continues_the_result():
 
 async def answer_aloud_and_truncate(talk: Talk, audio_end_ms: int) -> None:
     """An answer to a written message, of which the client says how much was heard after all."""
-    await say_text(talk, "Hello!")
-    await talk.connection.response.create()
-    item = (await talk.until("response.done")).response.output[0]
+    await talk.write("Hello!")
+    item = (await talk.answer()).output[0]
     # Who speaks while it is played interrupts it, and the server truncates it.
     await asyncio.sleep(PLAYED_S)
-    await talk.connection.conversation.item.truncate(
-        item_id=item.id, content_index=0, audio_end_ms=audio_end_ms
-    )
+    await talk.truncate(item, audio_end_ms)
     await talk.until("conversation.item.truncated")
     talk.events.clear()
 
@@ -301,16 +277,12 @@ async def test_a_call_follows_speech_and_an_answer_that_was_truncated(heard_ms, 
         types = [name for name in talk.types if not name.endswith(".delta")]
         done = next(e for e in talk.events if e.type == "response.done")
         (call,) = done.response.output
-        await talk.connection.conversation.item.create(
-            item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-        )
-        await talk.until("conversation.item.done")
-        await talk.connection.response.create()
-        answered = await talk.until("response.done")
+        await talk.result(call, "sunny")
+        answered = await talk.answer()
 
     assert types == [*TURN, *CALL]
     assert json.loads(call.arguments) == {"city": "Rome"}
-    assert answered.response.output[0].content[0].transcript == "It is sunny."
+    assert answered.output[0].content[0].transcript == "It is sunny."
     # What was heard to its end stands in the context as it is.
     assert [work.say for work in model.asked if work.say] == says_again
 
@@ -318,24 +290,14 @@ async def test_a_call_follows_speech_and_an_answer_that_was_truncated(heard_ms, 
 async def test_a_context_that_is_refilled_holds_the_calls():
     model = CallingModel(["Look. ", *ROME, *OSLO], SUNNY)
     async with talking(model) as (talk, _):
-        await say_text(talk, "What is the weather?")
-        await talk.connection.response.create()
-        done = await talk.until("response.done")
-        for call in done.response.output[1:]:
-            await talk.connection.conversation.item.create(
-                item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-            )
-            await talk.until("conversation.item.done")
-        await talk.connection.session.update(session={"type": "realtime", "instructions": "New."})
-        await talk.until("session.updated")
-        await talk.connection.response.create()
-        await talk.until("response.done")
+        await talk.write("What is the weather?")
+        first = await talk.answer()
+        for call in first.output[1:]:
+            await talk.result(call, "sunny")
+        await talk.set(instructions="New.")
+        await talk.answer()
 
-    assert [item.type for item in done.response.output] == [
-        "message",
-        "function_call",
-        "function_call",
-    ]
+    assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
     text = "".join(model.contexts[1])
     assert text.startswith("New.")
     assert text.index("Look. ") < text.index('"Rome"') < text.index('"Oslo"')
@@ -344,33 +306,27 @@ async def test_a_context_that_is_refilled_holds_the_calls():
 
 async def test_a_malformed_call_of_a_session_comes_back_as_text():
     async with talking(CallingModel(MALFORMED)) as (talk, _):
-        await say_text(talk, "What is the weather?")
-        talk.events.clear()
-        await talk.connection.response.create()
-        done = await talk.until("rate_limits.updated")
+        await talk.write("What is the weather?")
+        await talk.answer()
         (told,) = [e for e in talk.events if e.type == "response.output_text.done"]
 
     assert told.text == "".join(MALFORMED)
     assert "response.function_call_arguments.delta" not in talk.types
-    assert done
 
 
 async def test_tool_choice_none_offers_nothing():
     model = CallingModel(SUNNY)
     async with talking(model, tool_choice="none") as (talk, _):
-        await say_text(talk, "What is the weather?")
-        talk.events.clear()
-        await talk.connection.response.create()
-        await talk.until("rate_limits.updated")
+        await talk.write("What is the weather?")
+        await talk.answer()
 
     assert not any("# Tools" in words for words in model.contexts[0])
 
 
 async def test_a_model_that_cannot_says_so():
     async with talking(TalkingModel()) as (talk, session):
-        await talk.connection.conversation.item.create(
-            item={"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
-        )
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
+        await talk.send(type="conversation.item.create", item=output)
         error = await talk.error()
 
     assert session.tools == []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from openai.types.audio import TranscriptionVerbose
 from PIL import Image, ImageDraw
-from tests.openai.test_rest import QUESTION, client_of
+from tests.openai.sdk_client import QUESTION, client_of
 from tests.openai.test_structured import WEATHER, Event
 from tests.support import speech
 from tests.support.processes import running
