@@ -10,7 +10,7 @@ import pytest
 from parley.clock import ManualClock
 from parley.errors import ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
-from parley.gateway.queue import STEPS_BACK, Queue, Ticket
+from parley.gateway.queue import STEPS_BACK, Ticket
 from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
@@ -188,18 +188,6 @@ def served(parts: GatewayParts, tickets: list[Ticket]) -> list[Ticket]:
     return order
 
 
-def test_of_one_caller_the_first_is_served_first_though_its_sessions_have_ended_since():
-    queue = Queue(limit=4)
-    first, second = (
-        Ticket(Kind.CHAT, name, 0.0, 0.0, address="10.0.0.1") for name in ("first", "second")
-    )
-
-    queue.join(first, held=5)
-    queue.join(second, held=0)
-
-    assert (first.position, second.position) == (1, 2)
-
-
 def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others(parts):
     hog = [parts.ask(address="10.0.0.1") for _ in range(32)]
     guests = [parts.ask(address=f"10.0.1.{number}") for number in range(5)]
@@ -263,26 +251,6 @@ def test_order_is_strict_when_only_the_second_could_be_served(parts):
     assert (call.state, chat.state) == ("waiting", "waiting")
 
 
-def test_a_newcomer_does_not_overtake_when_a_worker_is_idle(parts):
-    worker = parts.worker()
-    parts.heartbeats(worker, "loading", free=0)
-    waiting = parts.ask()
-
-    parts.heartbeats(worker, "idle", free=1)
-    newcomer = parts.ask()
-
-    assert (waiting.state, newcomer.state) == ("leased", "waiting")
-
-
-def test_a_client_that_left_between_assignment_and_use_gives_the_slot_back(parts):
-    parts.worker()
-    leased, waiting = parts.ask(), parts.ask()
-
-    parts.dispatcher.cancel(leased)
-
-    assert waiting.state == "leased"
-
-
 def test_releasing_twice_frees_one_slot(parts):
     worker = parts.worker(slots=2)
     leases = [held(parts.ask()), held(parts.ask())]
@@ -333,28 +301,6 @@ def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats(parts
     assert (after_one, waiting.state) == ("waiting", "leased")
 
 
-def test_a_late_beat_does_not_hand_out_a_slot_twice(parts):
-    worker = parts.worker()
-    parts.ask()
-
-    parts.heartbeats(worker, free=1)  # written before the worker saw the session
-    second = parts.ask()
-
-    assert second.state == "waiting"
-
-
-def test_estimates_fall_as_time_passes(parts):
-    parts.worker()
-    parts.ask()
-    waiting = parts.ask()
-    at_first = waiting.estimated_wait_s
-
-    parts.clock.advance(5)
-    parts.dispatcher.refresh()
-
-    assert (at_first, waiting.estimated_wait_s) == (20, 15)
-
-
 def test_a_paused_session_counts_with_what_is_left_of_its_pause(parts):
     worker = parts.worker()
     running = parts.ask("omni_duplex")
@@ -364,12 +310,6 @@ def test_a_paused_session_counts_with_what_is_left_of_its_pause(parts):
 
     assert waiting.estimated_wait_s == 12
     assert worker.view == "duplex_paused"
-
-
-def test_a_loading_worker_counts_thirty_seconds(parts):
-    parts.worker_pool.process_begins(0)
-
-    assert parts.ask().estimated_wait_s == 30
 
 
 def test_a_worker_that_takes_longer_to_load_is_expected_later_and_later(parts):
@@ -604,18 +544,6 @@ def test_a_lost_slot_is_served_again_only_by_a_new_hello(parts):
     parts.worker(pid=2)
 
     assert (state_before, waiting.state) == ("waiting", "leased")
-
-
-def test_a_worker_that_reconnects_keeps_its_sessions(parts):
-    worker = parts.worker(pid=1)
-    ticket = parts.ask()
-    parts.says(worker, held(ticket), "active")
-
-    parts.worker_pool.disconnected(worker)
-    again = parts.worker(pid=1)
-
-    assert not held(ticket).is_lost
-    assert again.free_slots == 0
 
 
 def test_a_new_process_under_a_known_name_has_lost_the_old_sessions(parts):

@@ -22,15 +22,6 @@ def test_baseline_counts_until_three_tasks_were_seen():
     assert eta.eta(Kind.CHAT) == pytest.approx(0.3 * 20 + 0.7 * (0.3 * 20 + 0.7 * 10))
 
 
-def test_durations_of_one_task_leave_the_others_alone():
-    eta = tracker(omni_duplex_s=90)
-
-    for _ in range(3):
-        eta.record(Kind.AUDIO_DUPLEX, 1)
-
-    assert eta.eta(Kind.OMNI_DUPLEX) == 90
-
-
 @pytest.mark.parametrize(
     ("chat_s", "elapsed_s", "waits"),
     [(20, [5, 10], [10, 15, 30]), (10, [20], [15]), (15, [5], [10])],
@@ -41,10 +32,6 @@ def test_waits_follow_from_what_runs(chat_s: int, elapsed_s: list[int], waits: l
     free_in_s = [eta.remaining(Kind.CHAT, each) for each in elapsed_s]
 
     assert estimate_waits(free_in_s, [Kind.CHAT] * len(waits), eta) == waits
-
-
-def test_without_any_slot_the_wait_is_unknown():
-    assert estimate_waits([], [Kind.CHAT, Kind.OMNI_DUPLEX], tracker()) == [None, None]
 
 
 def test_a_bad_value_changes_nothing():

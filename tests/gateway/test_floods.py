@@ -93,38 +93,6 @@ async def test_a_flood_ends_with_1008_and_a_live_session_continues(flood: str, p
     assert gateway.runtime.links.budget.used_bytes == 0
 
 
-@pytest.mark.gateway(security=SECRET)
-@pytest.mark.parametrize("headers", ["", f"{SECRET_HEADER}: wrong\r\n"])
-async def test_who_has_no_secret_is_gone_before_a_frame_is_read(
-    gateway: RunningGateway, headers: str
-):
-    async with raw_client(gateway.gateway.port) as one:
-        head = f"GET {CONTROL_PATH} HTTP/1.1\r\n{WS_HEAD}{headers}\r\n".encode()
-        await one.send(head + FLOODS["pings"])
-        answer = await one.rest()
-
-    assert answer.startswith(b"HTTP/1.1 401 ")
-    assert bytes([0x80 | 0xA]) not in answer.partition(b"\r\n\r\n")[0]
-
-
-@pytest.mark.parametrize("has_session", [False, True])
-@pytest.mark.parametrize("text", [b"\xff", b'{"type": "\xc3\x28"}', b"\xed\xa0\x80"])
-async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(
-    gateway: RunningGateway, text: bytes, has_session: bool
-):
-    async with StandInWorker(gateway.url, slots=1 + has_session) as worker, live_session(gateway):
-        for index in range(20):
-            path = f"/ws/duplex/omni_{index}"
-            async with raw_websocket(gateway.gateway.port, path) as client:
-                if has_session:
-                    await until(lambda: worker.sessions.get(f"omni_{index}"))  # noqa: B023
-                await client.send(masked_frame(0x80 | TEXT, text))
-                answers = Answers(await client.rest())
-            assert answers.close_code == 1007
-            await until(lambda: len(worker.sessions) == 1)
-        assert ("worker_lost", "gateway") not in gateway.runtime.monitoring.metrics._errors
-
-
 async def test_what_came_before_a_bad_frame_reaches_the_worker(gateway, worker):
     async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
         await until(lambda: "omni_1" in worker.sessions)

@@ -272,12 +272,3 @@ async def test_rest_chat_reports_a_lost_worker_with_502(gateway, worker, http):
     assert response.status_code == 502
     assert response.json()["code"] == "worker_lost"
     assert gateway.runtime.dispatcher.worker_pool.leases == []
-
-
-@pytest.mark.gateway(queue={"no_worker_refuse_s": 0.05})
-async def test_newcomers_are_refused_after_a_minute_without_workers(gateway):
-    await asyncio.to_thread(time.sleep, 0.06)
-    async with connect(gateway.ws(PATHS["realtime"])) as client:
-        messages, code = await end_of(client)
-
-    assert (messages[0]["error"]["code"], code) == ("service_unavailable", 1013)
