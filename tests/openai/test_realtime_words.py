@@ -179,7 +179,7 @@ async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name():
         answer = await http.post("/v1/realtime/client_secrets", content=half, headers=headers)
 
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"] == "The message is not valid JSON text."
+    assert "is not valid JSON text" in answer.json()["error"]["message"]
 
 
 async def test_a_secret_of_a_server_without_keys_cannot_pose_as_a_key():

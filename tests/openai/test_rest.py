@@ -301,14 +301,16 @@ async def test_a_conversation_that_is_too_long_has_the_code_that_sdks_compare():
 
 
 async def test_models_are_those_that_are_loaded_with_their_abilities():
-    async with talking() as (_, client):
+    async with talking() as (running, client), running.http() as http:
         (card,) = (await client.models.list()).data
         one = await client.models.retrieve("talking")
+        nameless = await http.get("/v1/models/")
         # Requests may name any model: so may who looks for one.
         other = await client.models.retrieve("gpt-4o")
 
     assert card == one
     assert other.id == "gpt-4o"
+    assert nameless.status_code == 404
     assert card.id == "talking"
     assert card.model_extra is not None
     assert card.model_extra["abilities"] == ["speech", "reading", "transcription"]

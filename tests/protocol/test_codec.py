@@ -147,6 +147,17 @@ def test_no_type_is_an_unknown_event(raw: str) -> None:
         codec.type_of(raw)
 
 
-def test_no_json_is_invalid_json() -> None:
-    with pytest.raises(InvalidJson):
-        codec.type_of("{")
+@pytest.mark.parametrize(
+    ("raw", "where"),
+    [
+        ("{", ": it ends too early."),
+        ('{"a" 1}', ": expected ':' at byte 5."),
+        ('{"type": "a", b}', ": object keys must be strings at byte 14."),
+        ('{"a": "' + "A" * (1 << 20) + '" 1}', "."),
+    ],
+)
+def test_what_is_no_json_is_refused_and_where(raw: str | bytes, where: str) -> None:
+    for read in (codec.type_of, codec.parse):
+        with pytest.raises(InvalidJson) as caught:
+            read(raw)
+        assert str(caught.value) == f"The message is not valid JSON text{where}"

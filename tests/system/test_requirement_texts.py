@@ -491,7 +491,7 @@ async def test_a_close_frame_says_why(server: RunningStack) -> None:
             reasons.append(socket.close_reason)
 
     assert reasons == [
-        "The message is not valid JSON text.",
+        "The message is not valid JSON text: it ends too early.",
         "stopped",
         "Not prepared yet: send 'prepare' first.",
         "messages: expected array of length >= 1, got 0 items",

@@ -59,6 +59,10 @@ class BadAddress(Unreachable):
     """An address that is not a server's."""
 
 
+class NoWebSocket(Unreachable):
+    """A server that answers and opens no WebSocket at this address."""
+
+
 def unreachable(url: str, error: Exception) -> Unreachable:
     """The error of a failed connection, with a hint, and without what libraries say around it."""
     cause: BaseException | None = error

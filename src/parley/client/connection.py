@@ -24,6 +24,7 @@ from parley.client.access import (
     RUNNING_HINT,
     Access,
     ConnectionLost,
+    NoWebSocket,
     Socket,
     SocketClosed,
     Transport,
@@ -83,7 +84,7 @@ class NetworkTransport:
         except InvalidStatus as error:
             raise _refusal(url, error) from None
         except InvalidHandshake as error:
-            raise Unreachable(url, f"not a parley server ({error}).", hint=RUNNING_HINT) from None
+            raise NoWebSocket(url, f"not a parley server ({error}).", hint=RUNNING_HINT) from None
         except OSError as error:
             raise unreachable(url, error) from None
         return NetworkSocket(socket)
@@ -102,7 +103,7 @@ def _refusal(url: str, error: InvalidStatus) -> ParleyError:
         return as_error(str(said["code"]), str(said.get("detail") or said.get("message") or ""))
     if error.response.status_code == 401:
         return as_error("unauthorized", "A key is required.")
-    return Unreachable(url, f"not a parley server ({error}).", hint=RUNNING_HINT)
+    return NoWebSocket(url, f"not a parley server ({error}).", hint=RUNNING_HINT)
 
 
 class NetworkSocket:

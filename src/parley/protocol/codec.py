@@ -41,6 +41,9 @@ _EXACT_INTEGERS: Final = 2.0**53
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
+_MALFORMED = re.compile(
+    r"JSON is malformed: (?P<what>.+) \(byte (?P<byte>\d+)\)|Input data was truncated", re.DOTALL
+)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -73,11 +76,21 @@ def parse(raw: bytes | bytearray | str) -> Any:
         raw, found = long_base64.cut_out(raw)
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise errors.InvalidJson from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise _not_json(error, is_whole=not found) from None
     if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):
         raise errors.InvalidPayload("The message is nested too deeply.")
     return long_base64.put_back(value, found) if found else value
+
+
+def _not_json(error: Exception, *, is_whole: bool) -> errors.InvalidJson:
+    """What the parser says, and where; not of a message of which it saw only parts."""
+    found = _MALFORMED.fullmatch(str(error))
+    if found is None or not is_whole:
+        return errors.InvalidJson()
+    why = found["what"] or "it ends too early"
+    at = f" at byte {found['byte']}" if found["byte"] else ""
+    return errors.InvalidJson(f"{errors.InvalidJson.sentence[:-1]}: {why}{at}.")
 
 
 def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
@@ -110,14 +123,15 @@ def type_of(raw: bytes | bytearray | str) -> str:
         UnknownEvent: JSON, but no object with a `type` that is a string.
         InvalidPayload: megabytes that are not base64.
     """
+    found: dict[str, str] = {}
     if len(raw) > LONG_BYTES:
-        raw, _ = long_base64.cut_out(raw)
+        raw, found = long_base64.cut_out(raw)
     try:
         name = _tagged.decode(raw).type
     except msgspec.ValidationError:
         raise errors.UnknownEvent("(not an object)") from None
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise errors.InvalidJson from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise _not_json(error, is_whole=not found) from None
     if not isinstance(name, str):
         raise errors.UnknownEvent("(none)")
     return name
@@ -344,8 +358,8 @@ class Messages(Generic[Client, Server]):
             if str(error).endswith("`$.type`"):
                 raise errors.UnknownEvent(name) from None
             raise errors.InvalidPayload(f"{name}: {error}") from None
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            raise errors.InvalidJson from None
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise _not_json(error, is_whole=True) from None
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:

@@ -13,7 +13,7 @@ from parley.cli import reach
 from parley.cli.conform.player import playing
 from parley.cli.conform.scenarios import DIALECTS, SCENARIOS, Scenario
 from parley.cli.conform.schemas import check_of
-from parley.client.access import Access
+from parley.client.access import Access, NoWebSocket, Unreachable
 from parley.errors import ParleyError, SetupError
 
 
@@ -64,11 +64,17 @@ def scenarios_of(dialects: Sequence[str]) -> list[Scenario]:
 
 
 async def played(access: Access, scenario: Scenario, limit_s: float) -> ScenarioResult:
-    """Play a scenario; a server that cannot be reached is a complaint."""
+    """Play a scenario; a server that does not open its WebSocket is a complaint.
+
+    Raises:
+        Unreachable: there is no server.
+    """
     try:
         async with playing(access, scenario.address(), scenario.dialect, limit_s) as player:
             await scenario.play(player)
     except ParleyError as error:
+        if isinstance(error, Unreachable) and not isinstance(error, NoWebSocket):
+            raise
         return ScenarioResult(scenario, 0, (str(error),))
     return ScenarioResult(scenario, len(player.told), tuple(player.complaints))
 

@@ -13,6 +13,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from parley import logs
@@ -69,14 +70,15 @@ class Exchanges:
             # our shape there.
             await self._failures.refusal("", error)(scope, receive, send)
             return
-        await self._routes(scope, receive, send)
+        await self._routes.serve(self._routes.find(scope), scope, receive, send)
 
     async def _serve(self, exchange: _Exchange) -> None:
         scope = exchange.scope
         try:
-            exchange.check_body(self._routes)
+            route = self._routes.find(scope)
+            exchange.check_body(route)
             auth.check(scope, self._runtime.access)
-            await self._routes(scope, exchange.receive, exchange.send)
+            await self._routes.serve(route, scope, exchange.receive, exchange.send)
         except Exception as error:
             request = Request(scope, exchange.receive)
             if exchange.status:
@@ -120,7 +122,7 @@ class _Exchange:
     def took_s(self) -> float:
         return self._runtime.clock.monotonic() - self._began_s
 
-    def check_body(self, routes: RouteTable) -> None:
+    def check_body(self, route: BaseRoute | None) -> None:
         """Refuse a body that is too large by its own account.
 
         Raises:
@@ -129,7 +131,6 @@ class _Exchange:
         length = self.headers.get("content-length", "0").strip()
         if length == "0" and "transfer-encoding" not in self.headers:
             return
-        route = routes.find(self.scope)
         if isinstance(route, Route):
             self._limit, self._is_held = route.body_bytes, not route.spools
         if length.isdigit() and int(length) <= self._limit:

@@ -169,7 +169,7 @@ class Router:
 
 
 class RouteTable:
-    """ASGI application that tries only routes whose path can match.
+    """Finds the route of a request among those whose path can match, and has it answer.
 
     Args:
         default: serves all other paths.
@@ -185,9 +185,12 @@ class RouteTable:
             kept, key = (self._open, _first(path)) if "{" in path else (self._exact, path)
             kept.setdefault(key, []).append(route)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, route: BaseRoute | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request or a WebSocket whose route was found, or not."""
         path: str = scope["path"]
-        if (route := self.find(scope)) is not None:
+        if route is not None:
             if isinstance(route, Route) and route.method != scope["method"]:
                 methods = (one.method for one in self._of_path(scope) if isinstance(one, Route))
                 raise HTTPException(405, headers={"allow": ", ".join(methods)})
