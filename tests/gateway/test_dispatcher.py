@@ -555,7 +555,7 @@ def test_a_new_process_under_a_known_name_has_lost_the_old_sessions(parts):
     assert held(ticket).is_lost
 
 
-def test_a_task_nobody_offers_is_refused_and_does_not_block_the_others(parts):
+def test_a_task_that_no_worker_offers_is_refused_and_does_not_block_the_others(parts):
     both = parts.worker("a")
     waiting = [parts.ask("chat"), parts.ask("omni_duplex"), parts.ask("chat")]
     parts.worker("b", modes=("chat",))

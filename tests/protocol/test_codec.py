@@ -156,7 +156,7 @@ def test_no_type_is_an_unknown_event(raw: str) -> None:
         ('{"a": "' + "A" * (1 << 20) + '" 1}', "."),
     ],
 )
-def test_what_is_no_json_is_refused_and_where(raw: str | bytes, where: str) -> None:
+def test_text_other_than_json_is_refused_and_where(raw: str | bytes, where: str) -> None:
     for read in (codec.type_of, codec.parse):
         with pytest.raises(InvalidJson) as caught:
             read(raw)
