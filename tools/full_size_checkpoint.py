@@ -22,7 +22,9 @@ from torch import Tensor
 
 from parley.models.minicpmo45 import checkpoint, weights
 from parley.models.minicpmo45.config import _FULL_SIZE, full_size_config
-from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
+from parley.models.minicpmo45.token2wav.flow import Flow
+from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
+from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, FULL_FLOW
 
 SHARD_BYTES = 5_000_000_000
 TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json")
@@ -84,11 +86,11 @@ def write_weights(folder: Path) -> int:
 def write_vocoder(folder: Path) -> None:
     """`flow.pt` and `hift.pt` of the published geometry."""
     folder.mkdir(parents=True, exist_ok=True)
-    voice = random_token2wav(slots=1)
-    torch.save(voice.flow.state_dict(), folder / "flow.pt")
+    flow, vocoder = Flow(FULL_FLOW), ClassicVocoder(FULL_CHANNELS, FULL_CHANNELS)
+    torch.save(flow.state_dict(), folder / "flow.pt")
     # The published file holds weight norms unfolded; g = |v| leaves the weights as they are.
     unfolded: dict[str, Tensor] = {}
-    for name, tensor in voice.vocoder.state_dict().items():
+    for name, tensor in vocoder.state_dict().items():
         if name.endswith(".weight") and tensor.dim() == 3 and "source_downs" not in name:
             place = name.removesuffix(".weight")
             norm = tensor.norm(dim=(1, 2), keepdim=True)

@@ -1,11 +1,14 @@
 """Speech tokens to mel: time grid, what trimming keeps, pieces and wholes."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from tests.support.tiny_voice import TINY_FLOW
 from tests.support.whole_flow import whole_mel
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.runtime.layers import PackedLinear
 from parley.models.minicpmo45.token2wav.conformer import RelativeAttention, distance_codes
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
@@ -91,6 +94,21 @@ def test_stream_of_one_last_piece_equals_the_whole(flow: Flow) -> None:
     whole = whole_mel(flow, tokens, embedding, torch.zeros(0, 80), schedule)
 
     torch.testing.assert_close(streamed[0], whole, atol=1e-5, rtol=1e-5)
+
+
+def test_a_packed_flow_says_the_same(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(network: Flow) -> torch.Tensor:
+        tokens = list(range(28))
+        return network.stream(memory_of(network), [0], [tokens], schedule, is_last=False)
+
+    schedule = flow.schedule(3)
+    monkeypatch.setattr(PackedLinear, "LEAST", 0)
+    packed = deepcopy(flow)
+    packed.pack()
+
+    torch.testing.assert_close(said(packed), said(flow), atol=1e-5, rtol=1e-5)
+    has_packed = any(isinstance(part, PackedLinear) for part in packed.modules())
+    assert has_packed == torch.backends.mkldnn.is_available()
 
 
 def test_history_grows_to_its_limit_and_stays_there(flow: Flow) -> None:

@@ -138,13 +138,13 @@ class RelativeAttention(nn.Module):
 
     def distances(self, oldest: int, newest: int) -> Tensor:
         """Projected codes of the distances `oldest` down to `newest`, (H, head width, count)."""
-        weight = self.linear_pos.weight
+        weight = self.pos_bias_u
         reach = _KEPT_DISTANCES
         if oldest >= reach or -newest >= reach:
-            codes = distance_codes(oldest, newest, weight.shape[0], weight.device)
+            codes = distance_codes(oldest, newest, weight.numel(), weight.device)
             return self._project(codes.to(weight.dtype))
         if self._kept is None or self._kept.device != weight.device:
-            codes = distance_codes(reach, -reach, weight.shape[0], weight.device)
+            codes = distance_codes(reach, -reach, weight.numel(), weight.device)
             self._kept = self._project(codes.to(weight.dtype))
         return self._kept[:, :, reach - oldest : reach - newest + 1]
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.runtime.layers import PackedLinear
+
 
 def channels_last(x: Tensor) -> Tensor:
     """The same numbers of shape (R, W, T), the channels of a frame next to each other."""
@@ -36,6 +38,15 @@ class FrameProduct(nn.Conv1d):
     def __init__(self, width: int, taps: int) -> None:
         super().__init__(width, width, taps)
         lay_by_taps(self)
+        self.product: PackedLinear | None = None
+
+    def pack(self) -> None:
+        if PackedLinear.serves(self.weight):
+            self.product = PackedLinear(self._matrix(), self.bias)
+            del self.weight
+
+    def _matrix(self) -> Tensor:
+        return self.weight.transpose(1, 2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (R, T + taps - 1, W) to (R, T, W)."""
@@ -45,8 +56,9 @@ class FrameProduct(nn.Conv1d):
         # Neighbouring frames lie behind each other: what one result sees is one line.
         seen = (rows, frames - taps + 1, taps * width)
         windows = x.as_strided(seen, (frames * width, width, 1), x.storage_offset())
-        weight = self.weight.transpose(1, 2).flatten(1)
-        return F.linear(windows.reshape(-1, taps * width), weight, self.bias).view(*seen[:2], -1)
+        lines = windows.reshape(-1, taps * width)
+        made = self.product(lines) if self.product else F.linear(lines, self._matrix(), self.bias)
+        return made.view(*seen[:2], -1)
 
 
 class PaddedConv(nn.Conv1d):

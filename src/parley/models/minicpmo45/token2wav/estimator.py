@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import added
+from parley.models.minicpmo45.runtime.layers import PackedLinear
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 
 TIME_WIDTH = 256
@@ -70,7 +72,8 @@ class Places:
         first_slot: the slots are neighbours from this one on (history is read without a copy);
             None if not.
         new: int64, shape (R, T): free places for the new frames.
-        mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames.
+        mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames; where no
+            kernel reads them after `prepared` what is added to scores.
         reads: places read.
         in_place: whether a kernel reads the slots where they lie.
         lines, first, last: what else the kernel needs to know, the same for all blocks.
@@ -86,10 +89,10 @@ class Places:
     first: Tensor | None = None
     last: Tensor | None = None
 
-    def prepared(self) -> Places:
+    def prepared(self, dtype: torch.dtype) -> Places:
         """The same, with what all blocks of all steps share, made once."""
         if not self.in_place:
-            return self
+            return replace(self, mask=added(self.mask, dtype))
         sides = torch.arange(2, device=self.slots.device)
         lines = (2 * self.slots[:, None] + sides).flatten()
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
@@ -218,10 +221,12 @@ class FrameMlp(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(width, inner)
+        self.fc1: nn.Module = nn.Linear(width, inner)
         self.fc2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.fc1, PackedLinear):
+            return self.fc2(self.fc1(x, "gelu"))
         return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 

@@ -28,8 +28,10 @@ from parley.models.minicpmo45.runtime.graphs import (
     buckets,
     filled,
 )
+from parley.models.minicpmo45.runtime.layers import pack
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD, ConformerEncoder
+from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 from parley.models.minicpmo45.token2wav.estimator import Estimator, Places
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMemory,
@@ -124,6 +126,14 @@ class Flow(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.encoder_proj.weight.device
+
+    def pack(self) -> None:
+        """Lay out the large matrices for a CPU; once the weights are in place."""
+        pack(self.encoder)
+        pack(self.estimator.blocks)
+        for part in self.modules():
+            if isinstance(part, FrameProduct):
+                part.pack()
 
     @torch.inference_mode()
     def schedule(self, steps: int) -> Schedule:
@@ -343,7 +353,7 @@ class Flow(nn.Module):
             The mel, like `x`, and the convolutions' next past, shape (N, blocks, 2 R, 2, 2, W).
         """
         pasts: list[Tensor] = []
-        places = places.prepared()
+        places = places.prepared(conditions.dtype)
         for number in range(schedule.count):
             step, time = memory.step(number), schedule.modulations[number]
             velocity, past = self.estimator(

@@ -110,6 +110,7 @@ class Token2Wav:
         self.trim = Trim.EVEN if self.is_causal else Trim.PUBLISHED
         self.prompt_frames = prompt_frames
         self.schedule = flow.schedule(steps)
+        flow.pack()
         self.memory = memory_for_prompts(
             flow,
             slots,
