@@ -276,8 +276,8 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             )
         ]
     if kind in (11, 12, 13, 14):
-        keys, sentence = r.choice(knowledge.facts())
-        text = _question_for(sorted(keys), sentence, r)
+        fact = r.choice([one for one in knowledge.facts() if not one.values])
+        text = _question_for(sorted(fact.keys), fact.sentence, r)
         return [(text, "@")]
     form = pick(
         r,

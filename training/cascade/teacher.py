@@ -34,7 +34,7 @@ def sentences(seed: int, common: list[str]) -> list[str]:
     if kind < 0.35:
         return [r.choice(draw(r).turns).answer]
     if kind < 0.55:
-        pool = [s for _, s in knowledge.facts()] + list(knowledge.definitions().values())
+        pool = [one.told() for one in knowledge.facts()] + list(knowledge.definitions().values())
         for name in ("jokes", "poems", "riddles", "stories", "tongue_twisters"):
             pool += knowledge.stock(name)
         return [r.choice(pool)]

@@ -24,7 +24,7 @@ from parley.models.cascade.notes import (
     noting,
     unknown_to_us,
 )
-from parley.models.cascade.notes.knowledge import capitals, opposites
+from parley.models.cascade.notes.knowledge import capitals, facts, opposites
 from parley.models.cascade.notes.languages import language_of
 from parley.models.cascade.notes.memory import listen
 from parley.models.cascade.parts import CascadeParts
@@ -109,6 +109,7 @@ def test_the_tables_are_whole():
     assert len(capitals()) > 180
     assert opposites()["hot"] == "cold"
     assert opposites()["cold"] == "hot"
+    assert {fact.sentence for fact in facts() if "{" in fact.told() or not fact.keys} == set()
 
 
 @pytest.mark.parametrize("text", ["Can you repeat that?", "Sorry, what did you say?", "Pardon?"])

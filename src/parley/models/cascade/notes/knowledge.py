@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from parley.models.cascade import tables
@@ -24,16 +26,80 @@ def _pairs(name: str) -> list[tuple[str, str]]:
     return [(key.strip(), value.strip()) for key, _, value in pairs]
 
 
-@functools.cache
-def capitals() -> dict[str, str]:
-    """Country, lower case, to its capital."""
-    return {country.lower(): town for country, town in _pairs("know/capitals")}
+TABLES = ("countries", "animals", "science", "works", "people", "kitchen", "words", "world")
+"""Files of `know/tables`. A block is a question or more: in its first lines the key words and the
+sentence, and then in each line a name, others of the same thing, and what is said of it. `{0}` is
+the name, `{1}` and so on are the parts of what is said."""
+
+
+def _rows(block: Sequence[str]) -> tuple[list[list[str]], list[tuple[list[str], str]]]:
+    """First lines, as key words and sentence; and names with what is said of them."""
+    heads = [line.split(" | ") for line in block if " | " in line]
+    rows = (line.partition(": ") for line in block if " | " not in line)
+    return heads, [(names.split(", "), said) for names, _, said in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that is known.
+
+    Args:
+        keys: words that a question has.
+        forms: of these words it has all of one.
+        sentence: the answer, with places for `values`.
+    """
+
+    keys: frozenset[str]
+    forms: tuple[frozenset[str], ...]
+    sentence: str
+    values: Sequence[str] = ()
+
+    def told(self) -> str:
+        """The answer."""
+        told = self.sentence.format(*self.values)
+        return told[0].upper() + told[1:].replace("..", ".")
+
+
+def _facts_of(block: Sequence[str]) -> Iterator[Fact]:
+    heads, rows = _rows(block)
+    count = max(int(place) for _, form in heads for place in re.findall(r"\{(\d)\}", form))
+    asked = [
+        (place, _forms(one for one in forms.split(", ") if f"{{{place}}}" in one), sentence)
+        for forms, sentence in heads
+        for place in sorted({*map(int, re.findall(r"\d", forms))})
+    ]
+    needed = [max(map(int, re.findall(r"\d", sentence))) for _, _, sentence in asked]
+    for names, said in rows:
+        values = (names[0], *said.split("; ", count - 1))
+        keys = [frozenset(_keys(name)) - _ARTICLES for name in names]
+        for (place, forms, sentence), last in zip(asked, needed, strict=True):
+            if last < len(values) and values[last]:
+                others = keys if place == 0 else [frozenset(_keys(values[place])) - _ARTICLES]
+                yield from (Fact(one, forms, sentence, values) for one in others)
+
+
+def _forms(forms: Iterable[str]) -> tuple[frozenset[str], ...]:
+    found = (frozenset(_keys(re.sub(r"\{\d\}", "", one))) - _ARTICLES for one in forms)
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 @functools.cache
 def country_names() -> dict[str, str]:
-    """Lower case to the usual writing."""
-    return {country.lower(): country for country, _ in _pairs("know/capitals")}
+    """Lower case to the usual writing, without articles; states too."""
+    return {one.lower(): one for one, _ in _countries()}
+
+
+@functools.cache
+def capitals() -> dict[str, str]:
+    """Country, lower case, to its capital."""
+    return {one.lower(): town for one, town in _countries()}
+
+
+def _countries() -> Iterator[tuple[str, str]]:
+    for block in tables.blocks_of("know/tables/countries"):
+        if block[0].startswith("capital "):
+            for names, said in _rows(block)[1]:
+                yield from ((one.removeprefix("the "), said.split(";")[0]) for one in names)
 
 
 @functools.cache
@@ -53,95 +119,32 @@ def definitions() -> dict[str, str]:
 
 
 @functools.cache
-def facts() -> list[tuple[frozenset[str], str]]:
-    """Key words and the sentence; more key words come first."""
+def facts() -> list[Fact]:
+    """All facts."""
     rows = [line.split(" | ", 1) for line in lines_of("facts")]
-    table = [(frozenset(_keys(one)), fact) for keys, fact in rows for one in keys.split(",")]
-    return sorted(table, key=lambda row: -len(row[0]))
+    none = (frozenset[str](),)
+    found = [
+        Fact(frozenset(_keys(one)), none, fact) for keys, fact in rows for one in keys.split(",")
+    ]
+    for name in TABLES:
+        for block in tables.blocks_of(f"know/tables/{name}"):
+            found += _facts_of(block)
+    return found
+
+
+@functools.cache
+def _by_word() -> dict[str, list[tuple[int, Fact]]]:
+    """Facts, and their places, by the longest of their key words."""
+    found: dict[str, list[tuple[int, Fact]]] = {}
+    for place, fact in enumerate(facts()):
+        found.setdefault(max(fact.keys, key=len), []).append((place, fact))
+    return found
 
 
 @functools.cache
 def stock(name: str) -> list[str]:
     """Jokes, poems, riddles, stories or tongue twisters."""
     return lines_of(name)
-
-
-def _the(country: str) -> str:
-    needs = ("united ", "usa", "netherlands", "philippines", "bahamas", "gambia", "maldives",
-             "czech r", "dominican", "ivory")  # fmt: skip
-    name = country_names()[country]
-    return f"the {name}" if country.startswith(needs) else name
-
-
-_ALIASES = {
-    "us": "united states", "u.s": "united states", "u.s.a": "usa", "the states": "united states",
-    "uk": "united kingdom", "u.k": "united kingdom", "korea": "south korea",
-    "the uk": "united kingdom",
-}  # fmt: skip
-
-
-def capital_note(low: str) -> str | None:
-    if not _SAYS["land"].search(low):
-        return _country_of(low)
-    table = capitals()
-    yes_no = re.search(r"^\W*is ([a-z' ]+?) the capital(?: city)? of (?:the )?([a-z ]+)", low)
-    if yes_no:
-        land = _ALIASES.get(yes_no[2].strip(), yes_no[2].strip())
-        if land in table:
-            is_so = table[land].lower() == yes_no[1].strip()
-            town = table[land].rstrip(".")
-            return f"{'Yes' if is_so else 'No'}, the capital of {_the(land)} is {town}."
-        return None
-    of = re.search(r"\b(?:capital|capitol)(?: city)?(?: of| in| for)? (?:the )?([a-z. ]+)", low)
-    if of:
-        land = of[1].strip(" .")
-        for candidate in (
-            land,
-            _ALIASES.get(land, ""),
-            re.sub(r"\b(?:please|then|called|again)\b", "", land).strip(),
-        ):
-            if candidate in table:
-                return _is_capital(candidate)
-        # Misspelt, or misheard; the answer says which country was taken.
-        close = difflib.get_close_matches(land, table, 1, 0.8)
-        if close:
-            return _is_capital(close[0])
-    for land in sorted(table, key=len, reverse=True):
-        if re.search(rf"\b{re.escape(land)}(?:'s)?\b", low):
-            return _is_capital(land)
-    for town, land in ((t.lower(), c) for c, t in table.items()):
-        if re.search(rf"\b{re.escape(town)}\b", low) and re.search(
-            r"\b(?:which|what|whose) (?:country|capital)|\bcapital of what\b", low
-        ):
-            return f"{table[land]} is the capital of {_the(land)}."
-    return None
-
-
-def _is_capital(land: str) -> str:
-    return f"The capital of {_the(land)} is {capitals()[land]}".rstrip(".") + "."
-
-
-def _country_of(low: str) -> str | None:
-    whether = re.search(r"^\W*is ([a-z' ]+?) in (?:the )?([a-z ]+?)\W*$", low)
-    if whether and (land := _land(whether[1])) and whether[2] in capitals():
-        is_so = land == whether[2]
-        return f"{'Yes' if is_so else 'No'}, {capitals()[land].rstrip('.')} is in {_the(land)}."
-    found = re.search(
-        r"\b(?:where is|where's|which country is|what country is|in which country is|in what "
-        r"country is)"
-        r" ([a-z' .-]+?)(?: in| located| found)?\W*$",
-        low,
-    )
-    if not found:
-        return None
-    land = _land(found[1].strip())
-    return f"{capitals()[land]} is in {_the(land)}." if land else None
-
-
-def _land(town: str) -> str | None:
-    """The country of a capital."""
-    found = (land for land, one in capitals().items() if one.lower().rstrip(".") == town != land)
-    return next(found, None)
 
 
 def opposite_note(low: str) -> str | None:
@@ -159,6 +162,11 @@ def unknown_note(low: str) -> str | None:
     return f"I don't know the opposite of {word}."
 
 
+_ARTICLES = frozenset(("a", "an", "the", "of"))
+_NO_THINGS = frozenset(
+    "people human person man woman baby child kid hand foot car train plane earth star tree flower "
+    "player soldier ship island city new".split()
+)
 _NO_WORDS = frozenset("a an the that this it what which something anything everything life".split())
 
 
@@ -174,23 +182,30 @@ def _opposite_of(low: str) -> str:
 _SYNONYM = {word: key for key, words in _pairs("notes/synonyms") for word in words.split()}
 
 
+@functools.cache
+def _root(word: str) -> str:
+    """A word, or the one that it is a form of."""
+    word = _SYNONYM.get(word, word)
+    if len(word) > 4 and word.endswith(("ies", "ie")):
+        word = word.removesuffix("s").removesuffix("ie") + "y"
+    if len(word) > 4 and word.endswith("oes"):
+        word = word[:-2]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = _SYNONYM.get(word[:-1], word[:-1])
+    return word
+
+
 def _keys(text: str) -> list[str]:
-    found = []
     # Recognisers write "What do cow's eat?".
-    for word in re.findall(r"[a-z0-9]+", text.lower().replace("'s ", " ")):
-        word = _SYNONYM.get(word, word)
-        if len(word) > 4 and word.endswith("oes"):
-            word = word[:-2]
-        if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-            word = _SYNONYM.get(word[:-1], word[:-1])
-        found.append(word)
-    return found
+    low = text.lower().replace("'s ", " ")
+    if "." in low:
+        low = re.sub(r"\b([a-z])\.(?=[a-z]\b)", r"\1", low)
+    return [_root(word) for word in re.findall(r"[a-z0-9]+", low)]
 
 
 def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
-    if not _SAYS["question"].search(low):
-        return None
+    *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
     low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", low)
     several = _SAYS["of_several"].search(as_digits(low))
     if several and several[3] != "1":
@@ -199,22 +214,69 @@ def fact_note(low: str) -> str | None:
         many = re.search(r"\d+", as_digits(one.lower())) if one else None
         product = chain(several[3], [("times", many[0])]) if many else None
         return f"{one} {product}" if product else None
+    return _whether_it_is(low) or _whether_in(low) or _fact(low) or _of_misheard(low)
+
+
+def _fact(low: str) -> str | None:
     words = set(_keys(low))
-    for keys, sentence in facts():
-        if keys <= words:
-            # A short key must not catch a long question about something else.
-            content = words - _FILLER
-            others = content - keys - {*_keys(sentence)}
-            if others & _places():
-                continue
-            if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
-                continue
-            measure = _SAYS["measure"].search(low)
-            if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
-                continue
-            if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):
-                return sentence
+    is_question = bool(_SAYS["question"].search(low)) or "?" in low
+    for keys, sentence in _candidates(words):
+        # A short key must not catch a long question about something else.
+        content = words - _FILLER
+        left = content - keys
+        others = left - {*_keys(sentence)}
+        if others & _things() or (left and not is_question):
+            continue
+        if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
+            continue
+        measure = _SAYS["measure"].search(low)
+        if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
+            continue
+        if len(left) <= len(keys) + (0 if len(keys) > 1 else -1):
+            return sentence
     return None
+
+
+def _candidates(words: set[str]) -> Iterator[tuple[frozenset[str], str]]:
+    """Facts whose key words are among these; more key words come first."""
+    known = (one for word in words for one in _by_word().get(word, ()))
+    found = [
+        (-len(fact.keys | forms[0]), place, fact.keys | forms[0], fact)
+        for place, fact in known
+        if fact.keys <= words and (forms := [one for one in fact.forms if one <= words])
+    ]
+    for _, _, keys, fact in sorted(found, key=lambda one: one[:2]):
+        yield keys, fact.told()
+
+
+def _of_misheard(low: str) -> str | None:
+    """The capital of a country whose name is misspelt or misheard; the answer says which."""
+    asked = _SAYS["capital"].search(low)
+    close = difflib.get_close_matches(asked[1], capitals(), 1, 0.8) if asked else ()
+    return _fact(f"what is the capital of {close[0]}") if close else None
+
+
+def _whether_it_is(low: str) -> str | None:
+    """`Is Paris the capital of Spain?`"""
+    asked = _SAYS["is_the"].search(low)
+    told = _fact(f"what is {asked[2]}") if asked else None
+    if not asked or not told:
+        return None
+    said = told[0].lower() + told[1:] if told.startswith(("The ", "A ", "An ")) else told
+    return f"{'Yes' if {*_keys(asked[1])} <= {*_keys(told)} else 'No'}, {said}"
+
+
+def _whether_in(low: str) -> str | None:
+    """`Is Cairo in Egypt?`, `Is Cairo in Africa?`"""
+    asked = _SAYS["is_in"].search(low)
+    told = _fact(f"where is {asked[1]}") if asked else None
+    if not asked or not told:
+        return None
+    where = {*_keys(asked[2])} - _ARTICLES
+    for one in (told, _fact(f"where is {told.rpartition(' in ')[2].lower()}")):
+        if one and where <= {*_keys(one)}:
+            return f"Yes, {one}"
+    return f"No, {told}" if where <= _things() else None
 
 
 _MANY = (
@@ -225,9 +287,14 @@ _MANY = (
 
 
 @functools.cache
-def _places() -> frozenset[str]:
-    """Words of countries and continents: "the highest mountain in Africa" is another one."""
-    return frozenset(_keys(" ".join((*capitals(), "africa asia europe america"))))
+def _things() -> frozenset[str]:
+    """Words of countries, capitals, continents and animals: "the highest mountain in Africa" is
+    another one, and so are the teeth of a shark."""
+    blocks = tables.blocks_of("know/tables/animals")
+    animals = (name for block in blocks for names, _ in _rows(block)[1] for name in names)
+    named = " ".join((*country_names(), *capitals().values(), *animals))
+    words = {one for one in _keys(f"{named} africa asia europe america") if len(one) > 1}
+    return frozenset(words) - _ARTICLES - _NO_THINGS
 
 
 def country_in(text: str) -> str | None:
@@ -239,7 +306,7 @@ def country_in(text: str) -> str | None:
 @functools.cache
 def vocabulary() -> frozenset[str]:
     """The words of what can be answered."""
-    keys = (word for words, _ in facts() for word in words)
+    keys = (word for fact in facts() for word in fact.keys)
     texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
 

@@ -32,7 +32,6 @@ from parley.models.cascade.notes.everyday import (
     was_seen,
 )
 from parley.models.cascade.notes.knowledge import (
-    capital_note,
     country_in,
     definition_note,
     fact_note,
@@ -59,7 +58,7 @@ from parley.models.cascade.tables import patterns
 _SAYS: Final = patterns("noting")
 _TOOLS = (
     leaving_note, sum_note, compare_note, count_note, spelling_note, letters_note, named_note,
-    calendar_note, capital_note, opposite_note,
+    calendar_note, opposite_note,
 )  # fmt: skip
 _STOCKS = {
     "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b",
