@@ -18,7 +18,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 
 import httpx
 
@@ -26,7 +26,7 @@ from parley import logs
 from parley.gateway.authenticator import SHARE_PREFIX
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import State
-from parley.gateway.tls import worker_context
+from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol import control
 from parley.recording import layout, store
@@ -208,11 +208,10 @@ class Handover:
     # ---- in threads --------------------------------------------------------------------------
 
     def _client(self, worker: Worker) -> httpx.Client:
-        verify: Any = worker_context(worker.hello.certificate) or True
         return httpx.Client(
             base_url=worker.hello.url.rstrip("/"),
             headers=self._headers,
-            verify=verify if worker.hello.url.startswith("https") else False,
+            verify=worker_tls(worker.hello) or False,
             timeout=TIMEOUT_S,
             trust_env=False,
         )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import ssl
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +24,10 @@ from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
-from parley.transport import BoundedHttp, ServerConnection
+from parley.transport import BACKLOG, BoundedHttp, ServerConnection, listen
 
 log = logs.get(__name__)
 
-BACKLOG: Final = 2048
 DATE_EVERY_S: Final = 1.0
 
 
@@ -361,48 +358,3 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._drain()
         await super().shutdown(sockets)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        SetupError: the address is taken or not ours.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise SetupError(
-            f"'{host}' is not an address of this machine.",
-            hint="Use --host 0.0.0.0 for all addresses or --host 127.0.0.1 for this machine only.",
-        ) from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from error
-    listener.setblocking(False)
-    return listener
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> SetupError:
-    if error.errno == errno.EADDRINUSE:
-        return SetupError(
-            f"Port {port} is in use.",
-            hint=f"Stop the other program, or choose a port: --port {port + 1}",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return SetupError(
-            f"Port {port} may not be used by this user.",
-            hint="Choose a port above 1023: --port 8006",
-        )
-    return SetupError(
-        f"Cannot listen on {host}:{port}: {error.strerror}.",
-        hint="Use --host 0.0.0.0 for all addresses or --host 127.0.0.1 for this machine only.",
-    )

@@ -5,7 +5,6 @@ receive the single parts that they use, routes the whole runtime.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import Final
 
 from parley import transport
@@ -122,9 +121,7 @@ class Stores:
 class Links:
     """Limits of client connections and of links to workers."""
 
-    def __init__(
-        self, settings: Settings, dial_policy: DialPolicy, worker_tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, settings: Settings, dial_policy: DialPolicy) -> None:
         limits = settings.limits
         chat_bytes = int(limits.chat_frame_mb * MIB)
         self.keepalive = transport.Keepalive()
@@ -142,7 +139,6 @@ class Links:
             keepalive=self.keepalive,
             policy=dial_policy,
             secret=settings.security.worker_secret,
-            tls=worker_tls,
         )
 
 

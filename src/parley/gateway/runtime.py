@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import secrets
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -52,7 +51,6 @@ class GatewayRuntime:
         *,
         clock: Clock | None = None,
         dial_policy: DialPolicy | None = None,
-        worker_tls: ssl.SSLContext | None = None,
         dialects: DialectRegistry | None = None,
         probe_every_s: float = 2.0,
         reload: Callable[[], Reloaded],
@@ -65,7 +63,7 @@ class GatewayRuntime:
         self.dispatcher = Dispatcher(clock, settings.queue, settings.eta)
         self.access = AccessControl(settings, self.dispatcher)
         self.stores = Stores(settings, self.dispatcher, self.access)
-        self.links = Links(settings, dial_policy or DialPolicy(), worker_tls)
+        self.links = Links(settings, dial_policy or DialPolicy())
         rebuilding = Rebuilding(self.dispatcher, self.links.upstream_settings, settings.limits)
         self.sessions = Sessions(
             worker_pool=self.dispatcher.worker_pool,

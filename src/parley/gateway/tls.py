@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from parley import logs
 from parley.certificates import fingerprint, make_pair, our_name, trust_exactly
 from parley.errors import SetupError
+from parley.protocol.control import Hello
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -159,15 +160,20 @@ def own_fingerprint(cert: Path) -> str | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
-def worker_context(certificate: str) -> ssl.SSLContext | None:
-    """How to trust a worker that sent `certificate` (PEM) over its control connection; None for
-    one that sent none: the machine's authorities decide then.
+def worker_tls(hello: Hello) -> ssl.SSLContext | None:
+    """How to trust a worker: it sent its certificate (PEM) over its control connection, else the
+    machine's authorities decide. None: it speaks without TLS.
 
     Raises:
-        ValueError: it is not a certificate.
+        ValueError: what it sent is not a certificate.
     """
-    return trust_exactly(certificate) if certificate else None
+    return _trusting(hello.certificate) if hello.url.startswith("https") else None
+
+
+@functools.lru_cache(maxsize=256)
+def _trusting(certificate: str) -> ssl.SSLContext:
+    """Kept, because reading the machine's authorities takes 30 ms of processor time."""
+    return trust_exactly(certificate) if certificate else ssl.create_default_context()
 
 
 def _is_dns(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from parley import logs
-from parley.gateway.tls import worker_context
+from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Lease
 from parley.protocol import control
 from parley.tracing import TRACE_HEADER
@@ -39,7 +38,6 @@ class UpstreamSettings:
     keepalive: Keepalive
     policy: DialPolicy = DialPolicy()
     secret: str | None = None
-    tls: ssl.SSLContext | None = None
 
 
 class UpstreamConnection:
@@ -148,7 +146,7 @@ class UpstreamConnection:
                 limits=self._settings.limits,
                 keepalive=self._settings.keepalive,
                 open_limit_s=self._settings.policy.open_limit_s,
-                tls=self._settings.tls or worker_context(self.lease.worker.hello.certificate),
+                tls=worker_tls(self.lease.worker.hello),
             )
         )
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +17,7 @@ from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
 from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
 from parley.gateway.signals import Signal
-from parley.gateway.tls import worker_context
+from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.installation import build_id
 from parley.protocol import control
@@ -197,7 +195,7 @@ class WorkerControl:
             raise ServiceUnavailable("url must be http(s)://host:port.")
         self.admission.check_worker_url(first.url)
         try:
-            worker_context(first.certificate)
+            worker_tls(first)
         except ValueError as error:
             raise Unauthorized("certificate must be in PEM format.") from error
         if not first.url.startswith("https") and not names_loopback(first.url):
@@ -280,12 +278,6 @@ def _new_id() -> str:
     return secrets.token_hex(8)
 
 
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """The trusted authorities; reading them takes 30 ms of processor time."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
 def _is_address(url: str) -> bool:
     """True if a connection to it can be tried."""
     try:
@@ -313,9 +305,7 @@ async def process_is_gone(url: str) -> bool:
 
 async def _is_up(worker: Worker) -> bool:
     url = worker.hello.url.rstrip("/")
-    verify: ssl.SSLContext | bool = False
-    if url.startswith("https"):
-        verify = worker_context(worker.hello.certificate) or _trusted()
+    verify = worker_tls(worker.hello) or False
     try:
         async with httpx.AsyncClient(timeout=5.0, verify=verify, trust_env=False) as http:
             response = await http.get(f"{url}/health")

@@ -11,10 +11,12 @@ from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits, Traffic, link_limits
+from parley.transport.listening import BACKLOG, listen
 from parley.transport.server import ServerConnection, connection_of
 from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 __all__ = [
+    "BACKLOG",
     "ITEMS_LIMIT",
     "LARGE_BYTES",
     "BoundedHttp",
@@ -35,4 +37,5 @@ __all__ = [
     "connection_of",
     "dial",
     "link_limits",
+    "listen",
 ]

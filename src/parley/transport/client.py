@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
 from collections.abc import Mapping
 
@@ -107,12 +106,6 @@ class ClientConnection(Connection):
         self.abort()
 
 
-@functools.cache
-def _default_tls() -> ssl.SSLContext:
-    """The system's trusted certificates, loaded once: loading takes tens of milliseconds."""
-    return ssl.create_default_context()
-
-
 async def dial(
     url: str,
     *,
@@ -120,9 +113,9 @@ async def dial(
     limits: ConnectionLimits,
     keepalive: Keepalive,
     open_limit_s: float,
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | None,
 ) -> ClientConnection:
-    """Open a WebSocket to `url` (ws:// or wss://). Cancelling is safe.
+    """Open a WebSocket to `url`: wss:// with `tls`, ws:// without. Cancelling is safe.
 
     Raises:
         DialFailed: within `open_limit_s`.
@@ -132,12 +125,11 @@ async def dial(
     except WebSocketException as error:
         raise DialFailed(f"Not a WebSocket address: {error}") from error
     connection = ClientConnection(url, headers=headers, limits=limits, keepalive=keepalive)
-    context = (tls or _default_tls()) if address.secure else None
     is_open = False
     try:
         async with asyncio.timeout(open_limit_s):
             await asyncio.get_running_loop().create_connection(
-                lambda: connection, address.host, address.port, ssl=context
+                lambda: connection, address.host, address.port, ssl=tls
             )
             await connection.ready
         is_open = True

@@ -52,7 +52,13 @@ from parley.session_log.places import open_session_logs
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
-from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
+from parley.transport import (
+    ConnectionLimits,
+    Keepalive,
+    ServerConnection,
+    link_limits,
+    listen,
+)
 from parley.turns import JudgesTurns, TurnJudges, onset
 from parley.turns.keywords import KeywordMatcher
 from parley.turns.smart_turn import end_of_turn
@@ -153,7 +159,7 @@ class WorkerProcess:
         self._folders = RecordingFolders(settings.storage.data_dir)
         self._finished_recordings = FinishedRecordings(self._folders)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener = _listen(settings.worker.host, listen_port(settings.worker))
+        self._listener = listen(settings.worker.host, listen_port(settings.worker))
         self.port: int = self._listener.getsockname()[1]
         self._url = self._advertised()
         self._server = _Server(self._config(secret), link_limits(settings.limits))
@@ -555,28 +561,6 @@ def _load_judges(settings: WorkerSettings) -> TurnJudges:
 
 def _load_detector(name: str) -> DetectorFactory:
     return deferring(SileroModel()) if name == "silero" else EnergyDetector
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise SetupError(
-            f"'{host}' is not an address of this machine.", hint="Choose another worker.host."
-        ) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise SetupError(
-            f"Port {port} on {host} cannot be used: {error.strerror}.",
-            hint="Choose another with --port, or 0 for any free one.",
-        ) from error
-    return listener
 
 
 async def _aside(work: Callable[[], T]) -> T:
