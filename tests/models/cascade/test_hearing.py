@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
-from tests.models.cascade.parts import small_cascade
+from tests.models.cascade.parts import FixedRecogniser, small_cascade
 from tests.support import noises
 
 from parley.cli.bench.noises import in_room
@@ -21,7 +21,6 @@ from parley.engine.work import (
     Work,
 )
 from parley.media.pcm import Samples
-from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
@@ -165,16 +164,6 @@ def test_a_detector_continues_from_what_it_remembered():
 
     assert detector.probabilities(then) == once
     assert from_silence != once
-
-
-class FixedRecogniser:
-    """Hears the same whatever is said."""
-
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-
-    def begin(self, samples: np.ndarray, expects=None) -> OneStep:
-        return OneStep(lambda: self.heard)
 
 
 ONCE_MORE = "Sorry, I didn't catch that. Could you say it again?"

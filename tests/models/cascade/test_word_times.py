@@ -13,6 +13,7 @@ from parley.media.pcm import Pcm
 from parley.media.resample import resample
 from parley.models.cascade import store
 from parley.models.cascade.recognition import Recogniser
+from parley.models.cascade.transcript import FOREIGN_SPEECH
 from parley.models.cascade.voice import acoustic
 from parley.models.cascade.voice.acoustic import EDGE, FRAME_SAMPLES, ids_of
 from parley.models.cascade.voice.speaker import FEMALE, MALE, OwnSpeaker
@@ -96,6 +97,19 @@ def test_words_are_where_they_were_said(recogniser, speaker):
     assert np.median(starts) < 0.06
     assert np.percentile(starts, 90) < 0.2
     assert np.median(ends) < 0.1
+
+
+def test_words_that_were_misheard_have_times_as_what_they_were_taken_for(recogniser, speaker):
+    samples, truth = said(speaker, "what is the opposite of gold", FEMALE)
+    work = recogniser.begin(samples)
+    while not work.step():
+        continue
+
+    found = work.word_times("What is the opposite of cold?")
+
+    assert [each.word for each in found] == ["What", "is", "the", "opposite", "of", "cold?"]
+    assert abs(found[-1].start - truth[-1][1]) < 0.2
+    assert work.word_times(FOREIGN_SPEECH) == ()
 
 
 def test_what_is_no_word_of_the_text_has_no_times():

@@ -17,7 +17,7 @@ from parley.errors import SetupError
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
 from parley.models.cascade.parts import OneStep
-from parley.models.cascade.recognition import Expects, Heard
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean
 
 CTRANSLATE2_FILE: Final = "model.bin"
@@ -65,7 +65,7 @@ class FasterWhisper:
                 hint="Give a folder with a Whisper converted for CTranslate2.",
             ) from error
 
-    def begin(self, samples: Samples, expects: Expects | None = None) -> OneStep:
+    def begin(self, samples: Samples) -> OneStep:
         return OneStep(lambda: self._hear(samples))
 
     def _hear(self, samples: Samples) -> Heard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,10 @@ from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Recogniser, Speaker, Vision
+from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.models.cascade.vision.photographs import Photographs
+from parley.models.cascade.voice.lexicon import Lexicon
 from parley.models.cascade.voice.speaker import OwnSpeaker
 from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
@@ -73,6 +76,7 @@ def load(settings: ModelSettings) -> Cascade:
         name="pocket" if is_own_llm(settings) else "cascade",
         weights_bytes=bundled_bytes(folder) if folder else 0,
         answers_early=answers_early(settings),
+        phrases=find_phrases(writer, speaker.result(), folder),
     )
 
 
@@ -197,11 +201,7 @@ def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
             return FasterWhisper(settings.asr)
         return load_whisper(settings.asr)
     assert folder is not None
-    recogniser = store.load_recogniser(folder)
-    if is_own_llm(settings):
-        # Now, because later every conversation would wait for it.
-        _ = recogniser.phrases
-    return recogniser
+    return store.load_recogniser(folder)
 
 
 def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None:
@@ -220,6 +220,21 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
             "Piper voice or of Kokoro.",
         )
     return OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
+
+
+def find_phrases(writer: Writer, speaker: Speaker | None, folder: Path | None) -> Phrases | None:
+    """What the notes of the bundled language model can answer, by the lexicon of the voice."""
+    if folder is None or not isinstance(writer, LocalWriter):
+        return None
+    path = folder / "lexicon.xz"
+    if isinstance(speaker, OwnSpeaker):
+        lexicon = speaker.lexicon
+    elif path.is_file():
+        lexicon = Lexicon(path)
+    else:
+        return None
+    pieces = writer.words.get_vocab()
+    return Phrases(lexicon, (piece[1:] for piece in pieces if re.fullmatch("Ġ[a-z]{3,}", piece)))
 
 
 def find_vision(folder: Path | None) -> Vision | None:

@@ -34,6 +34,7 @@ from parley.models.cascade.conversation import CascadeCheckpoint, Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
+from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.prefill import PrefillJob
 from parley.models.cascade.reply import ReplyJob
 from parley.models.cascade.sampling import Rule
@@ -85,6 +86,7 @@ class Cascade(RowModel[Conversation]):
         vision: None says nothing about pictures.
         speaker: None for text only.
         answers_early: see `ModelSpec`.
+        phrases: see `CascadeParts`.
     """
 
     def __init__(
@@ -100,8 +102,9 @@ class Cascade(RowModel[Conversation]):
         weights_bytes: int = 0,
         judges: TurnJudges = NO_JUDGES,
         answers_early: bool = True,
+        phrases: Phrases | None = None,
     ) -> None:
-        self.parts = CascadeParts(writer, recogniser, speaker, vision, judges)
+        self.parts = CascadeParts(writer, recogniser, speaker, vision, judges, phrases)
         self._make_detector = make_detector
         self._weights_bytes = weights_bytes
         spec = ModelSpec(

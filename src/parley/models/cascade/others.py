@@ -11,7 +11,7 @@ from parley.errors import InvalidRequest, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.parts import OneStep
-from parley.models.cascade.recognition import Expects, Heard
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule, choose
 from parley.models.cascade.transcript import clean
 from parley.models.cascade.writer import Draft, Writer, readable
@@ -137,7 +137,7 @@ class OtherWhisper:
     def __init__(self, model: Any, processor: Any) -> None:
         self._model, self._processor = model, processor
 
-    def begin(self, samples: Samples, expects: Expects | None = None) -> OneStep:
+    def begin(self, samples: Samples) -> OneStep:
         return OneStep(lambda: self._hear(samples))
 
     @torch.inference_mode()

@@ -16,8 +16,9 @@ from parley.models.cascade import notes
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import memory
 from parley.models.cascade.notes.clock import Now
+from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.prompt import PERSONA
-from parley.models.cascade.recognition import Expects, Heard
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.transcript import FOREIGN_SPEECH
 from parley.models.cascade.voice.lexicon import Lexicon
@@ -78,20 +79,16 @@ class TimedHearing(Hearing, Protocol):
     """Of a recogniser that knows when words were said."""
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
-        """Times of the words of `heard`, in seconds; () unless they are those of `text`."""
+        """Times of the words of `text`, in seconds: `heard`, or what it was taken for; () if
+        unknown."""
         ...
 
 
 class Recogniser(Protocol):
     """Converts sound to words."""
 
-    def begin(self, samples: Samples, expects: Expects | None = None) -> Hearing:
-        """Start on an utterance.
-
-        Args:
-            expects: says of a transcript whether it makes sense, for recognisers that know of
-                several.
-        """
+    def begin(self, samples: Samples) -> Hearing:
+        """Start on an utterance."""
         ...
 
 
@@ -121,6 +118,7 @@ class CascadeParts:
         speaker: None for text only.
         vision: None says nothing about pictures.
         judges: of turns in duplex.
+        phrases: what is often said, for misheard words; None takes them as they are.
     """
 
     writer: Writer
@@ -128,6 +126,7 @@ class CascadeParts:
     speaker: Speaker | None
     vision: Vision | None
     judges: TurnJudges = NO_JUDGES
+    phrases: Phrases | None = None
 
     @property
     def is_word(self) -> Callable[[str], bool] | None:
@@ -171,21 +170,25 @@ class CascadeParts:
         which was trained on single lines."""
         return " ".join(text.split()) if self.writer.takes_notes else text.strip()
 
-    def expects(self, history: History) -> Expects | None:
-        """Function that a recogniser in doubt may ask whether a reading is expected; None if
-        anything is."""
-        if not self.writer.takes_notes:
-            return None
-        return lambda text: notes.is_expected(text, history.told)
+    def is_expected(self, text: str, history: History) -> bool:
+        """True if the notes know this text as a whole turn."""
+        return self.writer.takes_notes and notes.is_expected(text, history.told)
 
     def understood(self, heard: Heard, history: History) -> Heard:
-        """The recognised words, for the bundled model without words invented from speech in another
-        language."""
-        expects = self.expects(history)
-        if expects is None or not heard.text or heard.confidence >= FOREIGN:
+        """The recognised words, for the bundled model: of what is not expected, the sentence that
+        sounds like it, if one does; nothing invented from speech in another language."""
+        text = heard.text
+        if not self.writer.takes_notes or text in ("", FOREIGN_SPEECH):
             return heard
-        has_sense = len(heard.text.split()) <= 2 or expects(heard.text)
-        if heard.confidence >= SURELY_FOREIGN and has_sense:
+        is_expected = self.is_expected(text, history)
+        if not is_expected and self.phrases is not None:
+            found = self.phrases.nearest(
+                text, heard.confidence, lambda one: self.is_expected(one, history)
+            )
+            if found is not None:
+                return replace(heard, text=found)
+        has_sense = len(text.split()) <= 2 or is_expected
+        if heard.confidence >= (SURELY_FOREIGN if has_sense else FOREIGN):
             return heard
         return replace(heard, text=FOREIGN_SPEECH)
 

@@ -1,169 +1,223 @@
-"""Sentences that the notes can answer, as a network of a recogniser's tokens.
+"""Sentences that the notes can answer, found by their sounds in what was misheard.
 
-`know/asked.txt` holds them: a kind per line, alternatives in brackets, words of a table in braces.
-A recogniser in doubt about its first reading looks for the likeliest of them (`recognition.py`).
+A small recogniser writes words that sound like what was said: "gold" for "cold", "ramp it seat" for
+"rabbits eat". How likely the right words were to it says little, because rare words are unlikely in
+any sound; their sounds are near, whatever it wrote. `know/asked.txt` holds the sentences: a kind
+per line, alternatives in brackets, words of a table in braces. They are a network of sounds, in
+which the cheapest path is looked for (Dijkstra): `REPLACED` and `_left_out` say what a difference
+costs. `n` sounds are those of the transcript.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from parley.models.cascade.notes import knowledge
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
 from parley.models.cascade.numerals import in_words
+from parley.models.cascade.voice.lexicon import SOUNDS, Lexicon
 
-State = frozenset["_Place"]
-KEPT_STATES = 4000
-"""Of a conversation's searches; most are met again."""
-_SEGMENT = re.compile(r"\(([^)]*)\)|\{(\w+)\}|([^({]+)")
+RATE, SURE_RATE, RATE_PER_DOUBT = 0.25, 0.05, 0.4
+"""Maximum cost per sound of the transcript: the second if its confidence is 0, more by the third
+for each unit below, never more than the first. Source: docs/log/pocket.md."""
+SLACK = 1.6
+"""How much more than its share a beginning may cost."""
+MOST_STEPS = 8000
+"""Places that are visited, 20 to 60 ms at most: six of seven searches end within 2,000."""
+KEPT_STATES = 20_000
+"""Of a worker's searches; most are met again."""
+_SEGMENT = re.compile(r"\([^)]*\)|\{\w+\}|[^({]+")
 _SHAPES = "circle square triangle star heart ring cross"
 _TOPICS = "dragon cat dog fox bear moon star sea ship king queen princess robot rabbit bird tree"
 _COLOURS = "red blue green yellow black white orange purple brown pink"
+_VOWELS = "AIOWYiuæɑɔəɛɜɪʊʌᵊᵻ"
+_ALIKE = (
+    "kɡ td pb sz fv θð ʃʒ ʧʤ mn nŋ lɹ lw ɹw tɾ dɾ sʃ θf θs θt ðd ʧʃ ʧt ʤd vb tk pk zð hf".split()
+)
+
+
+def _replaced(one: str, other: str) -> float:
+    if one == other:
+        return 0.0
+    both_vowels = one in _VOWELS and other in _VOWELS
+    return 0.5 if both_vowels or one + other in _ALIKE or other + one in _ALIKE else 1.0
+
+
+def _left_out(sound: str) -> float:
+    if sound in "əhɪᵻtdjɹ":
+        return 0.4 if sound == "ɹ" else 0.5
+    return 0.7 if sound in _VOWELS else 0.9
+
+
+REPLACED = {one: {other: _replaced(one, other) for other in SOUNDS} for one in SOUNDS}
+LEFT_OUT = {sound: _left_out(sound) for sound in SOUNDS}
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A place in a tree of token sequences; `is_end`: one of them is complete here."""
+    """A place in a tree of sounds; `text`: the alternative that is complete here."""
 
-    after: dict[int, _Node] = field(default_factory=dict)
-    is_end: bool = False
-
-    def add(self, tokens: Iterable[int]) -> None:
-        node = self
-        for token in tokens:
-            node = node.after.setdefault(token, _Node())
-        node.is_end = True
+    after: dict[str, _Node] = field(default_factory=dict)
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a sentence one is: in its segment `index`, at `node`."""
+    """Where in a kind of sentence one is: in its segment `index`, at `node`, after `said`."""
 
-    segments: tuple[_Node, ...]
+    segments: tuple[str, ...]
     index: int
     node: _Node
+    said: str
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """The tokens (N,) that may come next, and the state after each; that after the end is empty."""
+@dataclass(eq=False, slots=True)
+class _State:
+    """All places that the same sounds lead to; `after`: by the next sound, once it was asked."""
 
-    tokens: Tensor
-    states: list[State]
+    places: tuple[_Place, ...]
+    after: dict[str, _State] | None = None
 
 
 class Phrases:
     """All sentences.
 
     Args:
-        pieces: bytes of each token.
-        end: the token that ends a transcript.
-        lines: kinds of sentences; None: those of `know/asked.txt`.
+        lexicon: sounds of words.
+        common: words that may be asked about; those that are not English are left out.
     """
 
-    def __init__(
-        self, pieces: Sequence[bytes], end: int, lines: Sequence[str] | None = None
-    ) -> None:
-        self._ids = {piece: token for token, piece in reversed(list(enumerate(pieces)))}
-        self._longest = max(map(len, pieces))
-        self._end = end
-        self._slots: dict[str, _Node] = {}
-        self._words = _tables(pieces)
-        lines = knowledge.lines_of("asked") if lines is None else lines
-        places = [place for line in lines for place in self._opened(self._segments(line), 0)]
-        self.start: State = frozenset(places)
-        self._next: dict[State, Following] = {}
+    def __init__(self, lexicon: Lexicon, common: Iterable[str]) -> None:
+        self._lexicon = lexicon
+        self._tables = _tables()
+        known = {*common, *knowledge.vocabulary()}
+        self._tables["common"] = sorted(filter(lexicon.is_word, known))
+        self._trees: dict[str, _Node] = {}
+        self._states: dict[frozenset[_Place], _State] = {}
+        kinds = map(segments_of, knowledge.lines_of("asked"))
+        self._start = [place for kind in kinds for place in self._opened(kind, 0, "")]
 
-    def following(self, state: State) -> Following:
-        """What may come after a state."""
-        if state not in self._next:
-            if len(self._next) >= KEPT_STATES:
-                self._next.clear()
-            found: dict[int, set[_Place]] = {}
-            for place in state:
-                if place.index == len(place.segments):
-                    found.setdefault(self._end, set())
-                    continue
-                for token, node in place.node.after.items():
-                    places = found.setdefault(token, set())
+    def nearest(self, text: str, confidence: float, fits: Callable[[str], bool]) -> str | None:
+        """The sentence that sounds most like a transcript; None if none is near.
+
+        Args:
+            confidence: of the transcript, see `Heard`.
+            fits: says of a sentence whether it makes sense in this conversation.
+        """
+        heard = self._sounds(text)
+        n = len(heard)
+        limit = n * min(RATE, SURE_RATE - RATE_PER_DOUBT * confidence)
+        limits = [min(limit, SLACK + limit * done / max(1, n)) for done in range(n + 1)]
+        if len(self._states) > KEPT_STATES:
+            self._states.clear()
+        order, visited = count(), set[tuple[_State, int]]()
+        # Of two that cost the same, the one that is further: cost, -sounds, a tie-breaker, state.
+        heap = [(0.0, 0, next(order), self._state(self._start))]
+        while heap and len(visited) < MOST_STEPS:
+            cost, done, _, state = heapq.heappop(heap)
+            if (state, -done) in visited:
+                continue
+            visited.add((state, -done))
+            if -done == n and (found := next(filter(fits, _complete(state)), None)):
+                return found[0].upper() + found[1:] + text[len(text.rstrip("?.!")) :]
+            for price, step, after in self._steps(state, heard[-done : 1 - done]):
+                if cost + price <= limits[step - done]:
+                    heapq.heappush(heap, (cost + price, done - step, next(order), after))
+        return None
+
+    def _steps(self, state: _State, sound: str) -> Iterator[tuple[float, int, _State]]:
+        """What the next sound ("" for none) may be: its cost, how many sounds it takes, and where
+        one is then."""
+        after = self._after(state)
+        if sound:
+            yield LEFT_OUT[sound], 1, state
+            prices = REPLACED[sound]
+            for other, following in after.items():
+                yield prices[other], 1, following
+        for other, following in after.items():
+            yield LEFT_OUT[other], 0, following
+
+    def _after(self, state: _State) -> dict[str, _State]:
+        if state.after is None:
+            found: dict[str, list[_Place]] = {}
+            for place in state.places:
+                for sound, node in place.node.after.items():
+                    places = found.setdefault(sound, [])
                     if node.after:
-                        places.add(_Place(place.segments, place.index, node))
-                    if node.is_end:
-                        places.update(self._opened(place.segments, place.index + 1))
-            states = [frozenset(places) for places in found.values()]
-            self._next[state] = Following(torch.tensor(list(found)), states)
-        return self._next[state]
+                        places.append(replace(place, node=node))
+                    if node.text is not None:
+                        said = f"{place.said} {node.text}".strip()
+                        places += self._opened(place.segments, place.index + 1, said)
+            state.after = {one: self._state(places) for one, places in found.items()}
+        return state.after
 
-    def _opened(self, segments: tuple[_Node, ...], index: int) -> list[_Place]:
+    def _state(self, places: list[_Place]) -> _State:
+        return self._states.setdefault(frozenset(places), _State(tuple(places)))
+
+    def _opened(self, segments: tuple[str, ...], index: int, said: str) -> list[_Place]:
         """The places where segment `index` begins, or a later one if it may be left out."""
         places = []
         while index < len(segments):
-            places.append(_Place(segments, index, segments[index]))
-            if not segments[index].is_end:
+            places.append(_Place(segments, index, self._tree(segments[index]), said))
+            if places[-1].node.text is None:
                 return places
             index += 1
-        return [*places, _Place(segments, index, _NOWHERE)]
+        return [*places, _Place(segments, index, _NOWHERE, said)]
 
-    def _segments(self, line: str) -> tuple[_Node, ...]:
-        found: list[_Node] = []
-        for choices, slot, words in _SEGMENT.findall(line):
-            if words.strip():
-                found.append(self._tree([words.strip()], is_first=not found))
-            elif slot:
-                if slot not in self._slots:
-                    self._slots[slot] = self._tree(self._words[slot])
-                found.append(self._slots[slot])
-            elif choices:
-                found.append(self._tree(choices.split("|"), is_first=not found))
-        marks = _Node(is_end=True)
-        for mark in "?.!":
-            marks.add(self._tokens(mark))
-        return (*found, marks)
+    def _tree(self, segment: str) -> _Node:
+        """The sounds of a segment's alternatives, which it has been asked for."""
+        if segment not in self._trees:
+            tree = self._trees[segment] = _Node()
+            for choice in self.choices(segment):
+                node = tree
+                for sound in self._sounds(choice):
+                    node = node.after.setdefault(sound, _Node())
+                node.text = node.text or choice
+        return self._trees[segment]
 
-    def _tree(self, phrases: Iterable[str], *, is_first: bool = False) -> _Node:
-        tree = _Node()
-        for phrase in phrases:
-            tree.add(self._tokens(f" {phrase}" if phrase else ""))
-            if is_first and phrase:
-                tree.add(self._tokens(f" {phrase[0].lower()}{phrase[1:]}"))
-        return tree
+    def choices(self, segment: str) -> list[str]:
+        """The alternatives of a segment; "" leaves it out."""
+        words = segment.strip(" (){}")
+        return self._tables[words] if segment[0] == "{" else words.split("|")
 
-    def _tokens(self, text: str) -> list[int]:
-        """The longest pieces one after the other."""
-        left, tokens = text.encode(), []
-        while left:
-            most = min(self._longest, len(left))
-            size = next(n for n in range(most, 0, -1) if left[:n] in self._ids)
-            tokens.append(self._ids[left[:size]])
-            left = left[size:]
-        return tokens
+    def _sounds(self, text: str) -> str:
+        digits = re.sub(r"\d{1,9}", lambda found: in_words(int(found[0])), text)
+        words = re.findall(r"[a-z]+(?:'[a-z]+)?", digits.lower())
+        spoken = "".join(map(self._lexicon.sounds, words))
+        return re.sub(f"[^{SOUNDS}]", "", spoken).replace("ɜɹ", "ɜ").replace("əɹ", "ɜ")
 
 
 _NOWHERE = _Node()
 
 
-def _tables(pieces: Sequence[bytes]) -> dict[str, list[str]]:
+def segments_of(line: str) -> tuple[str, ...]:
+    """A kind of sentence as words, alternatives in brackets, and names of tables in braces."""
+    return tuple(one for one in _SEGMENT.findall(line) if one.strip())
+
+
+def _complete(state: _State) -> Iterator[str]:
+    """The sentences that end here."""
+    return (one.said for one in state.places if one.node is _NOWHERE)
+
+
+def _tables() -> dict[str, list[str]]:
     keyed = ("colour", "leg", "eat", "say", "sound", "baby", "live", "language", "currency")
     tables = {key: _of_facts(key) for key in (*keyed, "plural")}
     for key in ("language", "currency"):
         tables[key] = [one.title() for one in tables[key]]
     for key in ("eat", "live", "colour"):
         tables[key] += [f"{one}s" for one in tables[key]]
-    whole = (piece.decode("utf-8", "ignore") for piece in pieces)
     shapes = _SHAPES.split()
-    numbers = [str(n) for n in range(101)] + [in_words(n) for n in range(21)]
     return tables | {
         "capital": list(knowledge.country_names().values()),
         "town": [one.rstrip(".") for one in knowledge.capitals().values()],
         "opposite": list(knowledge.opposites()),
         "definition": list(knowledge.definitions()),
-        "number": numbers + [in_words(10 * n) for n in range(3, 11)],
-        "common": [one[1:] for one in whole if re.fullmatch(" [a-z]{3,}", one)],
+        "number": list(map(str, range(101))),
         "day": [one.capitalize() for one in DAYS],
         "month": [one.capitalize() for one in MONTHS],
         "letter": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),

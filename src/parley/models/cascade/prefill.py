@@ -206,8 +206,7 @@ class PrefillJob(CascadeJob):
             self._state = replace(self._state, picture=picture)
 
     def _recognise(self, samples: Samples) -> Hearing:
-        expects = self._parts.expects(self._state.history)
-        return self._choices.hearing(lambda: self._parts.recogniser.begin(samples, expects))
+        return self._choices.hearing(lambda: self._parts.recogniser.begin(samples))
 
     def _hear_on(self) -> None:
         assert self._hearing is not None
@@ -242,8 +241,7 @@ class PrefillJob(CascadeJob):
 
     def _is_known(self, text: str) -> bool:
         """True if the notes know this text as a whole turn."""
-        expects = self._parts.expects(self._state.history)
-        return expects is not None and expects(text)
+        return self._parts.is_expected(text, self._state.history)
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live sound to the voice detector."""

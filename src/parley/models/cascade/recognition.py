@@ -1,16 +1,10 @@
 """The recogniser: from sound to words, in bounded steps, so that an engine can do other things
 between them.
-
-A small network often hears "gold" for "cold". Who knows what is likely to be said (`expects`) is
-asked about the transcript; where it is not, the likeliest phrase that is expected is looked for in
-the sound (`phrases.py`), and holds if it is nearly as likely as what was written.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,8 +13,6 @@ from torch import Tensor
 
 from parley.media.pcm import Pcm, Samples
 from parley.media.segments import bounds_of
-from parley.models.cascade.phrase_search import Search
-from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.transcript import FOREIGN_SPEECH, clean, once, repetition
 from parley.models.cascade.whisper import RATE_HZ, Vocabulary, Whisper, log_mel
 from parley.models.cascade.word_times import FRAME_S, timed, token_starts
@@ -40,23 +32,8 @@ UNSURE = -0.4
 because the network is sensitive to where a sound starts. The reading with the higher confidence is
 used."""
 LEAD_S = 0.35
-SURE = -0.35
-"""From this confidence on, a reading that is not a question is not replaced by another one. Of 28
-lines in six synthetic voices, other readings mended 19, all of them questions, and cost as much
-time as the first."""
-TOKENS_PER_STEP, ROUNDS_PER_STEP = 8, 4
-"""Tokens per step of a reading, and of a search, which follows several phrases."""
+TOKENS_PER_STEP = 8
 TOKEN_LIMIT = 120
-LOSS, LOSS_PER_DOUBT, LOSS_PER_TOKEN = 4.4, 3.2, 0.66
-"""Maximum difference in log probability between a phrase and the first reading: the first if that
-is sure, and more by the second for each unit by which its confidence is below zero; never more than
-1 and the third for each of its tokens, as little sound speaks for little."""
-
-HOPELESS = -0.85
-"""Below this confidence no phrase is looked for: in 18 foreign sentences of five languages it would
-find one in 12."""
-
-Expects = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +72,16 @@ class _Reading:
 
 
 class Recognition:
-    """One utterance on its way to words. `step` does a bounded piece; `heard` at the end.
+    """One utterance on its way to words. `step` does a bounded piece; `heard` at the end."""
 
-    Args:
-        expects: says of a transcript whether it makes sense; None takes any.
-        phrases: what is looked for where it makes none.
-    """
-
-    def __init__(
-        self,
-        network: Whisper,
-        words: Vocabulary,
-        samples: Samples,
-        expects: Expects | None = None,
-        phrases: Phrases | None = None,
-    ) -> None:
+    def __init__(self, network: Whisper, words: Vocabulary, samples: Samples) -> None:
         self._network = network
         self._words = words
-        self._phrases = phrases
         self._samples = level(samples)
-        self._expects = expects
         self._best: Heard | None = None
         self._held: tuple[_Reading, float] | None = None
         """The reading that holds, and the seconds of silence before its sound."""
         self._lead_s = 0.0
-        self._search: Search | None = None
         self._steps = 0
         self.heard: Heard | None = None
         self._begin()
@@ -144,8 +106,6 @@ class Recognition:
             self._layer += 1
             if self._layer == len(network.encoder):
                 self._reading = _Reading([], [], network.listen(self._encoded))
-        elif self._search is not None:
-            self._look_on(self._search)
         elif self.heard is None:
             self._write()
         self._steps += 1
@@ -159,22 +119,18 @@ class Recognition:
             assert reading is not None
             self._write_next(reading)
             if reading.text is not None:
-                self._take_first(reading)
+                self._take(reading)
                 return
 
     def _write_next(self, reading: _Reading) -> None:
         words = self._words
+        start, ids = 0, list(words.start)
         if reading.ids:
-            start, ids = self._place(reading), [reading.ids[-1]]
-        else:
-            start, ids = 0, list(words.start)
+            start, ids = len(ids) + len(reading.ids) - 1, [reading.ids[-1]]
         logits = self._network.write(ids, start, reading.past, reading.kept)
         if not reading.ids:
             self._silence = float(torch.softmax(logits.float(), -1)[words.silence])
         self._choose(reading, logits.float().clone())
-
-    def _place(self, reading: _Reading) -> int:
-        return len(self._words.start) + len(reading.ids) - 1
 
     def _choose(self, reading: _Reading, logits: Tensor) -> None:
         """Choose a token from logits (V,)."""
@@ -197,67 +153,33 @@ class Recognition:
             text = once(words.text(reading.ids), len(self._samples) / RATE_HZ)
             reading.text = clean(text)
 
-    def _take_first(self, reading: _Reading) -> None:
+    def _take(self, reading: _Reading) -> None:
+        """Keep the surer reading; an unsure one is followed by another."""
         confidence = sum(reading.scores) / max(1, len(reading.scores))
-        heard = Heard(reading.text or "", confidence, self._silence)
-        if self._best is None or heard.confidence > self._best.confidence:
+        if self._best is None or confidence > self._best.confidence:
+            self._best = Heard(reading.text or "", confidence, self._silence)
             self._held = reading, self._lead_s
-        if self._best is None:
-            self._best = heard
-            if confidence < UNSURE and len(self._samples) <= SHORT_S * RATE_HZ:
-                self._lead_s = LEAD_S
-                lead = np.zeros(round(LEAD_S * RATE_HZ), np.float32)
-                self._samples = np.concatenate((lead, self._samples))
-                self._begin()
-                return
+        is_short = len(self._samples) <= SHORT_S * RATE_HZ
+        if confidence < UNSURE and is_short and not self._lead_s:
+            self._lead_s = LEAD_S
+            lead = np.zeros(round(LEAD_S * RATE_HZ), np.float32)
+            self._samples = np.concatenate((lead, self._samples))
+            self._begin()
         else:
-            self._best = max(self._best, heard, key=lambda one: one.confidence)
-        best = self._best
-        is_sure = best.confidence >= SURE and not best.text.endswith("?")
-        if self._expects is None or not best.text or is_sure or self._expects(best.text):
-            self.heard = best
-        else:
-            self._look(best)
-
-    def _look(self, best: Heard) -> None:
-        """Look for the likeliest phrase that is expected, in the sound of the best reading."""
-        assert self._held is not None
-        assert self._expects is not None
-        (reading, _), phrases = self._held, self._phrases
-        if phrases is None or best.confidence < HOPELESS or best.text == FOREIGN_SPEECH:
-            self.heard = best
-            return
-        loss = LOSS - LOSS_PER_DOUBT * best.confidence
-        floor = sum(reading.scores) - min(loss, 1 + LOSS_PER_TOKEN * len(reading.scores))
-        letters = sum(sign.isalnum() for sign in best.text)
-        self._search = Search(
-            self._network, self._words, phrases, reading.kept, floor, letters, self._expects
-        )
-
-    def _look_on(self, search: Search) -> None:
-        assert self._best is not None
-        assert self._held is not None
-        for _ in range(ROUNDS_PER_STEP):
-            if not search.step():
-                continue
             self.heard = self._best
-            if search.found:
-                # As sure as the first reading was: it is what the sound may be believed by.
-                self.heard = replace(self._best, text=clean(self._words.text(search.found)))
-                self._held = replace(self._held[0], ids=search.found), self._held[1]
-            return
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
-        """When each word of `heard` was said, in seconds; () unless they are those of `text`."""
-        if self._held is None or not text:
+        """When each word of `text` was said, in seconds: `heard`, or what it was taken for."""
+        if self._held is None or text in ("", FOREIGN_SPEECH):
             return ()
         reading, lead_s = self._held
         words, looks = self._words, list[Tensor]()
-        self._network.write([*words.start, *reading.ids], 0, [], reading.kept, looks)
+        ids = reading.ids if text == reading.text else words.ids(f" {text}")
+        self._network.write([*words.start, *ids], 0, [], reading.kept, looks)
         sound = self._samples[round(self._lead_s * RATE_HZ) :]
         frames = math.ceil((lead_s + len(sound) / RATE_HZ) / FRAME_S)
         starts = token_starts(looks, len(words.start) - 1, frames) - lead_s
-        pieces = [words.text([one]) for one in reading.ids]
+        pieces = [words.text([one]) for one in ids]
         return timed(pieces, starts.clip(*bounds_of(Pcm(sound, RATE_HZ))), text)
 
 
@@ -268,20 +190,13 @@ class Recogniser:
         self.network = network
         self.words = words
 
-    @functools.cached_property
-    def phrases(self) -> Phrases:
-        """The sentences that can be answered: a sixth of a second of work, done once."""
-        return Phrases(self.words.pieces, self.words.end)
-
-    def begin(self, samples: Samples, expects: Expects | None = None) -> Recognition:
+    def begin(self, samples: Samples) -> Recognition:
         """Start on an utterance (N,), 16 kHz."""
-        cut = samples[: round(LONGEST_S * RATE_HZ)]
-        phrases = None if expects is None else self.phrases
-        return Recognition(self.network, self.words, cut, expects, phrases)
+        return Recognition(self.network, self.words, samples[: round(LONGEST_S * RATE_HZ)])
 
-    def hear(self, samples: Samples, expects: Expects | None = None) -> Heard:
+    def hear(self, samples: Samples) -> Heard:
         """Recognise a whole utterance."""
-        work = self.begin(samples, expects)
+        work = self.begin(samples)
         while not work.step():
             continue
         assert work.heard is not None

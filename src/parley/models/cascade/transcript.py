@@ -35,7 +35,7 @@ def repetition(ids: list[int]) -> int:
     return 0
 
 
-FASTEST = 4.5
+FASTEST = 3.8
 """Words per second that a person who repeats everything does not reach."""
 
 

@@ -61,6 +61,16 @@ class Vocabulary:
             "utf-8", "replace"
         )
 
+    def ids(self, text: str) -> list[int]:
+        """A text as the longest pieces, one after the other."""
+        known = {piece: token for token, piece in reversed(list(enumerate(self.pieces)))}
+        left, found = text.encode(), []
+        while left:
+            size = next(n for n in range(len(left), 0, -1) if left[:n] in known)
+            found.append(known[left[:size]])
+            left = left[size:]
+        return found
+
 
 class Attention(nn.Module):
     """Multi-head attention."""
@@ -202,32 +212,6 @@ class Whisper(nn.Module):
 
         x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
         return self._logits(self._decode(x, heard, attend, looks)[-1:])[0]
-
-    @torch.inference_mode()
-    def write_each(
-        self,
-        ids: list[int],
-        starts: list[int],
-        pasts: list[list[tuple[Tensor, Tensor]]],
-        heard: list[tuple[Tensor, Tensor]],
-    ) -> Tensor:
-        """Like `write`, one token for each of several transcripts of one sound (R, V)."""
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            mixed = []
-            for row, past in enumerate(pasts):
-                keys = torch.cat((past[layer][0], key[:, row : row + 1]), 1)
-                values = torch.cat((past[layer][1], value[:, row : row + 1]), 1)
-                past[layer] = (keys, values)
-                mixed.append(
-                    functional.scaled_dot_product_attention(
-                        query[None, :, row : row + 1], keys[None], values[None]
-                    )[0]
-                )
-            return torch.cat(mixed, 1)
-
-        x = self.embed(torch.tensor(ids)) + self.text_places[starts]
-        return self._logits(self._decode(x, heard, attend))
 
     def _decode(
         self,
