@@ -116,6 +116,13 @@ def test_the_next_turn_sends_what_was_said_before():
     assert script.requests[1]["messages"][2]["content"] == "Hello from far away."
 
 
+SSE = "text/event-stream"
+CUT_TEXT = "Hello from far away."
+EMPTY = "I'm sorry, my language model gave no answer."
+NO_COMPLETION = ("don't understand", "no chat completion")
+IN_STREAM = (endpoint.BROKEN.spoken, "in its stream")
+
+
 @pytest.mark.parametrize(
     ("script", "spoken", "told"),
     [
@@ -124,35 +131,38 @@ def test_the_next_turn_sends_what_was_said_before():
         (Script(status=429, headers={"Retry-After": "7"}), "too much to do", r"Try again in 7 s\."),
         (Script(status=400), "refused to answer", r"refused the request \(400\)"),
         (Script(status=503), "has failed", r"failed \(503\)\. Try again"),
-        (Script(raw=b"<html>It works!</html>"), "don't understand", "no chat completion"),
-        (Script(raw=b"data: {broken\n\n"), "don't understand", "no chat completion"),
-        (Script(raw=b"data: " + b"[" * 99_999), "don't understand", "no chat completion"),
-        (Script(raw=b"data: " + b"x" * (2 << 20)), "don't understand", "no chat completion"),
-        (Script(events=[{"error": {"message": "out of memory"}}]), "has failed", "in its stream"),
+        (Script(raw=b"<html>It works!</html>"), *NO_COMPLETION),
+        (Script(raw=b"data: {broken\n\n"), *NO_COMPLETION),
+        (Script(raw=b"data: " + b"[" * 99_999), *NO_COMPLETION),
+        (Script(raw=b"data: " + b"x" * (2 << 20)), *NO_COMPLETION),
+        (Script(events=[{"error": {"message": "out of memory"}}]), *IN_STREAM),
+        *((Script(raw=raw.encode(), kind=SSE), *IN_STREAM) for raw in (
+            'error: {"code": 400, "message": "too long"}\n\ndata: [DONE]\n\n',
+            'data: {"object": "error", "message": "too long", "code": 400}\n\n',
+            'data: {"error": "too long"}\n\n',
+            'data: {"error": {"code": 502}, "choices": [{"delta": {}, '
+            '"finish_reason": "error"}]}\n\n',
+            'data: {"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}\n\n',
+        )),
+        # An answer that breaks off stands.
+        (Script(is_cut=True), CUT_TEXT, "stopped in the middle"),
+        (Script(words=[], finish="stop"), EMPTY, "ended its answer without a word. Try again"),
+        (Script(words=[], finish="length"), EMPTY, "all its tokens were spent before. Try again"),
+        (Script(words=["<think>What now?</think>", "\n"]), EMPTY, "without a word"),
+        (Script(words=["<|im_end|>"]), EMPTY, "without a word"),
+        (Script(words=[], finish="content_filter"), EMPTY, "without a word: its filter withheld"),
+        (Script(hangs=True), endpoint.SILENT.spoken, r"model\.llm_timeout_s"),
     ],
-)
+)  # fmt: skip
 def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, spoken, told):
-    outcome = answered(script)
+    with scripted_endpoint(script) as url:
+        model = cascade(url, timeout_s=0.3 if script.hangs else 10.0)
+        outcome = Cast(model).play(0, works())[-1]
 
     assert spoken in outcome.text
     assert len(outcome.samples) > 0
     assert re.search(told, result_of(outcome).problem)
     assert "127.0.0.1" not in result_of(outcome).problem
-
-
-def test_an_answer_that_breaks_off_stands_and_is_told_to_be_cut_off():
-    outcome = answered(Script(is_cut=True))
-
-    assert outcome.text == "Hello from far away."
-    assert "stopped in the middle" in result_of(outcome).problem
-
-
-def test_silence_is_reported_by_voice():
-    with scripted_endpoint(Script(hangs=True)) as url:
-        outcome = Cast(cascade(url, timeout_s=0.3)).play(0, works())[-1]
-
-    assert outcome.text == endpoint.SILENT.spoken
-    assert "model.llm_timeout_s" in result_of(outcome).problem
 
 
 def test_an_unreachable_address_is_reported_by_voice():
@@ -344,13 +354,6 @@ def test_calls_and_their_results_go_back_as_the_address_knows_them():
     assert result == {"role": "tool", "tool_call_id": sent["id"], "content": "sunny,\n25 degrees"}
 
 
-def test_control_tokens_of_any_model_are_never_shown():
-    script = Script(words=["Fine", ".<|im_", "end|> <|listen|>", " more"])
-    outcome = answered(script)
-
-    assert outcome.text == "Fine."
-
-
 def test_a_duplex_conversation_speaks_with_it():
     script = Script()
     with scripted_endpoint(script) as url:
@@ -425,36 +428,6 @@ def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_r
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        (Script(words=[], finish="stop"), "ended its answer without a word. Try again"),
-        (Script(words=[], finish="length"), "all its tokens were spent before. Try again"),
-        (Script(words=["<think>What now?</think>", "\n"]), "without a word"),
-        (Script(words=["<|im_end|>"]), "without a word"),
-        (Script(words=[], finish="content_filter"), "without a word: its filter withheld"),
-    ],
-)
-def test_an_empty_answer_is_said_to_be_one(script, told):
-    outcome = answered(script)
-
-    assert outcome.text == "I'm sorry, my language model gave no answer."
-    assert len(outcome.samples) > 0
-    assert told in result_of(outcome).problem
-
-
-@pytest.mark.parametrize(
-    "delta",
-    [
-        {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "No."}]},
-        {"refusal": "No."},
-    ],
-    ids=["parts", "refusal"],
-)
-def test_words_come_in_parts_and_as_a_refusal_too(delta):
-    assert answered(Script(events=[{"choices": [{"delta": delta}]}], finish="stop")).text == "No."
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "Okay, the user asks for a greeting. Keep it short.\n</think>\n\nGood evening!",
@@ -499,12 +472,6 @@ def test_what_one_client_has_the_model_write_holds_up_no_other_answer():
     assert other.text.startswith("Greetings go first.")
 
 
-@pytest.mark.parametrize("text", ["The user manual is here.", "So, the sea.", "I", "[T] is a key",
-                                  "Well", "Analysis is fun."])  # fmt: skip
-def test_answers_that_begin_like_thoughts_are_shown(text):
-    assert answered(Script(words=list(text), finish="stop")).text == text
-
-
 def chunk(**delta: Any) -> str:
     return "data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]})
 
@@ -540,35 +507,35 @@ def test_streams_are_understood_as_servers_send_them(raw):
     assert (outcome.text, result_of(outcome).problem) == ("Hi there.", "")
 
 
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        (json.dumps(WHOLE).encode(), {}),
-        (json.dumps(WHOLE, indent=2).encode(), {}),
-        (gzip.compress(json.dumps(WHOLE).encode()), {"Content-Encoding": "gzip"}),
-    ],
-    ids=["one line", "many lines", "gzip"],
-)
-def test_an_answer_that_is_not_streamed_is_taken_whole(body, headers):
-    script = Script(raw=body, kind="application/json", headers=headers)
-    assert answered(script).text == "Hi there."
+def delta(**fields: Any) -> list[dict[str, Any]]:
+    return [{"choices": [{"delta": fields}]}]
+
+
+BODY = json.dumps(WHOLE).encode()
+THOUGHT_AND_TEXT = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "No."}]
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("script", "text"),
     [
-        'error: {"code": 400, "message": "too long"}\n\ndata: [DONE]\n\n',
-        'data: {"object": "error", "message": "too long", "code": 400}\n\n',
-        'data: {"error": "too long"}\n\n',
-        'data: {"error": {"code": 502}, "choices": [{"delta": {}, "finish_reason": "error"}]}\n\n',
-        'data: {"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}\n\n',
+        # Not streamed.
+        (Script(raw=BODY, kind="application/json"), "Hi there."),
+        (Script(raw=json.dumps(WHOLE, indent=2).encode(), kind="application/json"), "Hi there."),
+        (Script(raw=gzip.compress(BODY), kind="application/json",
+                headers={"Content-Encoding": "gzip"}), "Hi there."),
+        (Script(events=delta(content=THOUGHT_AND_TEXT), finish="stop"), "No."),
+        (Script(events=delta(refusal="No."), finish="stop"), "No."),
+        # Control tokens of any model are never shown.
+        (Script(words=["Fine", ".<|im_", "end|> <|listen|>", " more"]), "Fine."),
+        # Answers that begin like thoughts are shown.
+        *((Script(words=list(text), finish="stop"), text) for text in (
+            "The user manual is here.", "So, the sea.", "I", "[T] is a key", "Well",
+            "Analysis is fun.",
+        )),
     ],
-)
-def test_an_error_in_a_stream_is_reported(raw):
-    outcome = answered(Script(raw=raw.encode(), kind="text/event-stream"))
-
-    assert outcome.text == endpoint.BROKEN.spoken
-    assert "in its stream" in result_of(outcome).problem
+)  # fmt: skip
+def test_the_words_of_an_answer_are_shown_however_they_come(script, text):
+    assert answered(script).text == text
 
 
 def test_an_answer_that_the_server_cuts_at_its_limit_is_incomplete():
