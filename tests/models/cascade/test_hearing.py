@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
-from tests.models.cascade.parts import FixedRecogniser, small_cascade
+from tests.models.cascade.parts import FixedRecogniser, memory_of, small_cascade
 from tests.support import noises
 
 from parley.cli.bench.noises import in_room
@@ -290,6 +290,7 @@ def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, s
 
 @pytest.mark.parametrize("kind", ["acknowledgement", "command"])
 def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
+    """And the history of one that was stopped ends where it was heard."""
     model = small_cascade(rows=1)
     model.use_judges(TurnJudges(words=lambda _: Matched(kind)))
     sounds = (voice(1.0), *(quiet(1.0) for _ in range(3)), voice(0.6, seed=3), quiet(1.0))
@@ -304,3 +305,5 @@ def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
     endings = [result.ending for result in results]
     assert endings[3] is Ending.SPOKE
     assert endings[4] is (Ending.SPOKE if kind == "acknowledgement" else Ending.LISTEN)
+    (kept,) = (line.text for line in memory_of(model).history.lines if line.role == "assistant")
+    assert (len(kept) < len(results[3].text)) is (kind == "command")
