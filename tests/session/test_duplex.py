@@ -181,34 +181,23 @@ async def test_the_result_is_sent_before_the_unit_is_settled_unless_asked_otherw
         await talk.until("result")
 
 
-async def test_stop_while_a_unit_settles_waits_for_it_before_the_slot_is_free():
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.FINALIZE])
+async def test_stop_is_heard_while_a_unit_is_computed_and_the_slot_is_free_when_it_is(stage):
     async with worker_harness() as harness:
         talk = await started(harness)
-        harness.gate.shut(Stage.FINALIZE)
-        await one_by_one(talk, chunk())
-        await harness.gate.arrived()
-
-        talk.say({"type": "stop"})
-        assert await talk.socket.until_closed() == 1000
-        assert harness.host.state == "cleanup"
-        assert harness.engine.free_slots == 0
-        harness.gate.open()
-        await talk.over()
-
-        assert harness.engine.free_slots == 1
-
-
-async def test_stop_is_heard_while_a_unit_is_being_computed():
-    async with worker_harness() as harness:
-        talk = await started(harness)
-        harness.gate.shut(Stage.DECODE)
+        harness.gate.shut(stage)
         talk.say(chunk())
         await harness.gate.arrived()
 
         talk.say({"type": "stop"})
-
         assert await talk.socket.until_closed() == 1000
-        assert talk.types == ["prepared", "stopped"]
+        result = ["result"] if stage is Stage.FINALIZE else []
+        assert talk.types == ["prepared", *result, "stopped"]
+        assert (harness.host.state, harness.engine.free_slots) == ("cleanup", 0)
+        harness.gate.open()
+        await talk.over()
+
+        assert harness.engine.free_slots == 1
 
 
 async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():

@@ -267,15 +267,6 @@ async def test_what_is_heard_of_the_cold_start_guard(
         assert generating["speech_duration_ms"] == pytest.approx(heard_ms, abs=150)
 
 
-async def test_stop_while_listening_is_answered_and_closes():
-    async with worker_harness() as harness:
-        talk = await prepared(harness)
-        talk.say({"type": "stop"})
-
-        assert await talk.over() == 1000
-        assert talk.socket.sent[-1] == {"type": "stopped", "session_id": "session"}
-
-
 async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
@@ -453,7 +444,7 @@ async def test_bad_input_is_answered_with_its_code_and_close_code(frames, code, 
         assert talk.socket.sent[-1]["code"] == code
 
 
-async def test_a_chunk_without_sound_is_ignored():
+async def test_a_chunk_without_sound_is_ignored_and_a_stop_answered():
     async with worker_harness() as harness:
         talk = await prepared(harness)
         talk.say({"type": "audio_chunk"})
@@ -461,4 +452,4 @@ async def test_a_chunk_without_sound_is_ignored():
         talk.say({"type": "stop"})
 
         assert await talk.over() == 1000
-        assert talk.types == ["prepared", "stopped"]
+        assert talk.socket.sent[1:] == [{"type": "stopped", "session_id": "session"}]

@@ -52,7 +52,7 @@ async def played(harness: WorkerHarness) -> None:
     await until(lambda: not runner._listener.interruptions.is_watching)
 
 
-async def test_an_answer_ends_where_it_was_interrupted():
+async def test_an_answer_ends_where_it_was_interrupted_and_nothing_more_of_it_is_sent():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
@@ -71,27 +71,9 @@ async def test_an_answer_ends_where_it_was_interrupted():
         # What interrupted is the next turn, from its first word.
         generating = await talk.until("generating", 2)
         assert generating["speech_duration_ms"] == pytest.approx(1500, abs=200)
+        fence, begins = map(talk.socket.sent.index, (stopped, generating))
+        assert "chunk" not in talk.types[fence:begins]
         assert second["interrupted"] is False
-
-
-async def test_nothing_of_an_answer_is_sent_behind_the_fence():
-    async with worker_harness(clock=ManualClock()) as harness:
-        talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        feed(talk, SENTENCE)
-        await talk.until("turn_done")
-        feed(talk, stranger(1.5))
-        await state(talk, "stopped")
-        feed(talk, sound(silence(1.5)))
-        await talk.until("generating", 2)
-
-        types = talk.types
-        fence = next(
-            index
-            for index, message in enumerate(talk.socket.sent)
-            if message["type"] == "interruption" and message["state"] == "stopped"
-        )
-        generating = [index for index, name in enumerate(types) if name == "generating"][1]
-        assert "chunk" not in types[fence:generating]
 
 
 async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkeypatch):

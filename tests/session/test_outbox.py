@@ -1,5 +1,9 @@
 """Messages in flight to one client: bounds, order, and what an interruption drops."""
 
+import asyncio
+
+from tests.support.patience import HANG_S
+
 from parley.session.outbox import Outbox, OutputLimits
 
 LIMITS = OutputLimits(waiting_bytes=100, stall_s=10.0)
@@ -15,6 +19,37 @@ async def sent(outbox: Outbox) -> list[str | bytes]:
     outbox.close()
     await outbox.pump(send)
     return taken
+
+
+async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits() -> None:
+    outbox = Outbox(LIMITS)
+    outbox.put(["x" * 1000])
+
+    assert await sent(outbox) == ["x" * 1000]
+
+
+async def test_anyone_who_speaks_faster_than_the_client_reads_can_wait_for_room() -> None:
+    outbox = Outbox(LIMITS)
+    gate = asyncio.Event()
+    taken: list[str | bytes] = []
+
+    async def send(text: str | bytes) -> None:
+        await gate.wait()
+        taken.append(text)
+
+    pump = asyncio.create_task(outbox.pump(send))
+    for _ in range(3):
+        outbox.put(["x" * 30])
+    waiting = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    gate.set()
+    async with asyncio.timeout(HANG_S):
+        await waiting
+    assert taken
+    outbox.close()
+    await pump
 
 
 async def test_what_was_sent_takes_no_room() -> None:

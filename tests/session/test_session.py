@@ -26,7 +26,7 @@ from parley.errors import InferenceFailed, InvalidPayload, ParleyError, SlowClie
 from parley.protocol.kinds import Kind, Phase
 from parley.session.deadlines import Deadlines
 from parley.session.log import OutputBounds, SessionLog
-from parley.session.outbox import Outbox, OutputLimits
+from parley.session.outbox import OutputLimits
 from parley.session.resumable import ResumableSocket
 from parley.session.session import Session
 
@@ -262,44 +262,6 @@ async def test_a_client_that_stalls_on_one_message_is_disconnected():
         ended = await stage.over()
 
         assert isinstance(ended.error, SlowClient)
-
-
-async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits():
-    outbox = Outbox(replace(OUTPUT, waiting_bytes=10))
-    sent = []
-
-    async def send(text: str | bytes) -> None:
-        sent.append(text)
-
-    outbox.put(["x" * 1000])
-    outbox.close()
-    await outbox.pump(send)
-
-    assert sent == ["x" * 1000]
-
-
-async def test_anyone_who_speaks_faster_than_the_client_reads_can_wait_for_room():
-    outbox = Outbox(replace(OUTPUT, waiting_bytes=100))
-    gate = asyncio.Event()
-    sent: list[str | bytes] = []
-
-    async def send(text: str | bytes) -> None:
-        await gate.wait()
-        sent.append(text)
-
-    pump = asyncio.create_task(outbox.pump(send))
-    for _ in range(3):
-        outbox.put(["x" * 30])
-    waiting = asyncio.create_task(outbox.room())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-
-    gate.set()
-    async with asyncio.timeout(HANG_S):
-        await waiting
-    assert sent
-    outbox.close()
-    await pump
 
 
 async def test_phases_are_reported_once_each_and_never_after_the_end():
