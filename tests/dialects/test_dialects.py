@@ -124,12 +124,15 @@ def test_session_ids_are_refused_and_never_rewritten() -> None:
         (HALF_DUPLEX, "generating", "prepare", AlreadyPrepared, False),
         (DUPLEX, "queued", "audio_chunk", NotReady, True),
         (DUPLEX, "connected", "audio_chunk", NotReady, True),
+        (DUPLEX, "preparing", "audio_chunk", NotReady, True),
         (DUPLEX, "connected", "pause", WrongPhase, True),
         (DUPLEX, "active", "prepare", WrongPhase, True),
         (DUPLEX, "active", "resume", WrongPhase, True),
         (DUPLEX, "paused", "audio_chunk", WrongPhase, True),
         (REALTIME, "queued", "input_audio_buffer.append", NotReady, True),
         (REALTIME, "connected", "input_audio_buffer.append", NotReady, True),
+        (REALTIME, "preparing", "input_audio_buffer.append", NotReady, True),
+        (REALTIME, "cleanup", "input_audio_buffer.append", WrongPhase, True),
         (REALTIME, "active", "session.update", WrongPhase, True),
     ],
 )
@@ -176,18 +179,6 @@ def test_the_phase_table_names_only_messages_that_exist(dialect: Dialect, module
 
 
 # ---- errors --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX, DUPLEX], ids=lambda d: d.name)
-def test_legacy_errors_carry_both_texts_and_a_code(dialect: Dialect) -> None:
-    fields = sent(dialect.error(QueueFull(5, 5)))
-
-    assert fields == {
-        "type": "error",
-        "error": "Queue full (5 requests)",
-        "message": "Queue full (5 requests)",
-        "code": "queue_full",
-    }
 
 
 @pytest.mark.parametrize(

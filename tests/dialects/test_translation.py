@@ -16,11 +16,9 @@ from parley.dialects.events import (
     ChatRequested,
     Clip,
     DuplexSetup,
-    Failed,
     HalfDuplexSetup,
     OutputDelta,
     Picture,
-    SessionEnded,
     Sound,
     StopRequested,
     TurnTranscribed,
@@ -29,7 +27,7 @@ from parley.dialects.events import (
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.half_duplex import VOICE_PROMPT
 from parley.dialects.sound import WireSound
-from parley.errors import InferenceFailed, InvalidPayload, NotReady, WrongPhase
+from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
@@ -268,27 +266,6 @@ def test_a_result_says_when_it_was_sent_and_what_it_cost():
 # ---- ends ----
 
 
-@pytest.mark.parametrize(
-    ("dialect", "event", "code"),
-    [
-        (connection("chat"), SessionEnded("done"), 1000),
-        (connection("chat"), SessionEnded("error", InferenceFailed()), 1011),
-        (connection("half_duplex"), SessionEnded("stopped"), 1000),
-        (connection("half_duplex"), SessionEnded("server_shutdown"), 1001),
-        (connection("half_duplex"), Failed(InferenceFailed()), 1011),
-        (duplex(), Failed(InferenceFailed()), None),
-        (duplex(), SessionEnded("error", InferenceFailed()), 1011),
-        (duplex(), SessionEnded("timeout", elapsed_s=3), 1000),
-        (connection("realtime"), Failed(InferenceFailed()), None),
-        (connection("realtime"), SessionEnded("error", InferenceFailed()), 1011),
-        (connection("realtime"), SessionEnded("context_full"), 1000),
-        (connection("realtime"), SessionEnded("disconnected"), 1000),
-    ],
-)
-def test_every_end_has_its_close_code(dialect, event, code):
-    assert dialect.encode(event).close_code == code
-
-
 def answer_in_pieces(name: str) -> list[dict]:
     """Two pieces of one answer, each longer than a second."""
     turn = connection(name, extensions=True)
@@ -355,19 +332,6 @@ def test_a_transcript_is_sent_to_those_who_asked_for_it():
 
     assert written(connection("realtime"), told) == []
     assert written(asked, told)[0]["transcript"] == "Hello"
-
-
-def test_sound_that_comes_too_early_or_too_late_is_refused_as_such():
-    chunk = {"type": "audio_chunk", "audio_base64": VOICE64}
-    append = {"type": "input_audio_buffer.append", "input": {"audio": VOICE64}}
-
-    with pytest.raises(NotReady):
-        read(duplex(), chunk, "preparing")
-    with pytest.raises(NotReady):
-        read(connection("realtime"), append, "preparing")
-    with pytest.raises(WrongPhase) as late:
-        read(connection("realtime"), append, "cleanup")
-    assert not isinstance(late.value, NotReady)
 
 
 def test_the_reason_of_a_close_frame_fits_into_it():

@@ -10,7 +10,7 @@ from tests.support.scripted_model import ScriptedModel
 from parley.engine import Engine
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
-from parley.engine.work import Ending, Generate, Prefill, Stage, StartSession, StepUnit, WholeUnit
+from parley.engine.work import Ending, Generate, Prefill, StartSession, StepUnit, WholeUnit
 from parley.errors import ContextFull, InferenceFailed, ServiceUnavailable, SetupError, SlotLost
 
 HELLO = [Text("hello")]
@@ -33,24 +33,6 @@ class Gate:
     def let_go(self, steps=1):
         for _ in range(steps):
             self.open.release()
-
-
-async def test_a_conversation_runs_from_open_to_close():
-    model = ScriptedModel(1)
-    async with Engine(model) as engine:
-        handle = await engine.take_slot()
-        assert (await handle.start(StartSession("chat", seed=7))).seed == 7
-        prefilled = await handle.prefill(HELLO * 3)
-        decoding = handle.generate(Generate())
-        texts = [piece.text async for piece in decoding]
-        decoded = await decoding.result()
-        await handle.finalize()
-        await handle.close()
-
-    assert prefilled.context_tokens == 3
-    assert texts == ["x"] * 5
-    assert (decoded.ending, decoded.text) == (Ending.DONE, "xxxxx")
-    assert model.is_unloaded
 
 
 async def test_text_that_cannot_fit_costs_the_engine_nothing():
@@ -82,19 +64,6 @@ async def test_seats_are_given_first_come_first_served():
             await first.close()
 
         assert order == ["a", "b", "c"]
-        assert engine.free_slots == 1
-
-
-async def test_who_stops_waiting_takes_no_seat():
-    async with Engine(ScriptedModel(1)) as engine:
-        first = await engine.take_slot()
-        waiting = asyncio.create_task(engine.take_slot())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-
-        await first.close()
-
         assert engine.free_slots == 1
 
 
@@ -186,40 +155,6 @@ async def test_a_closed_seat_takes_no_work():
 UNIT = WholeUnit(Prefill((*HELLO, *HELLO), takes_checkpoint=True), StepUnit())
 
 
-async def test_a_unit_is_one_request_with_both_results():
-    model = ScriptedModel(1)
-    async with Engine(model) as engine, await engine.take_slot() as handle:
-        await handle.start(StartSession("duplex"))
-        decoded = await handle.unit(UNIT).result()
-
-    assert [type(work) for _, work in model.started] == [StartSession, Prefill, StepUnit]
-    assert decoded.text == "xxxx"
-    assert decoded.prefilled is not None
-    assert decoded.prefilled.added_tokens == 2
-    assert set(decoded.timings) == {
-        Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.SPEECH, Stage.VOCODE
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.DECODE])
-async def test_a_unit_that_fails_in_either_part_leaves_the_context_as_it_was(stage):
-    failures = [RuntimeError("once")]
-
-    def fail(at, rows):
-        if at is stage and failures:
-            raise failures.pop()
-
-    async with Engine(ScriptedModel(1, on_step=fail)) as engine, await engine.take_slot() as handle:
-        await handle.start(StartSession("duplex"))
-        with pytest.raises(InferenceFailed):
-            await handle.unit(UNIT).result()
-        assert handle.context_tokens == 0
-
-        decoded = await handle.unit(UNIT).result()
-
-    assert decoded.context_tokens == 2
-
-
 async def test_a_unit_cancelled_in_its_prefill_is_taken_in_and_decides_nothing():
     gate = Gate()
     async with Engine(ScriptedModel(1, on_step=gate)) as engine, await engine.take_slot() as handle:
@@ -247,36 +182,6 @@ async def test_abandoning_the_wait_does_not_change_the_order():
 
         assert waiting.cancelled()
         assert prefilled.context_tokens == 2
-
-
-async def test_cancel_ends_an_answer_and_keeps_its_pieces():
-    gate = Gate()
-    async with Engine(ScriptedModel(1, on_step=gate)) as engine, await engine.take_slot() as handle:
-        decoding = handle.generate(Generate())
-        await gate.wait_entered()
-        decoding.cancel()
-        decoding.cancel()
-        gate.let_go()
-
-        decoded = await decoding.result()
-
-        assert (decoded.ending, decoded.text) == (Ending.CANCELLED, "x")
-        assert [piece.text async for piece in decoding] == ["x"]
-        decoding.cancel()
-
-
-async def test_a_failure_reaches_the_reader_and_the_seat_continues():
-    failures = [RuntimeError("once")]
-
-    def fail(stage, rows):
-        if failures:
-            raise failures.pop()
-
-    async with Engine(ScriptedModel(1, on_step=fail)) as engine, await engine.take_slot() as handle:
-        with pytest.raises(InferenceFailed, match="The model failed"):
-            async for _ in handle.generate(Generate()):
-                pass
-        assert (await handle.prefill(HELLO)).context_tokens == 1
 
 
 async def test_a_failure_nobody_waits_for_is_not_noise(caplog):

@@ -1,13 +1,10 @@
-import asyncio
 import base64
 import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.patience import until
 from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
-from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound
 
 from parley.clock import ManualClock
@@ -15,7 +12,6 @@ from parley.engine.work import Stage
 from parley.media.image import encode_jpeg
 from parley.models.parrot import Parrot
 from parley.protocol.control import SessionPhase, StopTurn
-from parley.protocol.resume import hash_of
 
 JPEG = base64.b64encode(encode_jpeg(np.zeros((48, 64, 3), np.uint8))).decode()
 
@@ -351,35 +347,3 @@ async def test_bad_input_is_answered_and_the_session_continues():
             talk.say(frame)
             assert (await talk.until("error", count))["code"] == code, frame
         await one_by_one(talk, chunk())
-
-
-@pytest.mark.parametrize(("away_s", "answered"), [(8.0, 10), (0.0, 2)])
-async def test_what_a_caller_said_while_away_is_heard(away_s: float, answered: int) -> None:
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = await started(harness, resume=True)
-        token = talk.socket.sent[-1]["resume_token"]
-        talk.say(chunk())
-        await talk.until("result")
-        seen = talk.socket.sent[-1]["seq"]
-        talk.socket.hang_up()
-        held = harness.host._held[talk.lease.lease_id].socket
-        assert held is not None
-        await until(lambda: held.left_s is not None)
-        clock.advance(away_s)
-        back = FakeSocket()
-        attached = asyncio.create_task(
-            harness.host.attach(talk.lease.lease_id, back, hash_of(token), seen)
-        )
-        await back.until("session.resumed")
-        harness.gate.shut(Stage.ENCODE)
-        for _ in range(10):
-            back.say(chunk())
-        await Talk(back, talk.task, talk.lease).drained()
-        harness.gate.open()
-        await back.until("result", answered)
-        back.say({"type": "stop"})
-        await asyncio.gather(talk.task, attached)
-
-    results = [message for message in back.sent if message["type"] == "result"]
-    assert answered <= len(results) <= answered + 1

@@ -11,7 +11,7 @@ from tests.support.sessions import (
     quiet,
     worker_harness,
 )
-from tests.support.timeline import Script, chunks, click, silence, sound, speak, windows
+from tests.support.timeline import chunks, click, silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
@@ -145,20 +145,6 @@ async def test_words_decide_how_long_a_pause_may_be(
     assert answers_s - 0.15 <= waited_s - 2.5 <= answers_s + 0.35
 
 
-async def test_speech_duration_and_pre_roll_reach_the_model():
-    async with worker_harness(
-        detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))
-    ) as harness:
-        talk = await prepared(harness)
-        feed(talk, sound(silence(0.64), speak(1.28), silence(1.0)))
-        done = await talk.until("turn_done")
-
-        generating = await talk.until("generating")
-        assert generating["speech_duration_ms"] == 1280 + 60
-        # 300 ms before the trigger and 30 ms behind the pause are heard, too.
-        assert "You spoke for 1.6 seconds" in done["text"]
-
-
 async def test_a_click_gives_two_transitions_and_nothing_else():
     async with worker_harness() as harness:
         talk = await prepared(harness)
@@ -202,23 +188,6 @@ async def test_sound_during_an_answer_is_thrown_away():
 
         # The next turn is about what was said after the answer, not during it.
         assert second["speech_duration_ms"] > 2300
-
-
-async def test_the_detector_begins_again_after_a_turn():
-    scripts: list[Script] = []
-
-    def detectors() -> Script:
-        scripts.append(Script(windows(20, 0.95), is_looping=True))
-        return scripts[-1]
-
-    async with worker_harness(detectors=detectors) as harness:
-        talk = await prepared(harness)
-        feed(talk, sound(speak(1.28), silence(0.9)))
-        await talk.until("turn_done")
-        feed(talk, sound(speak(1.28), silence(0.9)))
-        await talk.until("turn_done", 2)
-
-        assert scripts[0].resets == 3  # at the beginning, and after each turn
 
 
 NEXT = sound(speak(1.0), silence(1.0))
@@ -281,35 +250,6 @@ async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
         assert talk.types[-2:] == ["turn_done", "stopped"]
         await until(lambda: harness.host.state == "cleanup")
         assert harness.engine.free_slots == 0
-
-
-@pytest.mark.parametrize("interruption", [{"mode": "off"}, {"mode": "stop"}])
-@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.DECODE])
-async def test_what_is_said_after_a_stopped_turn_is_heard_though_the_model_is_slow(
-    stage: Stage, interruption: dict[str, str]
-):
-    """`turn_done` means that the client may speak; the model of a busy machine may still work."""
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = await harness.ready(
-            "half_duplex", extensions=True, config={}, interruption=interruption
-        )
-        harness.gate.shut(stage)
-        feed(talk, SENTENCE)
-        await talk.until("generating")
-        await answering(harness, talk)
-
-        assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
-        stopped = await talk.until("turn_done")
-        feed(talk, sound(silence(0.5), speak(2.5), silence(1.2)), chunk_s=0.1)
-        await talk.drained()
-        harness.gate.open()
-        second = await talk.until("generating", 2)
-        answered = await talk.until("turn_done", 2)
-
-        assert stopped["interrupted"] is True
-        assert second["speech_duration_ms"] > 2300
-        assert (answered["turn_index"], answered["interrupted"]) == (1, False)
 
 
 async def test_a_stop_of_a_turn_says_when_nothing_was_being_said():

@@ -156,19 +156,6 @@ async def staged(
         await session.finish()
 
 
-async def test_what_the_client_does_reaches_the_driver_and_its_end_reaches_the_client():
-    async with staged() as stage:
-        stage.socket.say("stop")
-
-        ended = await stage.over()
-
-        assert ended == SessionEnded("stopped")
-        assert stage.socket.types == ["stopped"]
-        assert stage.socket.closed == (1000, "stopped")
-        assert stage.runner.was_cancelled
-        assert stage.seen == [SessionEnded("stopped")]
-
-
 async def test_what_the_runner_refuses_is_told_with_what_the_client_did(monkeypatch):
     async with staged() as stage:
         monkeypatch.setattr(
@@ -205,21 +192,6 @@ async def test_a_bug_in_a_driver_ends_its_conversation_without_telling_what_it_w
         assert ended.error.error_id is not None
         assert "secret" not in str(ended.error)
         assert stage.socket.close_code == 1011
-
-
-async def test_a_deadline_reaches_the_driver_when_the_clock_has_passed_it():
-    async with staged(
-        lambda session: session.deadlines.set("idle", session.clock.monotonic() + 5)
-    ) as stage:
-        stage.clock.advance(4.9)
-        stage.session.check_deadlines()
-        assert stage.runner.expired == []
-
-        stage.clock.advance(0.2)
-        stage.session.check_deadlines()
-
-        assert stage.runner.expired == ["idle"]
-        assert (await stage.over()).elapsed_s == 5.0
 
 
 async def test_the_timekeeper_notices_a_deadline_by_itself():

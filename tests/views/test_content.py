@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from tests.support.sounds import speak
 
-from parley.engine.segments import Audio, Image, Mark, Marker, Text
+from parley.engine.segments import Audio, Mark, Marker, Text
 from parley.media.pcm import Pcm
-from parley.media.video import VideoClip
-from parley.views.content import AudioPart, ImagePart, Layout, Message, VideoPart
+from parley.views.content import AudioPart, ImagePart, Layout, Message
 from parley.views.prompts import system_message
 
 VECTORS = Path(__file__).parents[1] / "golden" / "data" / "prompts"
@@ -43,18 +42,6 @@ def test_the_omni_layout_puts_nothing_between():
     assert segments[2].hearing == "turn"
 
 
-def test_a_clip_becomes_frames_and_sounds():
-    clip = VideoClip((PIXELS, PIXELS), (0.0, 1.0), (speak(1), speak(1)), (None, PIXELS), 2.0)
-
-    segments = Layout("clip", joins_lines=False, max_slices=2, with_id=False).content(
-        [VideoPart(clip)]
-    )
-
-    assert kinds(segments) == ["Image", "Audio", "Image", "Audio", "Image"]
-    assert isinstance(segments[0], Image)
-    assert (segments[0].max_slices, segments[0].with_id) == (2, False)
-
-
 def test_sound_of_any_rate_reaches_the_model_at_its_rate():
     sound = AudioPart(Pcm(np.zeros(8000, np.float32), 8000))
 
@@ -68,18 +55,6 @@ def texts(message):
     return [getattr(part, "text", "<audio>") for part in message.parts]
 
 
-def test_voice_prompts_surround_the_reference():
-    english = system_message("audio_assistant", speak(1), "en")
-    chinese = system_message("omni", speak(1), "zh-CN")
-
-    assert texts(english) == [
-        "Use the voice in the audio prompt to synthesize new content.",
-        "<audio>",
-        "You are a helpful assistant with the above voice style.",
-    ]
-    assert texts(chinese)[0] == "模仿音频样本的音色并生成新的内容。"
-
-
 def test_voice_prompts_without_a_reference():
     assert texts(system_message("audio_roleplay", None, None)) == [
         "Use the <reserved_53> voice.",
@@ -88,13 +63,6 @@ def test_voice_prompts_without_a_reference():
     assert texts(system_message("omni", None, "en")) == [""]
     assert system_message("voice_cloning", None, "en") is None
     assert system_message("default", speak(1), "en") is None
-
-
-def test_cloning_says_nothing_after_the_voice():
-    assert texts(system_message("voice_cloning", speak(1), "en")) == [
-        "Clone the voice in the provided audio prompt.",
-        "<audio>",
-    ]
 
 
 @pytest.mark.parametrize(

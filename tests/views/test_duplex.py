@@ -189,20 +189,6 @@ async def test_a_conversation_has_to_be_prepared(slot):
         await DuplexView(slot).prefill(speak(1))
 
 
-async def test_cleanup_forgets_everything_and_can_be_repeated(engine, slot):
-    view = DuplexView(slot)
-    await view.prepare()
-    await unit(view, speak(1))
-
-    await view.cleanup()
-    await view.cleanup()
-
-    assert view.kv_cache_length == 0
-    assert (await engine.memory()).used_bytes == 0
-    with pytest.raises(InvalidRequest):
-        await view.prefill(speak(1))
-
-
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.VOCODE])
 async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
     model = Faulty(Parrot(1))

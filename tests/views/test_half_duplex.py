@@ -26,19 +26,6 @@ async def take_turn(view, seconds, generation=None):
     return [chunk async for chunk in view.generate("s", generation)]
 
 
-async def test_a_turn_that_was_taken_in_early_is_not_taken_in_again(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-
-    assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
-    early = view.kv_cache_length
-    result = await view.prefill(TurnRequest("s", (said(1.0),)))
-    [chunk async for chunk in view.generate("s")]
-
-    assert result.context_tokens == early == 8 + 3 + 10
-    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
-
-
 async def test_what_was_taken_in_early_is_given_back_for_another_turn(slot):
     view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM,)))
@@ -280,38 +267,6 @@ async def test_a_failing_answer_can_be_rolled_back():
         assert (await view.rollback()).restored_position == before
         [chunk async for chunk in view.generate("s")]
         assert present(view.decoded).ending is Ending.DONE
-
-
-async def test_stopping_keeps_what_was_said():
-    model = Gated(Parrot(1))
-    async with Engine(model) as engine, await engine.take_slot() as slot:
-        view = HalfDuplexView(slot)
-        await view.prefill(TurnRequest("s", (said(5.0),)))
-
-        model.shut(Stage.VOCODE)
-        async for _ in view.generate("s"):
-            view.stop_generation()
-            model.open()
-
-        assert present(view.decoded).ending is Ending.CANCELLED
-        assert "You spoke for 5.0 seconds at -13 dB.".startswith(present(view.decoded).text)
-        await take_turn(view, 1.0)
-        assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
-
-
-async def test_old_rounds_slide_out_and_the_system_prompt_stays(slot):
-    view = HalfDuplexView(slot)
-    await view.reset_session("s", window=Window("basic", high_tokens=150, low_tokens=110))
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-
-    lengths = []
-    for _ in range(12):
-        await take_turn(view, 1.0, Generation(max_new_tokens=8))
-        lengths.append(view.kv_cache_length)
-
-    assert max(lengths) <= 150 + 11
-    assert len(set(lengths)) > 1
-    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
 async def test_cleanup_gives_the_memory_back(engine, slot):

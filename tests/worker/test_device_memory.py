@@ -58,61 +58,35 @@ def metrics_page(dispatcher: Dispatcher) -> str:
     return metrics.page().decode()
 
 
-def test_the_gateway_shows_it():
-    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
-    pool = dispatcher.worker_pool
-    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
-    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, device_memory=DeviceMemory(70, 100)))
-
-    page = metrics_page(dispatcher)
-
-    name = 'parley_worker_device_memory_bytes{device="cuda:0",state="%s",worker="w"}'
-    assert f"{name % 'used'} 70.0" in page
-    assert f"{name % 'free'} 30.0" in page
-
-
-def test_the_gateway_shows_the_pages_of_contexts():
-    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
-    pool = dispatcher.worker_pool
-    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
-    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, context_pages=ContextPages(7, 3)))
-
-    page = metrics_page(dispatcher)
-    shown = worker_info(worker, is_admin=False).context_pages
-
-    name = 'parley_worker_context_pages{device="cuda:0",state="%s",worker="w"}'
-    assert f"{name % 'used'} 7.0" in page
-    assert f"{name % 'free'} 3.0" in page
-    assert shown is not None
-    assert (shown.used, shown.free) == (7, 3)
-
-
-def test_the_gateway_shows_why_a_worker_offers_fewer_slots():
+def test_the_gateway_shows_what_a_worker_reports_of_its_device():
     dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
     pool = dispatcher.worker_pool
     details = {"slots_limit": "2 of the 8 slots"}
     hello = Hello("w", "http://h:1", 2, "m", "cuda:0", "0", 1, details=details)
-
-    shown = worker_info(pool.welcome(hello, object()), is_admin=False)
-
-    assert (shown.slots, shown.slots_limit) == (2, "2 of the 8 slots")
-
-
-def test_the_gateway_shows_which_fast_parts_serve():
-    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
-    pool = dispatcher.worker_pool
-    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
+    worker = pool.welcome(hello, object())
     parts = {"attention": "plain: RuntimeError: Failed to find C compiler", "int4": "fast"}
-    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, fast_paths=parts))
+    memory, pages = DeviceMemory(70, 100), ContextPages(7, 3)
+    beat = Heartbeat(
+        "idle", 1, 0, 0.0, 0, device_memory=memory, context_pages=pages, fast_paths=parts
+    )
+    pool.heard(worker, beat)
 
     page = metrics_page(dispatcher)
-    (kernel, products) = worker_info(worker, is_admin=True).fast_paths
+    shown, to_admin = (worker_info(worker, is_admin=is_admin) for is_admin in (False, True))
 
-    name = 'parley_fast_path{device="cuda:0",part="%s",state="%s",worker="w"} 1.0'
-    assert name % ("attention", "plain") in page
-    assert name % ("int4", "fast") in page
+    for name, used, free in (("device_memory_bytes", 70.0, 30.0), ("context_pages", 7.0, 3.0)):
+        labels = 'device="cuda:0",state="%s",worker="w"'
+        assert f"parley_worker_{name}{{{labels % 'used'}}} {used}" in page
+        assert f"parley_worker_{name}{{{labels % 'free'}}} {free}" in page
+    for part, state in (("attention", "plain"), ("int4", "fast")):
+        labels = f'device="cuda:0",part="{part}",state="{state}",worker="w"'
+        assert f"parley_fast_path{{{labels}}} 1.0" in page
+    assert shown.context_pages is not None
+    assert (shown.context_pages.used, shown.context_pages.free) == (7, 3)
+    assert (shown.slots, shown.slots_limit) == (2, "2 of the 8 slots")
+    kernel, products = to_admin.fast_paths
     assert (kernel.part, kernel.state) == ("attention", "plain")
     assert kernel.reason == "RuntimeError: Failed to find C compiler"
     assert (products.state, products.reason) == ("fast", None)
     # What a compiler says names folders.
-    assert worker_info(worker, is_admin=False).fast_paths[0].reason is None
+    assert shown.fast_paths[0].reason is None

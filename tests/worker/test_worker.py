@@ -15,6 +15,7 @@ from tests.support.sessions import KINDS
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from parley.engine.model import Model
 from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.models.parrot import Parrot
@@ -39,24 +40,24 @@ SECRET = "between us"
 
 @contextlib.asynccontextmanager
 async def running(
-    vad: str = "energy", **flags: Any
-) -> AsyncIterator[tuple[WorkerProcess, FakeGatewayControl]]:
+    model: Model | None = None, **flags: Any
+) -> AsyncIterator[tuple[WorkerProcess, FakeGatewayControl, asyncio.Task[int]]]:
     async with fake_gateway_control() as gateway:
         settings = load(
             flags={
                 "worker.gateway_url": gateway.url,
-                "worker.vad": vad,
+                "worker.vad": "energy",
                 "model.name": "parrot",
                 "storage.recording": False,
                 "security.worker_secret": SECRET,
                 **flags,
             }
         )
-        worker = WorkerProcess(settings)
+        worker = WorkerProcess(settings, load_model=None if model is None else lambda: model)
         task = asyncio.create_task(worker.run())
         try:
             await gateway.until(Hello)
-            yield worker, gateway
+            yield worker, gateway, task
         finally:
             worker.stop()
             async with asyncio.timeout(HANG_S):
@@ -170,7 +171,7 @@ async def test_a_model_that_cannot_be_loaded_is_a_set_up_error():
 
 @pytest.mark.parametrize("secret", ["", "wrong"])
 async def test_a_caller_without_the_secret_is_turned_away(secret):
-    async with running() as (worker, _):
+    async with running() as (worker, *_):
         with pytest.raises(InvalidStatus, match="403"):
             async with session(worker, "chat", **{SECRET_HEADER: secret}):
                 pass
@@ -185,7 +186,7 @@ async def test_without_a_secret_only_loopback_may_listen():
     "headers", [{KIND_HEADER: "dance"}, {LEASE_HEADER: ""}, {QUEUE_WAIT_HEADER: "noon"}]
 )
 async def test_a_lease_that_makes_no_sense_is_turned_away(headers):
-    async with running() as (worker, _):
+    async with running() as (worker, *_):
         with pytest.raises(InvalidStatus, match="403"):
             async with session(worker, "chat", **headers):
                 pass
@@ -193,14 +194,14 @@ async def test_a_lease_that_makes_no_sense_is_turned_away(headers):
 
 async def test_a_message_above_the_limit_closes_with_1009():
     small: dict[str, Any] = {"limits.frame_mb": 1}
-    async with running(**small) as (worker, _), session(worker, "duplex") as socket:
+    async with running(**small) as (worker, *_), session(worker, "duplex") as socket:
         await socket.send("x" * (1024 * 1024 + 1))
 
         assert await closed(socket) == 1009
 
 
 async def test_the_gateway_learns_about_a_session_and_its_end():
-    async with running() as (worker, gateway):
+    async with running() as (worker, gateway, _):
         async with session(worker, "duplex", "omni_1") as socket:
             await send(socket, type="prepare")
             await until(socket, "prepared")
@@ -212,11 +213,7 @@ async def test_the_gateway_learns_about_a_session_and_its_end():
 
 
 async def test_leave_ends_sessions_and_the_process():
-    async with fake_gateway_control() as gateway:
-        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
-        worker = WorkerProcess(load(flags=flags))
-        task = asyncio.create_task(worker.run())
-        await gateway.until(Hello)
+    async with running() as (worker, gateway, task):
         async with session(worker, "realtime") as socket:
             await send(socket, type="session.update", session={"instructions": "Be kind."})
             await until(socket, "session.created")
@@ -232,11 +229,7 @@ async def test_leave_ends_sessions_and_the_process():
 
 
 async def test_a_broken_device_ends_the_process_with_a_failure():
-    async with fake_gateway_control() as gateway:
-        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
-        worker = WorkerProcess(load(flags=flags))
-        task = asyncio.create_task(worker.run())
-        await gateway.until(Hello)
+    async with running() as (worker, gateway, task):
         assert worker.host is not None
         worker.host.engine._loop._fault = "fault"
         worker.host.engine._break()
@@ -250,12 +243,8 @@ async def test_a_device_that_hangs_ends_the_process_with_a_failure(
 ):
     monkeypatch.setattr("parley.worker.main.STEP_CHECK_S", 0.02)
     gate = Gated(Parrot(1))
-    flags = {"worker.vad": "energy", "worker.step_limit_s": 0.2, "worker.cleanup_limit_s": 0.1}
-    async with fake_gateway_control() as gateway:
-        flags["worker.gateway_url"] = gateway.url
-        worker = WorkerProcess(load(flags=flags), load_model=lambda: gate)
-        task = asyncio.create_task(worker.run())
-        await gateway.until(Hello)
+    limits: dict[str, Any] = {"worker.step_limit_s": 0.2, "worker.cleanup_limit_s": 0.1}
+    async with running(gate, **limits) as (worker, gateway, task):
         gate.shut(Stage.DECODE)
         async with session(worker, "chat", "hangs") as socket:
             await send(socket, messages=[{"role": "user", "content": "hi"}])
