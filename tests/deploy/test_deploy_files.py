@@ -189,8 +189,8 @@ async def nginx(
     tmp_path: Path,
     backend_port: int,
     port: int,
-    *,
     file: str = "nginx.conf",
+    *,
     signer_port: int = 0,
     below: str = "/",
     tls: bool = False,
@@ -239,28 +239,28 @@ async def nginx(
         await process.wait()
 
 
+BEHIND = {"trust_proxy": True, "allowed_hosts": ["voice.example"], "admin_token": "t" * 32}
+
+
+def call(port: int, path: str = "/ws/duplex/omni_1", *, tls: str = "", **more: Any) -> connect:
+    """A call from a page of `voice.example`; `tls` is "s" with it."""
+    name = f"voice.example:{port}"
+    page = Origin(f"http{tls}://{name}")
+    return connect(f"ws{tls}://{name}{path}", host="127.0.0.1", port=port, origin=page, **more)
+
+
 async def test_a_call_and_a_page_through_the_printed_nginx_file(tmp_path, unused_tcp_port_factory):
     port = unused_tcp_port_factory()
-    security = {
-        "trust_proxy": True,
-        "allowed_hosts": ["voice.example"],
-        "admin_token": "t" * 32,
-    }
     host = {"Host": "voice.example"}
     async with (
-        running_gateway(security=security) as gateway,
+        running_gateway(security=BEHIND) as gateway,
         StandInWorker(gateway.url),
         nginx(tmp_path, gateway.gateway.port, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=host) as http,
     ):
         page = await http.get("/")
         health = await http.get("/health")
-        async with connect(
-            f"ws://voice.example:{port}/ws/duplex/omni_1",
-            host="127.0.0.1",
-            port=port,
-            origin=Origin(f"http://voice.example:{port}"),
-        ) as socket:
+        async with call(port) as socket:
             heard = [await hear(socket)]
             await say(socket, type="prepare")
             heard.append(await hear(socket))
@@ -276,23 +276,16 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
     tmp_path, unused_tcp_port_factory
 ):
     port = unused_tcp_port_factory()
-    security = {
-        "trust_proxy": True,
-        "allowed_hosts": ["voice.example"],
-        "admin_token": "t" * 32,
-        "needs_key": True,
-    }
     trusted = ssl.create_default_context()
     async with (
-        running_gateway(security=security) as gateway,
+        running_gateway(security=BEHIND | {"needs_key": True}) as gateway,
         StandInWorker(gateway.url),
         nginx(tmp_path, gateway.gateway.port, port, below="/voice/", tls=True),
     ):
         trusted.load_verify_locations(tmp_path / "pem")
-        name = f"voice.example:{port}"
         async with httpx.AsyncClient(
             base_url=f"https://127.0.0.1:{port}/voice/",
-            headers={"Host": name, "X-Admin-Token": "t" * 32},
+            headers={"Host": f"voice.example:{port}", "X-Admin-Token": "t" * 32},
             verify=False,
         ) as http:
             page = await http.get("")
@@ -302,14 +295,9 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
             made = (await http.post("api/admin/keys", json={"name": "kiosk"})).json()
             exchanged = await http.post("api/token", headers={"X-Api-Key": made["key"]})
         cookie = exchanged.headers["set-cookie"]
-        async with connect(
-            f"wss://{name}/voice/ws/duplex/omni_1",
-            host="127.0.0.1",
-            port=port,
-            ssl=trusted,
-            origin=Origin(f"https://{name}"),
-            additional_headers={"Cookie": cookie.partition(";")[0]},
-        ) as socket:
+        shown = {"Cookie": cookie.partition(";")[0]}
+        path = "/voice/ws/duplex/omni_1"
+        async with call(port, path, tls="s", ssl=trusted, additional_headers=shown) as socket:
             heard = await hear(socket)
         # Who comes without TLS gets a cookie that works there.
         async with gateway.http(headers={"X-Api-Key": made["key"]}) as http:
@@ -350,12 +338,7 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
     async with (
         signer,
         running_gateway(
-            security={
-                "trust_proxy": True,
-                "needs_key": True,
-                "allowed_hosts": ["voice.example"],
-                "admin_token": "t" * 32,
-            },
+            security=BEHIND | {"needs_key": True},
             forward_auth={
                 "user_header": "X-Auth-Request-Email",
                 "groups_header": "X-Auth-Request-Groups",
@@ -363,13 +346,7 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
             },
         ) as gateway,
         StandInWorker(gateway.url),
-        nginx(
-            tmp_path,
-            gateway.gateway.port,
-            port,
-            file="nginx-oidc.conf",
-            signer_port=signer_port,
-        ),
+        nginx(tmp_path, gateway.gateway.port, port, "nginx-oidc.conf", signer_port=signer_port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Host": name}) as http,
     ):
         stranger = await http.get("/api/usage", headers=forged)
@@ -381,13 +358,7 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
             "/api/admin/keys",
             headers={"Cookie": "session=admin", "Origin": "https://evil.example"},
         )
-        async with connect(
-            f"ws://{name}/ws/duplex/omni_1",
-            host="127.0.0.1",
-            port=port,
-            origin=Origin(f"http://{name}"),
-            additional_headers={"Cookie": "session=anna"},
-        ) as socket:
+        async with call(port, additional_headers={"Cookie": "session=anna"}) as socket:
             assert (await hear(socket))["type"] == "queue_done"
             await say(socket, type="prepare")
             assert (await hear(socket))["type"] == "prepared"

@@ -69,9 +69,14 @@ class Wire:
         ]
 
 
-def open_connection(**limits: Any) -> tuple[Connection, Wire]:
+def open_connection(
+    *, keepalive: Keepalive | None = None, budget: Budget | None = None, **limits: Any
+) -> tuple[Connection, Wire]:
     connection = Connection(
-        is_server=True, limits=ConnectionLimits(**limits), keepalive=Keepalive()
+        is_server=True,
+        limits=ConnectionLimits(**limits),
+        keepalive=Keepalive() if keepalive is None else keepalive,
+        budget=budget,
     )
     wire = Wire()
     connection._opened(cast(asyncio.Transport, wire))
@@ -299,13 +304,7 @@ async def test_joined_ports_pass_messages_on_in_order_and_stop_at_congestion():
 
 async def test_large_messages_share_one_budget_until_they_are_passed_on():
     budget = Budget(3 << 20)
-    connections = [
-        Connection(is_server=True, limits=ConnectionLimits(), keepalive=Keepalive(), budget=budget)
-        for _ in range(2)
-    ]
-    wires = [Wire(), Wire()]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection._opened(cast(asyncio.Transport, wire))
+    connections = [open_connection(budget=budget)[0] for _ in range(2)]
     large = frame(TEXT, b"x" * (2 << 20), mask=True)
 
     connections[0].data_received(large)
@@ -335,15 +334,9 @@ async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their
 ):
     monkeypatch.setattr("parley.transport.keepalive.TICK_S", 0.01)
     keepalive = Keepalive()
-    connections, wires = [], []
-    for _ in range(3):
-        connection = Connection(
-            is_server=True, limits=ConnectionLimits(ping_every_s=0), keepalive=keepalive
-        )
-        wire = Wire()
-        connection._opened(cast(asyncio.Transport, wire))
-        connections.append(connection)
-        wires.append(wire)
+    connections, wires = zip(
+        *(open_connection(keepalive=keepalive, ping_every_s=0) for _ in range(3)), strict=True
+    )
 
     def broken() -> int:
         raise RuntimeError("the handler is closed")
@@ -361,8 +354,7 @@ async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their
 
 async def test_an_aborted_connection_is_forgotten_though_its_transport_never_says_so():
     keepalive = Keepalive()
-    connection = Connection(is_server=False, limits=ConnectionLimits(), keepalive=keepalive)
-    connection._opened(cast(asyncio.Transport, Wire()))
+    connection, _ = open_connection(keepalive=keepalive)
 
     connection.abort()
 
@@ -399,11 +391,8 @@ async def test_the_time_in_which_this_process_stood_still_counts_for_nobody():
 async def test_a_lost_connection_returns_its_share_of_the_budget():
     budget = Budget(8 << 20, share_bytes=4 << 20)
     wire = frame(TEXT, b"x" * (3 << 20), mask=True)
-    connection = Connection(
-        is_server=True, limits=ConnectionLimits(), keepalive=Keepalive(), budget=budget
-    )
+    connection, _ = open_connection(budget=budget)
     connection.owner = "1.2.3.4"
-    connection._opened(cast(asyncio.Transport, Wire()))
 
     connection.data_received(wire[:100])
     held = (budget.used_bytes, budget.owners)
