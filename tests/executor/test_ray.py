@@ -7,10 +7,7 @@ import importlib.util
 import json
 import signal
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,9 @@ import psutil
 import pytest
 from tests.contracts.executor import Kept, check_executor
 from tests.support import redis_server
+from tests.support.blocking import asked, eventually
+from tests.support.blocking import hear as hear_now
+from tests.support.blocking import prepare as prepare_now
 from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import running
@@ -343,21 +343,15 @@ def test_serve_on_two_nodes_as_the_docs_print_it_ends_with_ctrl_c(
     where = ("--ray-address", cluster.address, "--host", "127.0.0.1", "--port", "0", "--http")
     with running(tmp_path, "serve", *flags, *where) as server:
         server.line_with("ready after", 2 * PROCESS_S)
-        deadline = time.monotonic() + PROCESS_S
-        while True:
-            with urllib.request.urlopen(f"{server.url}/workers", timeout=HANG_S) as answer:
-                workers = json.loads(answer.read())["workers"]
-            if len(workers) == 2:
-                break
-            assert time.monotonic() < deadline, workers
-            time.sleep(0.2)
+        workers = f"{server.url}/workers"
+        eventually(lambda: len(asked(workers)[1]["workers"]) == 2, "not two workers", PROCESS_S)
         ws = "ws" + server.url.removeprefix("http")
         # A call on each at the same time.
         with (
             connect_now(f"{ws}/ws/duplex/omni_1?extensions=true") as one,
             connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as two,
         ):
-            heard = [json.loads(client.recv(HANG_S))["type"] for client in (one, two)]
+            heard = [hear_now(client)["type"] for client in (one, two)]
         ours = workers_of(tmp_path)
         server.send(signal.SIGINT)
         code = server.popen.wait(PROCESS_S)
@@ -387,38 +381,26 @@ def test_a_call_continues_while_the_head_is_away_and_workers_are_replaced_when_i
     where = ("--ray-address", cluster.address, "--host", "127.0.0.1", "--port", "0", "--http")
 
     def ask(path: str) -> Any:
-        try:
-            with urllib.request.urlopen(f"{server.url}{path}", timeout=HANG_S) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as refused:
-            return refused.code, json.loads(refused.read())
+        return asked(f"{server.url}{path}")
 
-    def idle_until(condition: Callable[[list[str]], bool]) -> list[str]:
-        deadline = time.monotonic() + PROCESS_S
-        while True:
-            workers = ask("/workers")[1]["workers"]
-            ids = [one["worker_id"] for one in workers if one["status"] == "idle"]
-            if condition(ids):
-                return ids
-            assert time.monotonic() < deadline, workers
-            time.sleep(0.1)
+    def idle() -> list[str]:
+        workers = ask("/workers")[1]["workers"]
+        return [one["worker_id"] for one in workers if one["status"] == "idle"]
 
     with running(tmp_path, "serve", *flags, *where) as server:
         server.line_with("ready after", 2 * PROCESS_S)
-        (worker,) = idle_until(lambda ids: len(ids) == 1)
+        (worker,) = eventually(idle, "no worker", PROCESS_S)
         ws = "ws" + server.url.removeprefix("http")
         with contextlib.ExitStack() as away:
             with connect_now(f"{ws}/ws/duplex/omni_1?extensions=true") as call:
-                assert json.loads(call.recv(HANG_S))["type"] == "queue_done"
-                call.send(json.dumps({"type": "prepare"}))
-                prepared = json.loads(call.recv(HANG_S))
+                prepared = prepare_now(call)
                 away.enter_context(head_away(cluster))
                 assert ask("/ready")[0] == 200
-                call.send(json.dumps({"type": "stop"}))
-                assert json.loads(call.recv(HANG_S))["type"] == "stopped"
+                call.send('{"type": "stop"}')
+                assert hear_now(call)["type"] == "stopped"
             with connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as call:
                 # The slot is free again, if not in the very moment of the hang-up.
-                while (said := json.loads(call.recv(HANG_S))["type"]) != "queue_done":
+                while (said := hear_now(call)["type"]) != "queue_done":
                     assert said in ("queued", "queue_update")
             finished = [one["session_id"] for one in ask("/api/sessions")[1]["recordings"]]
 
@@ -426,9 +408,9 @@ def test_a_call_continues_while_the_head_is_away_and_workers_are_replaced_when_i
         actor_process = process.parent()
         assert actor_process is not None
         actor_process.kill()
-        idle_until(lambda ids: worker not in ids)
+        eventually(lambda: worker not in idle(), "it is not lost", PROCESS_S)
         unready = ask("/ready")[0]
-        idle_until(lambda ids: len(ids) == 1 and ids != [worker])
+        eventually(lambda: set(idle()) - {worker}, "it is not replaced", PROCESS_S)
         ready = ask("/ready")[0]
         ours = workers_of(tmp_path)
         with head_away(cluster):

@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import socket
-import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.support.blocking import hear
+from tests.support.blocking import asked, hear
 from tests.support.certificates import self_signed
 from tests.support.command import run
 from tests.support.patience import HANG_S
@@ -40,8 +39,7 @@ def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Pat
         with connect(f"{ws}/ws/chat") as client:
             client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
             first = hear(client)
-        with urllib.request.urlopen(f"{server.url}/status", timeout=HANG_S) as answer:
-            status = json.loads(answer.read())
+        _, status = asked(f"{server.url}/status")
         children = server.children
         server.send(signal.SIGINT)
         server.line_with("ended after")

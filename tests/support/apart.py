@@ -1,12 +1,11 @@
 """Gateway and workers as processes of their own, as on several hosts."""
 
-import json
 import signal
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.blocking import asked
 from tests.support.patience import HANG_S
 from tests.support.ports import free_port
 from tests.support.processes import Process, running
@@ -53,10 +52,7 @@ class Apart:
             context.__exit__(None, None, None)
 
     def status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.port}/status", timeout=HANG_S
-        ) as answer:
-            return json.loads(answer.read())
+        return dict(asked(f"http://127.0.0.1:{self.port}/status")[1])
 
     def until(self, limit_s: float, **expected: int) -> float:
         """Wait for a status; gives the seconds it took."""

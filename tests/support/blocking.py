@@ -1,11 +1,45 @@
-"""A conversation with a server without an event loop: each call waits."""
+"""A server without an event loop: requests and conversations in which each call waits."""
 
 import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from tests.support.patience import HANG_S
 from tests.support.talking import Message
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
+
+Found = TypeVar("Found")
+
+
+def eventually(look: Callable[[], Found], what: str, limit_s: float = HANG_S) -> Found:
+    """What `look` finds, once it is something; fails with `what` if it never is."""
+    deadline = time.monotonic() + limit_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+def asked(url: str, *, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+    """Status and JSON of an answer; 0 and the reason without one."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    try:
+        request = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+    except OSError as error:
+        return 0, str(error)
+
+
+def say(client: ClientConnection, kind: str, **fields: Any) -> None:
+    client.send(json.dumps({"type": kind, **fields}))
 
 
 def hear(client: ClientConnection, limit_s: float = HANG_S) -> Message:
@@ -13,11 +47,19 @@ def hear(client: ClientConnection, limit_s: float = HANG_S) -> Message:
     return message
 
 
-def prepare(client: ClientConnection, **settings: str) -> None:
+def hear_until(client: ClientConnection, kind: str) -> Message:
+    while (message := hear(client))["type"] != kind:
+        pass
+    return message
+
+
+def prepare(client: ClientConnection, **settings: str) -> Message:
     """A session of its own, until it is ready."""
     assert hear(client)["type"] == "queue_done"
-    client.send(json.dumps({"type": "prepare", **settings}))
-    assert hear(client)["type"] == "prepared"
+    say(client, "prepare", **settings)
+    prepared = hear(client)
+    assert prepared["type"] == "prepared", prepared
+    return prepared
 
 
 def ending(client: ClientConnection) -> tuple[list[Message], int | None]:

@@ -8,13 +8,12 @@ import json
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.blocking import asked, hear, hear_until, say
 from tests.support.patience import HANG_S
 from tests.support.processes import Process, running
 from tests.support.redis_server import RedisServer, redis_server
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 READY_S = 5.0
 SLOT_S = 10.0
-A_SECOND = {"type": "audio_chunk", "audio_base64": base64.b64encode(bytes(4 * 16_000)).decode()}
+A_SECOND = base64.b64encode(bytes(4 * 16_000)).decode()
 
 
 def within(limit_s: float, condition: Callable[[], Any], what: str) -> Any:
@@ -47,16 +46,6 @@ def _is_busy() -> bool:
         return True
     now = Path("/proc/loadavg")
     return now.exists() and int(now.read_text().split()[3].split("/")[0]) > processors
-
-
-def answer(url: str) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(url, timeout=HANG_S) as found:
-            return found.status, json.loads(found.read())
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.loads(refused.read())
-    except OSError as error:
-        return 0, str(error)
 
 
 class Company:
@@ -100,7 +89,7 @@ class Company:
         return f"http://127.0.0.1:{self.ports[name or self.active]}"
 
     def is_ready(self, name: str = "") -> bool:
-        return answer(f"{self.url(name)}/ready")[0] == 200
+        return asked(f"{self.url(name)}/ready")[0] == 200
 
     def other(self) -> str:
         return "b" if self.active == "a" else "a"
@@ -114,18 +103,16 @@ class Company:
         """One that is prepared, has said something, and is recorded."""
         self.calls += 1
         with self.connection(f"omni_{self.calls}") as socket:
-            while json.loads(socket.recv(HANG_S))["type"] != "queue_done":
-                pass
-            socket.send(json.dumps({"type": "prepare"}))
-            prepared = json.loads(socket.recv(HANG_S))
+            hear_until(socket, "queue_done")
+            say(socket, "prepare")
+            prepared = hear(socket)
             assert prepared["type"] == "prepared", prepared
             self.say(socket)
             yield socket, prepared["recording_session_id"]
 
     def say(self, socket: ClientConnection) -> None:
-        socket.send(json.dumps(A_SECOND))
-        while json.loads(socket.recv(HANG_S))["type"] != "result":
-            pass
+        say(socket, "audio_chunk", audio_base64=A_SECOND)
+        hear_until(socket, "result")
 
     def one_whole_call(self) -> str:
         """Gives its recording's id."""
@@ -134,21 +121,20 @@ class Company:
         return str(recording_id)
 
     def end(self, socket: ClientConnection, recording_id: str) -> None:
-        socket.send(json.dumps({"type": "stop"}))
-        while json.loads(socket.recv(HANG_S))["type"] != "stopped":
-            pass
+        say(socket, "stop")
+        hear_until(socket, "stopped")
         self.finished.add(recording_id)
 
     def slot_is_given(self) -> bool:
         """True if a newcomer gets the only slot immediately."""
         lost = contextlib.suppress(OSError, WebSocketException, TimeoutError)
         with lost, self.connection("omni_0") as socket:
-            return bool(json.loads(socket.recv(1.0))["type"] == "queue_done")
+            return bool(hear(socket, 1.0)["type"] == "queue_done")
         return False
 
     def nothing_is_lost(self) -> None:
         def listed() -> set[str]:
-            status, found = answer(f"{self.url()}/api/sessions?limit=100")
+            status, found = asked(f"{self.url()}/api/sessions?limit=100")
             return {one["session_id"] for one in found["recordings"]} if status == 200 else set()
 
         within(HANG_S, lambda: self.finished <= listed(), "a finished recording is not there")
@@ -222,37 +208,32 @@ def the_gateway(company: Company) -> None:
     back."""
     company.one_whole_call()
     killed, company.active = company.active, company.other()
-    assert answer(f"{company.url()}/health")[1]["status"] == "standby"
+    assert asked(f"{company.url()}/health")[1]["status"] == "standby"
     with pytest.raises(InvalidStatus, match="503"), company.connection("omni_0"):
         pass
-    make_key = urllib.request.Request(
-        f"{company.url(killed)}/api/admin/keys",
-        data=json.dumps({"name": "kept"}).encode(),
-        headers={"content-type": "application/json"},
-    )
-    urllib.request.urlopen(make_key, timeout=HANG_S).close()
+    asked(f"{company.url(killed)}/api/admin/keys", method="POST", body={"name": "kept"})
     with company.connection("omni_cut", killed) as socket:
         # The slot of the call before is free soon, if not yet.
-        while (said := json.loads(socket.recv(HANG_S))["type"]) != "queue_done":
+        while (said := hear(socket)["type"]) != "queue_done":
             assert said in ("queued", "queue_update")
-        socket.send(json.dumps({"type": "prepare", "resume": True}))
-        prepared = json.loads(socket.recv(HANG_S))
+        say(socket, "prepare", resume=True)
+        prepared = hear(socket)
         assert prepared["type"] == "prepared"
-        socket.send(json.dumps(A_SECOND))
-        heard = json.loads(socket.recv(HANG_S))
+        say(socket, "audio_chunk", audio_base64=A_SECOND)
+        heard = hear(socket)
         company.gateways[killed].send(signal.SIGKILL)
         within(READY_S, lambda: not company.is_ready(killed), "ready, though it is gone")
         within(HANG_S, company.is_ready, "the standby never became ready")
     with company.connection("omni_cut", more="&resume=true") as socket:
-        again = {"type": "session.resume", "session_id": "omni_cut", "seq": heard["seq"]}
-        socket.send(json.dumps({**again, "resume_token": prepared["resume_token"]}))
-        resumed = json.loads(socket.recv(HANG_S))
+        again = {"seq": heard["seq"], "resume_token": prepared["resume_token"]}
+        say(socket, "session.resume", session_id="omni_cut", **again)
+        resumed = hear(socket)
         assert resumed["type"] == "session.resumed", resumed
         company.end(socket, prepared["recording_session_id"])
     within(SLOT_S, company.slot_is_given, "the slot stays taken at the next gateway")
     seen = company.gateways[company.active].seen
     assert not any('"level": "error"' in line for line in seen), seen
-    (key,) = answer(f"{company.url()}/api/admin/keys")[1]["keys"]
+    (key,) = asked(f"{company.url()}/api/admin/keys")[1]["keys"]
     assert key["name"] == "kept"
     company.gateways[killed] = company.gateway(killed, "gateway_on_standby")
 

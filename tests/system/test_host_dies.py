@@ -4,15 +4,10 @@ import asyncio
 import contextlib
 import json
 import signal
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.patience import HANG_S
+from tests.support.blocking import asked, eventually
 from tests.support.processes import Process, running
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.resumed_talks import TALKS, comparable, whole_talk
@@ -21,26 +16,12 @@ from tests.support.resuming import WaitingClient
 pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 
-def status(url: str) -> Any:
-    with urllib.request.urlopen(f"{url}/status", timeout=HANG_S) as found:
-        return json.load(found)
-
-
-def is_ready(url: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready", timeout=HANG_S):
-        return True
-    return False
-
-
 def sessions_in(redis: RedisServer) -> list[bytes]:
     return [key for key in redis.keys("parley:session:*") if b":index" not in key]
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.1)
+async def ready(url: str) -> None:
+    await asyncio.to_thread(eventually, lambda: asked(f"{url}/ready")[0] == 200, f"{url} not ready")
 
 
 class Hosts:
@@ -85,7 +66,7 @@ async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
         gateway = hosts.gateway("a", "gateway ready")
         hosts.gateway("b", "gateway_on_standby")
         worker = hosts.worker("a")
-        await until(lambda: is_ready(hosts.urls["a"]), "the first gateway has no worker")
+        await ready(hosts.urls["a"])
         there, may_continue = asyncio.Semaphore(0), asyncio.Event()
         talking: list[WaitingClient] = []
 
@@ -105,7 +86,7 @@ async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
 
         for process in (gateway, worker):
             process.send(signal.SIGKILL)
-        await until(lambda: is_ready(hosts.urls["b"]), "the standby gateway never became ready")
+        await ready(hosts.urls["b"])
         for client in talking:
             client.url = client.url.replace(hosts.urls["a"][4:], hosts.urls["b"][4:])
         may_continue.set()
@@ -114,5 +95,9 @@ async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
             after = await task
             assert comparable(after.heard) == comparable(whole[name].heard), name
             assert (after.doubles, after.holes, after.resumes) == (0, 0, 1), name
-        await until(lambda: not status(hosts.urls["b"])["busy_workers"], "a slot stays taken")
-        await until(lambda: not sessions_in(redis), "something is left of the sessions")
+
+        def is_free() -> bool:
+            return not asked(f"{hosts.urls['b']}/status")[1]["busy_workers"]
+
+        await asyncio.to_thread(eventually, is_free, "a slot stays taken")
+        await asyncio.to_thread(eventually, lambda: not sessions_in(redis), "sessions are left")

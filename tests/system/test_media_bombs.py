@@ -16,7 +16,8 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
-from tests.support.patience import HANG_S, PROCESS_S
+from tests.support.blocking import hear, prepare, say
+from tests.support.patience import PROCESS_S
 from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.sync.client import connect
@@ -96,7 +97,7 @@ def ask(url: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
         client.send(json.dumps({"messages": [{"role": "user", "content": content}]}))
         said = []
         while True:
-            said.append(json.loads(client.recv(timeout=PROCESS_S)))
+            said.append(hear(client, PROCESS_S))
             if said[-1]["type"] in ("done", "error"):
                 return said
 
@@ -121,17 +122,15 @@ def test_a_media_bomb_kills_nobody(
     content = [make()] * count
     session = f"omni_{request.node.callspec.indices['make']}"
     with connect(f"{url}/ws/duplex/{session}?extensions=true") as live:
-        assert json.loads(live.recv(timeout=HANG_S))["type"] == "queue_done"
-        live.send(json.dumps({"type": "prepare"}))
-        assert json.loads(live.recv(timeout=HANG_S))["type"] == "prepared"
+        prepare(live)
 
         with Watched(process) as watched:
             said = ask(url, content)
 
         assert said[-1]["type"] == ending, said[-1]
         assert watched.most_bytes < GROWTH_BYTES
-        live.send(json.dumps({"type": "audio_chunk", "audio": LOUD}))
-        assert json.loads(live.recv(timeout=HANG_S))["type"] == "result"
+        say(live, "audio_chunk", audio=LOUD)
+        assert hear(live)["type"] == "result"
 
 
 def test_a_clip_the_context_cannot_take_is_refused_immediately_and_in_the_documented_words(

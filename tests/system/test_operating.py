@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.support.blocking import asked, eventually, hear, say
 from tests.support.patience import HANG_S
 from tests.support.processes import running, serving
 from websockets.sync.client import connect
@@ -19,21 +18,14 @@ from parley.executor.child import SUPERVISED_VARIABLE
 pytestmark = pytest.mark.slow
 
 
-def ask(url: str, *, method: str = "GET") -> Any:
-    with urllib.request.urlopen(
-        urllib.request.Request(url, method=method), timeout=HANG_S
-    ) as answer:
-        return json.loads(answer.read())
+def the_worker(url: str) -> dict[str, Any]:
+    """The only one, once there is one."""
 
+    def only() -> Any:
+        workers = asked(f"{url}/workers")[1]["workers"]
+        return len(workers) == 1 and workers[0]
 
-def workers_when(url: str, condition: Any) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + HANG_S
-    while True:
-        workers: list[dict[str, Any]] = ask(f"{url}/workers")["workers"]
-        if condition(workers):
-            return workers
-        assert time.monotonic() < deadline, workers
-        time.sleep(0.1)
+    return dict(eventually(only, "not one worker"))
 
 
 def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(
@@ -46,12 +38,12 @@ def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(
         gateway.line_with("gateway ready")
         with running(tmp_path, "worker", "--gateway", gateway.url, "--model", "parrot") as worker:
             worker.line_with("gateway_welcomed")
-            (before,) = workers_when(gateway.url, lambda found: len(found) == 1)
-            ask(f"{gateway.url}/api/admin/workers/{before['worker_id']}/restart", method="POST")
+            before = the_worker(gateway.url)
+            asked(f"{gateway.url}/api/admin/workers/{before['worker_id']}/restart", method="POST")
             left = gateway.line_with("worker_left")
             worker.line_with("worker_restarting")
             worker.line_with("gateway_welcomed")
-            (after,) = workers_when(gateway.url, lambda found: len(found) == 1)
+            after = the_worker(gateway.url)
 
     assert json.loads(left)["reason"] == "restart"
     assert after["worker_id"] != before["worker_id"]
@@ -63,10 +55,10 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/chat") as client:
             client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
-            assert json.loads(client.recv(HANG_S))["type"] == "prefill_done"
+            assert hear(client)["type"] == "prefill_done"
         server.line_with("session_ended")
-        (worker,) = workers_when(server.url, lambda found: len(found) == 1)
-        ask(f"{server.url}/api/admin/workers/{worker['worker_id']}/restart", method="POST")
+        worker = the_worker(server.url)
+        asked(f"{server.url}/api/admin/workers/{worker['worker_id']}/restart", method="POST")
         server.line_with("starting it again in 0 s")
         server.line_with("worker 0 ready")
         server.send(signal.SIGTERM)
@@ -84,7 +76,7 @@ def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) 
         children = server.children
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
+            assert hear(client)["type"] == "queue_done"
             server.send(signal.SIGTERM)
             server.line_with("shutting_down")
             server.send(signal.SIGTERM)
@@ -104,13 +96,13 @@ def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Pa
         children = server.children
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
+            assert hear(client)["type"] == "queue_done"
             server.send(signal.SIGTERM)
             server.line_with("shutting_down")
-            client.send(json.dumps({"type": "prepare"}))
-            assert json.loads(client.recv(HANG_S))["type"] == "prepared"
+            say(client, "prepare")
+            assert hear(client)["type"] == "prepared"
             assert server.popen.poll() is None
-            client.send(json.dumps({"type": "stop"}))
+            say(client, "stop")
         assert server.popen.wait(HANG_S) == 0
         _, alive = psutil.wait_procs(children, HANG_S)
 

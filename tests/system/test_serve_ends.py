@@ -4,13 +4,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.blocking import ending, hear, prepare
+from tests.support.blocking import asked, ending, eventually, hear, prepare, say
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.ports import free_port
 from tests.support.processes import Process, serving
@@ -40,10 +38,10 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
         connect(f"{url}/v1/realtime?mode=video&extensions=true") as waiting,
     ):
         assert hear(realtime)["type"] == "session.queue_done"
-        realtime.send(json.dumps({"type": "session.update", "session": {"instructions": "x"}}))
+        say(realtime, "session.update", session={"instructions": "x"})
         assert hear(realtime)["type"] == "session.created"
         prepare(duplex)
-        duplex.send(json.dumps({"type": "audio_chunk", "audio": LOUD}))
+        say(duplex, "audio_chunk", audio=LOUD)
         assert hear(duplex)["type"] == "result"
         prepare(running_turns)
         assert hear(half_duplex)["type"] == "queued"
@@ -91,10 +89,7 @@ def test_a_gateway_whose_standard_streams_are_closed_serves(tmp_path: Path) -> N
     command = f"exec '{sys.executable}' -m parley gateway {flags}"
     with subprocess.Popen(["/bin/sh", "-c", command], cwd=tmp_path) as process:
         try:
-            deadline = time.monotonic() + PROCESS_S
-            while not answers(port) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert answers(port)
+            eventually(lambda: answers(port), "no answer", PROCESS_S)
         finally:
             process.terminate()
         assert process.wait(HANG_S) == 0
@@ -111,11 +106,7 @@ def test_a_server_whose_log_is_on_a_full_disk_serves(tmp_path: Path, form: str) 
         subprocess.Popen(command, cwd=tmp_path, stdout=full, stderr=full) as process,
     ):
         try:
-            deadline = time.monotonic() + PROCESS_S
-            while not answers(port, "/ready") and process.poll() is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert answers(port, "/ready")
+            eventually(lambda: answers(port, "/ready"), "never ready", PROCESS_S)
         finally:
             process.terminate()
             process.wait(HANG_S)
@@ -139,8 +130,4 @@ def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
 
 
 def answers(port: int, path: str = "/status") -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=HANG_S):
-            return True
-    except OSError:
-        return False
+    return asked(f"http://127.0.0.1:{port}{path}")[0] == 200

@@ -8,14 +8,14 @@ import re
 import shlex
 import signal
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from tests.support.blocking import eventually, hear, prepare
 from tests.support.patience import HANG_S
 from tests.support.processes import Process, running
 from websockets.sync.client import connect
@@ -85,20 +85,13 @@ class TwoHosts:
         assert answer.status_code == 200, (path, answer.text)
         return answer.json()
 
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + HANG_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline, what
-            time.sleep(0.1)
-        return found
-
     def chat(self, **request: Any) -> dict[str, Any]:
         """One chat over its socket; its last message."""
         url = f"wss://127.0.0.1:{self.port}/ws/chat?extensions=true"
         with connect(url, ssl=self.context) as socket:
             socket.send(json.dumps({"messages": [{"role": "user", "content": "hi"}], **request}))
             while True:
-                message: dict[str, Any] = json.loads(socket.recv(timeout=HANG_S))
+                message = hear(socket)
                 if message["type"] in ("done", "error"):
                     return message
 
@@ -128,8 +121,8 @@ def test_a_call_its_recording_and_a_registered_voice_on_two_hosts(hosts: TwoHost
 
     done = hosts.chat()
     assert done["type"] == "done", done
-    (recording_id,) = hosts.until(lambda: recorded(hosts), "the recording never came")
-    hosts.until(
+    (recording_id,) = eventually(lambda: recorded(hosts), "the recording never came")
+    eventually(
         lambda: not any((hosts.there / "data/sessions").iterdir()),
         "the worker keeps what was taken over",
     )
@@ -160,13 +153,10 @@ def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoH
     # With the gateway stopped nothing is taken over; the call that runs ends without it.
     url = f"wss://127.0.0.1:{hosts.port}/ws/half_duplex/kept?extensions=true"
     with connect(url, ssl=hosts.context) as socket:
-        assert json.loads(socket.recv(timeout=HANG_S))["type"] == "queue_done"
-        socket.send(json.dumps({"type": "prepare"}))
-        prepared = json.loads(socket.recv(timeout=HANG_S))
-        recording_id = prepared["recording_session_id"]
+        recording_id = prepare(socket)["recording_session_id"]
         hosts.gateway.send(signal.SIGKILL)
     sessions = hosts.there / "data/sessions"
-    hosts.until((sessions / recording_id / "recording.json").exists, "not completed")
+    eventually((sessions / recording_id / "recording.json").exists, "not completed")
     worker.send(signal.SIGKILL)
 
     port = str(hosts.port)
@@ -174,7 +164,7 @@ def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoH
     assert recorded(hosts) == []
     hosts.start_worker().line_with("gateway_welcomed")
 
-    hosts.until(lambda: recorded(hosts) == [recording_id], "the recording never came")
+    eventually(lambda: recorded(hosts) == [recording_id], "the recording never came")
     assert hosts.get(f"/api/sessions/{recording_id}/recording")["session_id"] == recording_id
 
 

@@ -1,15 +1,13 @@
 """A worker is drained, killed or asked to stop during conversations: another one continues."""
 
 import asyncio
-import json
 import signal
-import time
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.apart import Apart
+from tests.support.blocking import asked, eventually
 from tests.support.patience import HANG_S
 from tests.support.processes import Process
 from tests.support.resumed_talks import TALKS, comparable, whole_talk
@@ -26,20 +24,12 @@ def drain(apart: Apart) -> None:
     address = f"http://127.0.0.1:{apart.port}"
 
     def workers() -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{address}/workers") as answer:
-            return sorted(json.load(answer)["workers"], key=lambda worker: worker["index"])
+        found: list[dict[str, Any]] = asked(f"{address}/workers")[1]["workers"]
+        return sorted(found, key=lambda worker: worker["index"])
 
-    order = urllib.request.Request(
-        f"{address}/api/admin/workers/{workers()[0]['worker_id']}",
-        data=json.dumps({"draining": True}).encode(),
-        headers={"content-type": "application/json"},
-        method="PUT",
-    )
-    urllib.request.urlopen(order).close()
-    deadline = time.monotonic() + HANG_S
-    while workers()[0]["status"] != "idle":
-        assert time.monotonic() < deadline, workers()
-        time.sleep(0.3)
+    drained = f"{address}/api/admin/workers/{workers()[0]['worker_id']}"
+    asked(drained, method="PUT", body={"draining": True})
+    eventually(lambda: workers()[0]["status"] == "idle", "it is never empty")
 
 
 async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
