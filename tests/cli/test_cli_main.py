@@ -1,12 +1,10 @@
 """The command as a whole: quick to help, plain about errors, right about exit codes."""
 
-import subprocess
-import sys
 import types
 
 import pytest
 from tests.support.command import run
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 
 from parley import cli
 from parley.errors import InferenceFailed, InvalidPayload, SetupError, Unauthorized
@@ -36,13 +34,7 @@ def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
         "sys.exit(', '.join(found) if found else 0)\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    done = python("-c", program)
 
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import socket
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from tests.support.command import run
 from tests.support.fake_server import Elsewhere, FakeServer
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 from tests.support.recordings import recorded
 from tests.support.transcripts import find
 
@@ -151,15 +150,8 @@ def test_the_client_works_where_only_the_client_is_installed(playing: FakeServer
     )
 
     def said(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PROCESS_S,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        done = python("-c", program, *words)
+        return done.returncode, done.stdout + done.stderr
 
     code, out = said("chat", "Hello!", "--no-speech", "--url", playing.url)
     assert (code, out.partition("\n")[0]) == (0, "Hello! How can I help?")

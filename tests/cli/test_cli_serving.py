@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 
 from parley import cli
 from parley.cli import serving as serving_module
@@ -17,18 +16,10 @@ from parley.settings import load
 
 @pytest.mark.starts_python
 def test_an_unknown_model_is_told_before_anything_is_started(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "parley", "serve", "--model", "nope", "--port", "0"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    done = python("-m", "parley", "serve", "--model", "nope", "--port", "0", cwd=tmp_path)
 
     assert done.returncode == 2
-    told = json.loads(done.stdout)
+    told = json.loads(done.stdout + done.stderr)
     assert told["event"] == "error: There is no model called 'nope'."
     assert told["hint"].startswith("Known names: ")
     assert list(tmp_path.iterdir()) == []
@@ -72,7 +63,7 @@ def test_a_server_may_open_as_many_files_as_its_user(hard: int, soft_after: int,
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
         "allow_many_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
 
     assert (done.stdout + done.stderr).count("few_open_files_allowed") == warnings
     assert str(soft_after) in done.stdout.split()

@@ -2,16 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.docs.printed import ROOT, samples
-from tests.support.patience import PROCESS_S
 from tests.support.processes import PARROT, running
+from tests.support.programs import python
 
 from parley import models
 
@@ -57,14 +55,8 @@ def test_a_model_of_another_package_is_served(installed: Path, tmp_path: Path) -
     with running(tmp_path, "serve", *flags) as process:
         process.line_with("ready: mimic on")
         process.line_with("ready after")
-        done = subprocess.run(
-            [sys.executable, "-m", "parley", "chat", "Hello!", "--no-speech"],
-            env={**os.environ, "PARLEY_URL": process.url},
-            capture_output=True,
-            text=True,
-            timeout=PROCESS_S,
-            check=False,
-        )
+        asking = {**os.environ, "PARLEY_URL": process.url}
+        done = python("-m", "parley", "chat", "Hello!", "--no-speech", env=asking)
 
     assert done.returncode == 0, done.stderr
     assert "Hello!" in done.stdout
@@ -72,14 +64,7 @@ def test_a_model_of_another_package_is_served(installed: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_doctor_knows_it(installed: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "parley", "doctor", "--model", "mimic"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    done = python("-m", "parley", "doctor", "--model", "mimic", cwd=tmp_path)
 
     assert "model: mimic (this example)" in done.stdout
 
@@ -88,14 +73,7 @@ def test_the_doctor_knows_it(installed: Path, tmp_path: Path) -> None:
 def test_a_dialect_of_another_package_is_spoken(installed: Path, tmp_path: Path) -> None:
     with running(tmp_path, "serve", *PARROT) as process:
         process.line_with("ready after")
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT],
-            env={**os.environ, "PARLEY_URL": process.url},
-            capture_output=True,
-            text=True,
-            timeout=PROCESS_S,
-            check=False,
-        )
+        done = python("-c", CLIENT, env={**os.environ, "PARLEY_URL": process.url})
 
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -108,14 +86,7 @@ def test_a_dialect_of_another_package_is_spoken(installed: Path, tmp_path: Path)
 def test_it_holds_to_the_contract_as_printed(tmp_path: Path) -> None:
     program = tmp_path / "test_ask.py"
     program.write_text(DIALECT_CONTRACT)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(program)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(program), cwd=ROOT)
 
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

@@ -3,14 +3,12 @@ the published texts hand them."""
 
 import base64
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.docs.printed import ROOT, samples
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 
 from parley.errors import InvalidPayload, InvalidRequest
 from parley.models.parrot import Parrot
@@ -27,14 +25,7 @@ def test_the_printed_program_says_what_the_page_says(tmp_path: Path) -> None:
     (sample,) = samples(PAGE, "python")
     expected = re.findall(r"```text\n(.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)[0]
 
-    ran = subprocess.run(
-        [sys.executable, "-c", sample.program],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    ran = python("-c", sample.program, cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == expected

@@ -13,6 +13,7 @@ import pytest
 from tests.contracts.executor import LOADS_FOR_LONG, WAITER, Kept, check_executor, started
 from tests.support.gateways import until
 from tests.support.patience import HANG_S
+from tests.support.programs import python
 
 from parley.executor import base, child, node_worker
 from parley.executor.local import (
@@ -175,9 +176,7 @@ def test_what_a_supervised_process_starts_is_not_supervised(tmp_path: Path):
         "if sys.argv[1] == 'outer': subprocess.run([sys.executable, sys.argv[0], 'inner'])\n"
     )
 
-    said = subprocess.run(
-        [sys.executable, str(program), "outer"], stdout=subprocess.PIPE, text=True, check=True
-    )
+    said = python(str(program), "outer")
 
     assert said.stdout.split() == ["True", "False"]
 

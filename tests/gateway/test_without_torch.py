@@ -1,10 +1,8 @@
 """Gateway, protocol and client work where the packages of models are not installed."""
 
-import subprocess
-import sys
 import textwrap
 
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 
 BLOCKED = (
     "torch",
@@ -63,14 +61,7 @@ assert not loaded, loaded
 def test_gateway_protocol_and_client_serve_where_torch_cannot_be_imported(tmp_path):
     program = f"BLOCKED = {BLOCKED!r}\n{textwrap.dedent(PROGRAM)}"
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
+    done = python("-W", "error", "-c", program, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert '"status":"ok"' in done.stdout
@@ -81,8 +72,6 @@ def test_importing_parley_is_quick_and_light():
         "import parley, sys; print([m for m in ('numpy', 'torch', 'uvicorn') if m in sys.modules])"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-c", program)
 
     assert done.stdout.strip() == "[]"

@@ -1,11 +1,9 @@
 """A server without the pocket model's weights says immediately where they are to be had."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.support.patience import PROCESS_S
+from tests.support.programs import python
 
 from parley import models
 from parley.errors import SetupError
@@ -47,13 +45,8 @@ def test_who_brings_every_part_needs_no_weights(monkeypatch: pytest.MonkeyPatch)
 def test_the_server_does_not_begin_without_them(tmp_path: Path) -> None:
     (tmp_path / "parley.toml").write_text('[model]\nparts = "nowhere"\n')
 
-    done = subprocess.run(
-        [sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1", "--port", "0"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-        check=False,
+    done = python(
+        "-m", "parley", "serve", "--http", "--host", "127.0.0.1", "--port", "0", cwd=tmp_path
     )
 
     assert done.returncode == 2

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +13,7 @@ from tests.openai.sdk_client import chat, streamed_chat
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
 from tests.openai.test_realtime import TURN
 from tests.support.patience import HANG_S
+from tests.support.programs import python
 from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import connect
 
@@ -193,14 +192,7 @@ async def test_the_python_client_calls_functions_as_its_page_prints():
     model = CallingModel(ROME, ["It ", "is ", "sunny."])
     async with serving(model) as (running, _):
         program = sample.program.replace("https://localhost:8006", running.url)
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        done = await asyncio.to_thread(python, "-c", program)
 
     assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr
     assert any("It is sunny in Rome." in each for each in model.contexts[1])

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, PROCESS_S
 
 
 def tool(name: str) -> str:
@@ -24,6 +25,12 @@ def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A Python that has ended, well or not, with what it wrote."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, **more)
 
 
 async def ended(
