@@ -1,6 +1,7 @@
 """The certificate made at the first start: what it may do, and when another takes its place."""
 
 import datetime
+import functools
 import ipaddress
 import ssl
 import stat
@@ -9,44 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
+from tests.support import certificates
 from tests.support.gateways import running_gateway
 from tests.support.patience import HANG_S
 
 from parley.gateway import tls
 
-
-def pair(
-    folder: Path, *, days: float = 300, name: str = "parley", ca: bool = False
-) -> tuple[Path, Path]:
-    """A pair of files as some program or an older version of this one made it."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=100))
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return cert, key
+pair = functools.partial(certificates.pair, days=300, name="parley", ca=False)
+"""As an older version of this program made one."""
 
 
 @pytest.mark.parametrize("days", [-1, 29])

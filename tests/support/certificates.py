@@ -11,24 +11,29 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server context and the file a client may trust."""
+def pair(folder: Path, *, name: str, days: float, ca: bool) -> tuple[Path, Path]:
+    """Files of a certificate, as some program made it a hundred days ago, and of its key.
+
+    Args:
+        days: for how long it is valid from now on.
+        ca: whether it may sign others.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=100))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
             critical=False,
         )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     pem = folder / "cert.pem"
@@ -41,6 +46,12 @@ def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
             serialization.NoEncryption(),
         )
     )
+    return pem, private
+
+
+def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """A server context and the file a client may trust."""
+    pem, private = pair(folder, name="localhost", days=1, ca=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, private)
     return context, pem
