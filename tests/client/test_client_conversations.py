@@ -1,14 +1,17 @@
 """The clients against recorded conversations."""
 
 import asyncio
+import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fake_server import Drop, FakeServer
 from tests.support.patience import HANG_S
-from tests.support.transcripts import Line, find
+from tests.support.transcripts import Conversation, Line, find
 
 from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient, Server
 from parley.client.access import ConnectionLost, RemoteError, Unreachable, as_error
@@ -43,12 +46,28 @@ from parley.protocol.values import InterruptionOptions
 
 HALF_SECOND = Pcm.silence(8_000, 16_000)
 SECOND = Pcm.silence(16_000, 16_000)
+DEMO: dict[str, Any] = {"session_id": "hdx_demo", "voice": HALF_SECOND}
 JPEG = b"\xff\xd8jpeg"
 
 
 async def collect(events: AsyncIterator[Event]) -> list[Event]:
     async with asyncio.timeout(HANG_S):
         return [event async for event in events]
+
+
+@contextlib.asynccontextmanager
+async def conversing(
+    client: type[Any], file: str, *talks: str | Conversation | Drop, **options: Any
+) -> AsyncIterator[tuple[FakeServer, Any]]:
+    """A server that plays conversations, those of a file by their titles, and its client."""
+    played = [find(file, talk) if isinstance(talk, str) else talk for talk in talks]
+    async with FakeServer(*played) as server, client(server.url, **options) as talk:
+        yield server, talk
+
+
+in_half_duplex = functools.partial(conversing, HalfDuplexClient, "half_duplex")
+in_duplex = functools.partial(conversing, DuplexClient, "duplex")
+in_realtime = functools.partial(conversing, RealtimeClient)
 
 
 def kinds(events: list[Event]) -> list[type]:
@@ -124,10 +143,7 @@ async def test_a_chat_that_broke_in_mid_answer_is_not_asked_again() -> None:
 
 
 async def test_a_half_duplex_conversation_reads_like_one() -> None:
-    async with (
-        FakeServer(find("half_duplex", "two turns")) as server,
-        HalfDuplexClient(server.url, session_id="hdx_demo", voice=HALF_SECOND) as talk,
-    ):
+    async with in_half_duplex("two turns", **DEMO) as (server, talk):
         ready = await talk.ready()
         events = []
         talk.send_audio(HALF_SECOND)
@@ -158,10 +174,7 @@ async def test_a_conversation_continues_when_its_recording_has_holes() -> None:
     is_server = [line.sender == "server" for line in transcript.lines]
     third = [place for place, sent in enumerate(is_server) if sent][2]
     transcript.lines.insert(third, Line("server", json.dumps(hole), hole))
-    async with (
-        FakeServer(transcript) as server,
-        HalfDuplexClient(server.url, session_id="hdx_demo", voice=HALF_SECOND) as talk,
-    ):
+    async with in_half_duplex(transcript, **DEMO) as (_, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
         events = [await anext(talk) for _ in range(2)]
@@ -172,10 +185,7 @@ async def test_a_conversation_continues_when_its_recording_has_holes() -> None:
 
 async def test_sound_is_not_sent_while_the_answer_plays_nor_shortly_after() -> None:
     clock = ManualClock()
-    async with (
-        FakeServer(find("half_duplex", "two turns")) as server,
-        HalfDuplexClient(server.url, clock=clock) as talk,
-    ):
+    async with in_half_duplex("two turns", clock=clock) as (_, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
         my_turn = []
@@ -197,10 +207,7 @@ async def test_sound_is_not_sent_while_the_answer_plays_nor_shortly_after() -> N
 
 async def test_latency_runs_from_the_end_of_speech_to_the_first_sound() -> None:
     clock = ManualClock()
-    async with (
-        FakeServer(find("half_duplex", "two turns")) as server,
-        HalfDuplexClient(server.url, clock=clock) as talk,
-    ):
+    async with in_half_duplex("two turns", clock=clock) as (_, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
         async for event in talk:
@@ -216,19 +223,13 @@ async def test_latency_runs_from_the_end_of_speech_to_the_first_sound() -> None:
 
 
 async def test_sound_before_ready_is_refused_here() -> None:
-    async with (
-        FakeServer(find("half_duplex", "two turns")) as server,
-        HalfDuplexClient(server.url) as talk,
-    ):
+    async with in_half_duplex("two turns") as (_, talk):
         with pytest.raises(NotReady):
             talk.send_audio(HALF_SECOND)
 
 
 async def test_a_silent_session_ends_with_a_timeout() -> None:
-    async with (
-        FakeServer(find("half_duplex", "a click")) as server,
-        HalfDuplexClient(server.url) as talk,
-    ):
+    async with in_half_duplex("a click") as (_, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
         events = await collect(talk)
@@ -237,20 +238,16 @@ async def test_a_silent_session_ends_with_a_timeout() -> None:
 
 
 async def test_an_error_of_half_duplex_is_raised_with_its_class() -> None:
-    async with (
-        FakeServer(find("half_duplex", "threshold")) as server,
-        HalfDuplexClient(server.url) as talk,
-    ):
+    async with in_half_duplex("threshold") as (_, talk):
         with pytest.raises(InvalidConfig, match=r"config\.vad\.threshold"):
             await collect(talk)
 
 
 async def test_a_connection_that_breaks_while_waiting_is_opened_again() -> None:
     talk = find("queue", "half-duplex waits")
-    async with (
-        FakeServer(Drop(talk, after=1), Drop(talk, after=4), talk) as server,
-        HalfDuplexClient(server.url, session_id="hdx_q") as client,
-    ):
+    async with in_half_duplex(
+        Drop(talk, after=1), Drop(talk, after=4), talk, session_id="hdx_q"
+    ) as (server, client):
         async with asyncio.timeout(HANG_S):
             events = [event async for event in _until_ready(client)]
 
@@ -267,10 +264,7 @@ async def _until_ready(client: HalfDuplexClient) -> AsyncIterator[Event]:
 
 
 async def test_a_connection_that_breaks_in_conversation_is_an_error() -> None:
-    async with (
-        FakeServer(Drop(find("half_duplex", "two turns"), after=5)) as server,
-        HalfDuplexClient(server.url) as talk,
-    ):
+    async with in_half_duplex(Drop(find("half_duplex", "two turns"), after=5)) as (server, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
         with pytest.raises(ConnectionLost):
@@ -280,10 +274,7 @@ async def test_a_connection_that_breaks_in_conversation_is_an_error() -> None:
 
 
 async def test_leaving_says_stop() -> None:
-    async with (
-        FakeServer(find("queue", "half-duplex waits")) as server,
-        HalfDuplexClient(server.url) as talk,
-    ):
+    async with in_half_duplex(find("queue", "half-duplex waits")) as (server, talk):
         await talk.ready()
 
     assert [message["type"] for message in server.heard[0]] == ["prepare", "stop"]
@@ -296,9 +287,9 @@ def test_a_session_id_with_odd_characters_is_refused_immediately() -> None:
 
 async def test_who_may_interrupt_sends_on_and_is_told_what_was_heard() -> None:
     config = Config(interruption=InterruptionOptions(mode="stop"))
-    async with (
-        FakeServer(find("half_duplex", "an answer that is interrupted")) as server,
-        HalfDuplexClient(server.url, session_id="hdx_demo", config=config) as talk,
+    async with in_half_duplex("interrupted", session_id="hdx_demo", config=config) as (
+        server,
+        talk,
     ):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
@@ -340,10 +331,7 @@ async def test_interruptions_and_holes_of_a_recording_are_told_in_every_live_dia
 async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
     transcript = find("duplex", "listening, speaking")
     transcript.lines = [line for line in transcript.lines if "video_frame" not in line.raw]
-    async with (
-        FakeServer(transcript) as server,
-        DuplexClient(server.url, video=True, session_id="omni_demo") as talk,
-    ):
+    async with in_duplex(transcript, video=True, session_id="omni_demo") as (server, talk):
         ready = await talk.ready()
         events: list[Event] = []
         talk.send_unit(SECOND, frames=[JPEG])
@@ -377,10 +365,7 @@ async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
 
 
 async def test_a_full_context_says_so_at_the_end() -> None:
-    async with (
-        FakeServer(find("duplex", "context is full")) as server,
-        DuplexClient(server.url) as talk,
-    ):
+    async with in_duplex("context is full") as (_, talk):
         await talk.ready()
         talk.send_unit(SECOND)
         events = await collect(talk)
@@ -390,10 +375,7 @@ async def test_a_full_context_says_so_at_the_end() -> None:
 
 
 async def test_a_realtime_conversation_with_video() -> None:
-    async with (
-        FakeServer(find("realtime_video", "listening, speaking")) as server,
-        RealtimeClient(server.url, mode="video") as talk,
-    ):
+    async with in_realtime("realtime_video", "listening, speaking", mode="video") as (server, talk):
         ready = await talk.ready()
         talk.send_unit(SECOND, frames=[JPEG])
         events: list[Event] = []
@@ -412,10 +394,7 @@ async def test_a_realtime_conversation_with_video() -> None:
 
 
 async def test_a_realtime_session_that_keeps_failing_ends_with_its_reason() -> None:
-    async with (
-        FakeServer(find("realtime_video", "keeps failing")) as server,
-        RealtimeClient(server.url) as talk,
-    ):
+    async with in_realtime("realtime_video", "keeps failing") as (_, talk):
         await talk.ready()
         talk.send_unit(SECOND)
         events = await collect(talk)
@@ -427,19 +406,13 @@ async def test_a_realtime_session_that_keeps_failing_ends_with_its_reason() -> N
 
 
 async def test_a_ticket_cancelled_from_outside_ends_the_wait() -> None:
-    async with (
-        FakeServer(find("queue", "duplex: cancelled")) as server,
-        DuplexClient(server.url) as talk,
-    ):
+    async with in_duplex(find("queue", "duplex: cancelled")) as (_, talk):
         with pytest.raises(Cancelled):
             await talk.ready()
 
 
 async def test_when_the_network_lags_the_oldest_units_go_and_force_listen_stays() -> None:
-    async with (
-        FakeServer(find("realtime_audio", "listening, speaking")) as server,
-        RealtimeClient(server.url, mode="audio") as talk,
-    ):
+    async with in_realtime("realtime_audio", "listening, speaking", mode="audio") as (server, talk):
         await talk.ready()
         # Nothing is sent between these calls: they share one turn of the loop.
         talk.send_unit(SECOND, force_listen=True)
@@ -511,9 +484,9 @@ def test_errors_from_the_wire_have_their_documented_attributes(code: str, facts:
 
 async def test_words_are_written_and_transcripts_told_in_half_duplex() -> None:
     config = Config(transcribe=True)
-    async with (
-        FakeServer(find("half_duplex", "written words, and what was heard")) as server,
-        HalfDuplexClient(server.url, session_id="hdx_demo", config=config) as talk,
+    async with in_half_duplex("written words", session_id="hdx_demo", config=config) as (
+        server,
+        talk,
     ):
         await talk.ready()
         talk.write("What is this?", JPEG)
@@ -538,9 +511,9 @@ async def test_words_are_written_and_transcripts_told_in_half_duplex() -> None:
 
 
 async def test_realtime_writes_in_items() -> None:
-    async with (
-        FakeServer(find("realtime_audio", "written words, and what was heard")) as server,
-        RealtimeClient(server.url, mode="audio", transcribe=True) as talk,
+    async with in_realtime("realtime_audio", "written words", mode="audio", transcribe=True) as (
+        server,
+        talk,
     ):
         await talk.ready()
         talk.write("What is this?", JPEG)
