@@ -17,6 +17,7 @@ from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 
 from openai import AsyncOpenAI
+from parley.models.parrot import Parrot
 
 RATE_HZ = 24_000
 EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
@@ -126,7 +127,7 @@ def message(*content: Any, **more: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def talking(
-    model: TalkingModel | None = None, **parts: Any
+    model: Parrot | None = None, **parts: Any
 ) -> AsyncIterator[tuple[RunningStack, Talk]]:
     made = model or TalkingModel()
     async with (

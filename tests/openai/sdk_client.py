@@ -49,5 +49,15 @@ async def streamed_chat(client: AsyncOpenAI, **asked: Any) -> list[Any]:
     return [chunk async for chunk in await chat(client, stream=True, **asked)]
 
 
+async def read_aloud(client: AsyncOpenAI, text: str = "hello", **asked: Any) -> Any:
+    return await client.audio.speech.create(
+        **{"model": "m", "voice": "alloy", "input": text, **asked}
+    )
+
+
+async def transcribe(client: AsyncOpenAI, file: tuple[str, bytes], /, **asked: Any) -> Any:
+    return await client.audio.transcriptions.create(**{"model": "m", "file": file, **asked})
+
+
 async def respond(client: AsyncOpenAI, **asked: Any) -> Any:
     return await client.responses.create(**{"model": "m", "input": "hi", **asked})

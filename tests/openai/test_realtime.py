@@ -17,6 +17,7 @@ from websockets import InvalidStatus
 from websockets.asyncio.client import connect
 
 from openai import AsyncOpenAI
+from parley.models.parrot import Parrot
 
 ANSWER = [
     "response.created",
@@ -132,12 +133,7 @@ async def test_written_turns_and_written_answers():
 
 async def test_a_picture_and_sound_as_items_come_to_the_model():
     url = "data:image/png;base64," + base64.b64encode(red_picture()).decode()
-    async with (
-        running_stack(worker=ENERGY) as running,
-        AsyncOpenAI(api_key="k", base_url=f"{running.url}/v1") as client,
-        client.realtime.connect(model="m") as connection,
-    ):
-        talk = Talk(connection)
+    async with talking(Parrot(1)) as (_, talk):
         picture = {"type": "input_image", "image_url": url}
         sound = {"type": "input_audio", "audio": tone(1.0)}
         await talk.add(**message("look", picture, sound))
@@ -333,9 +329,8 @@ async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():
             worker=ENERGY,
             security={"needs_key": True, "admin_token": "the-admin"},
         ) as running,
-        running.http(headers={"x-admin-token": "the-admin"}) as admin,
     ):
-        key = (await admin.post("/api/admin/keys", json={"name": "anna"})).json()["key"]
+        key = (await running.new_key())["key"]
         async with AsyncOpenAI(api_key=key, base_url=f"{running.url}/v1") as client:
             secret = await client.realtime.client_secrets.create(
                 session={"type": "realtime", "model": "gpt-realtime"},

@@ -308,14 +308,10 @@ async def test_a_response_is_continued_by_its_id():
 
 async def test_a_response_is_of_the_key_that_made_it():
     security = {"needs_key": True, "admin_token": "the-admin"}
-    async with (
-        running_stack(load_model=TalkingModel, storage=KEEPING, security=security) as running,
-        running.http(headers={"x-admin-token": "the-admin"}) as admin,
-    ):
-        keys = [
-            (await admin.post("/api/admin/keys", json={"name": name})).json()["key"]
-            for name in ("anna", "bob")
-        ]
+    async with running_stack(
+        load_model=TalkingModel, storage=KEEPING, security=security
+    ) as running:
+        keys = [(await running.new_key(name))["key"] for name in ("anna", "bob")]
         async with (
             client_of(running, api_key=keys[0]) as anna,
             client_of(running, api_key=keys[1]) as bob,

@@ -14,7 +14,16 @@ import pytest
 import soundfile
 from openai.types.audio import TranscriptionVerbose
 from openai.types.chat import ChatCompletionChunk
-from tests.openai.sdk_client import QUESTION, chat, client_of, red_picture, streamed_chat, talking
+from tests.openai.sdk_client import (
+    QUESTION,
+    chat,
+    client_of,
+    read_aloud,
+    red_picture,
+    streamed_chat,
+    talking,
+    transcribe,
+)
 from tests.openai.talking_model import HEARD, TalkingModel
 from tests.support.gateways import occupied, running_gateway, until
 from tests.support.sounds import speak
@@ -262,11 +271,10 @@ async def test_a_full_queue_is_429_and_says_when_to_come_again():
 async def test_where_keys_are_needed_a_strange_one_is_401_and_a_right_one_works():
     async with (
         running_gateway(security={"needs_key": True, "admin_token": "the-admin"}) as running,
-        running.http(headers={"x-admin-token": "the-admin"}) as admin,
         running.http() as http,
         client_of(running, api_key="sk-strange") as stranger,
     ):
-        key = (await admin.post("/api/admin/keys", json={"name": "anna"})).json()["key"]
+        key = (await running.new_key())["key"]
         with pytest.raises(openai.AuthenticationError) as caught:
             await stranger.models.list()
         listed = [
@@ -324,9 +332,8 @@ async def test_a_text_is_spoken_as_it_stands():
     model = TalkingModel(answer="something else")
     words = "four words are enough"
     async with talking(model) as (_, client):
-        create = client.audio.speech.create
         found = {
-            form: await create(model="tts-1", voice="alloy", input=words, response_format=form)
+            form: await read_aloud(client, words, response_format=form)
             for form in ("wav", "mp3", "opus", "flac", "aac", "pcm")
         }
 
@@ -367,7 +374,7 @@ async def test_speech_as_events():
 async def test_a_model_that_cannot_read_aloud_refuses_speech():
     async with talking(TalkingModel(can=False)) as (_, client):
         with pytest.raises(openai.BadRequestError, match="read text aloud"):
-            await client.audio.speech.create(model="m", voice="alloy", input="hello")
+            await read_aloud(client)
 
 
 async def test_speech_that_cannot_be_made_is_refused_by_name():
@@ -381,24 +388,16 @@ async def test_speech_that_cannot_be_made_is_refused_by_name():
     async with talking() as (_, client):
         for asked, param in wrong:
             with pytest.raises(openai.BadRequestError) as caught:
-                await client.audio.speech.create(
-                    **{"model": "m", "voice": "alloy", "input": "hello", **asked}
-                )
+                await read_aloud(client, **asked)
             assert param in (caught.value.param or "")
 
 
 async def test_speech_faster_and_slower_has_the_same_pitch():
     said = " ".join(["word"] * 30)
+    asked = {"instructions": "Speak in a cheerful tone.", "response_format": "pcm"}
     async with talking() as (_, client):
         found = {
-            speed: await client.audio.speech.create(
-                model="m",
-                voice="alloy",
-                input=said,
-                speed=speed,
-                instructions="Speak in a cheerful tone.",
-                response_format="pcm",
-            )
+            speed: await read_aloud(client, said, speed=speed, **asked)
             for speed in (0.25, 0.5, 1.0, 2.0, 4.0)
         }
 
@@ -429,9 +428,7 @@ def test_a_long_text_is_said_to_its_end_in_pieces(text):
 async def test_a_long_text_is_spoken_piece_by_piece():
     model = TalkingModel()
     async with talking(model) as (_, client):
-        await client.audio.speech.create(
-            model="m", voice="alloy", input="This is a sentence. " * 60, response_format="pcm"
-        )
+        await read_aloud(client, "This is a sentence. " * 60, response_format="pcm")
 
     assert [asked.say for asked in model.asked] == pieces_of("This is a sentence. " * 60)
 
@@ -447,9 +444,7 @@ async def test_a_registered_voice_is_named_by_its_name(tmp_path):
         client_of(running) as client,
     ):
         await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
-        spoken = await client.audio.speech.create(
-            model="m", voice="Anna", input="hello", response_format="pcm"
-        )
+        spoken = await read_aloud(client, voice="Anna", response_format="pcm")
 
     assert len(spoken.content) == 2 * 2400
 
@@ -464,7 +459,7 @@ def sound_file(form: Any = "wav") -> tuple[str, bytes]:
 async def test_what_the_model_says_it_heard_is_the_transcript():
     async with talking() as (_, client):
         for form in ("wav", "mp3"):
-            answer = await client.audio.transcriptions.create(file=sound_file(form), model="m")
+            answer = await transcribe(client, sound_file(form))
             assert answer.text == HEARD
 
 
@@ -473,9 +468,9 @@ async def test_decoded_sound_is_memory_of_its_client_while_it_waits():
         once, budget = client.with_options(max_retries=0), running.runtime.links.budget
         budget.share_bytes = 50_000
         with pytest.raises(openai.InternalServerError, match="use all memory"):
-            await once.audio.transcriptions.create(file=sound_file(), model="m")
+            await transcribe(once, sound_file())
         budget.share_bytes = budget.limit_bytes
-        answer = await once.audio.transcriptions.create(file=sound_file(), model="m")
+        answer = await transcribe(once, sound_file())
 
         assert answer.text == HEARD
         assert budget.peak_bytes >= 4 * 16_000
@@ -485,9 +480,7 @@ async def test_decoded_sound_is_memory_of_its_client_while_it_waits():
 async def test_a_model_that_transcribes_when_asked_is_asked():
     model = TalkingModel(answer="the words it was asked for", prompt="Please write it down.")
     async with talking(model) as (_, client):
-        text = await client.audio.transcriptions.create(
-            file=sound_file(), model="whisper-1", response_format="text"
-        )
+        text = await transcribe(client, sound_file(), response_format="text")
 
     assert str(text).strip() == "the words it was asked for"
 
@@ -501,12 +494,12 @@ def two_sentences() -> tuple[str, bytes]:
 
 async def test_a_transcript_with_times():
     async with talking() as (_, client):
-        asked: Any = {"model": "whisper-1", "file": two_sentences()}
-        found = await client.audio.transcriptions.create(
-            **asked, response_format="verbose_json", timestamp_granularities=["segment"]
+        file, grains = two_sentences(), ["segment"]
+        found = await transcribe(
+            client, file, response_format="verbose_json", timestamp_granularities=grains
         )
-        srt = await client.audio.transcriptions.create(**asked, response_format="srt")
-        vtt = await client.audio.transcriptions.create(**asked, response_format="vtt")
+        srt = await transcribe(client, file, response_format="srt")
+        vtt = await transcribe(client, file, response_format="vtt")
 
     TranscriptionVerbose.model_validate(found.model_dump(), strict=False)
     assert found.text == f"{HEARD} {HEARD}"
@@ -527,7 +520,7 @@ async def test_a_long_file_is_transcribed_to_its_end():
     parts = [quiet, speak(14.0).samples, quiet, speak(14.0).samples, quiet, speak(5.0).samples]
     file = ("long.wav", encode_wav(Pcm(np.concatenate(parts), 16_000)))
     async with talking() as (_, client):
-        found = await client.audio.transcriptions.create(file=file, model="whisper-1")
+        found = await transcribe(client, file)
 
     assert found.text == " ".join([HEARD] * 3)
 
@@ -535,9 +528,7 @@ async def test_a_long_file_is_transcribed_to_its_end():
 async def test_silence_has_no_segments():
     wav = encode_wav(Pcm(np.zeros(16_000, np.float32), 16_000))
     async with talking() as (_, client):
-        found = await client.audio.transcriptions.create(
-            model="m", file=("quiet.wav", wav), response_format="verbose_json"
-        )
+        found = await transcribe(client, ("quiet.wav", wav), response_format="verbose_json")
 
     assert (found.text, found.segments) == ("", [])
 
@@ -581,10 +572,7 @@ async def test_a_file_for_what_is_not_there_is_not_called_too_large():
 
 async def test_a_transcript_is_streamed_stretch_by_stretch():
     async with talking() as (_, client):
-        stream = await client.audio.transcriptions.create(
-            file=two_sentences(), model="whisper-1", stream=True
-        )
-        events: list[Any] = [event async for event in stream]
+        events = [event async for event in await transcribe(client, two_sentences(), stream=True)]
 
     deltas = [event.delta for event in events if event.type == "transcript.text.delta"]
     assert deltas == [HEARD, f" {HEARD}"]
@@ -604,7 +592,7 @@ async def test_nothing_is_decoded_for_who_may_not_wait():
         waiting = asyncio.create_task(chat(client))
         await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         with pytest.raises(openai.RateLimitError) as full:
-            await client.audio.transcriptions.create(file=broken, model="m")
+            await transcribe(client, broken)
         with pytest.raises(openai.RateLimitError) as refused:
             await chat(client, messages=[{"role": "user", "content": content}])
         waiting.cancel()
@@ -619,7 +607,7 @@ async def test_sounds_are_decoded_within_the_sessions_of_their_sender():
         occupied(running),
     ):
         with pytest.raises(openai.RateLimitError) as caught:
-            await client.audio.transcriptions.create(file=("x.mp3", b"no sound"), model="m")
+            await transcribe(client, ("x.mp3", b"no sound"))
 
     assert caught.value.code == "too_many_sessions"
 
@@ -677,21 +665,19 @@ async def test_what_cannot_be_transcribed_is_refused():
     async with talking() as (_, client):
         for asked, param, hint in wrong:
             with pytest.raises(openai.BadRequestError) as caught:
-                await client.audio.transcriptions.create(
-                    **{"file": sound_file(), "model": "whisper-1", **asked}
-                )
+                await transcribe(client, sound_file(), **asked)
             assert hint in str(caught.value)
             assert param in (caught.value.param or "")
     async with talking(TalkingModel(can=False)) as (_, client):
         with pytest.raises(openai.BadRequestError, match="cannot transcribe"):
-            await client.audio.transcriptions.create(file=sound_file(), model="whisper-1")
+            await transcribe(client, sound_file())
 
 
 async def test_options_of_a_transcript_without_effect_are_taken():
     async with talking() as (_, client):
-        found = await client.audio.transcriptions.create(
-            file=sound_file(),
-            model="whisper-1",
+        found = await transcribe(
+            client,
+            sound_file(),
             language="en",
             prompt="Rome",
             temperature=0.4,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from openai.types.audio import TranscriptionVerbose
 from PIL import Image, ImageDraw
-from tests.openai.sdk_client import QUESTION, client_of
+from tests.openai.sdk_client import chat, client_of, read_aloud, respond, transcribe
 from tests.openai.test_structured import WEATHER, Event
 from tests.support import speech
 from tests.support.processes import running
@@ -304,12 +304,12 @@ async def test_the_words_of_a_transcript_have_times(server: str) -> None:
     """As LiteLLM and Vercel's AI SDK ask for them, of a file with three sentences."""
     spoken = ("questions.wav", encode_whole("wav", files.sample()))
     async with own_client(server) as client:
-        asked: Any = {"model": "m", "file": spoken, "response_format": "verbose_json"}
-        create = client.audio.transcriptions.create
-        words = await create(**asked, timestamp_granularities=["word"])
-        both = await create(**asked, timestamp_granularities=["word", "segment"])
+        form: Any = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
+        words = await transcribe(client, spoken, **form)
+        form["timestamp_granularities"] = ["word", "segment"]
+        both = await transcribe(client, spoken, **form)
         with pytest.raises(openai.BadRequestError, match="verbose_json"):
-            await create(**asked | {"response_format": "json"}, timestamp_granularities=["word"])
+            await transcribe(client, spoken, **form | {"response_format": "json"})
 
     TranscriptionVerbose.model_validate(both.model_dump(), strict=False)
     assert words.segments is None
@@ -328,7 +328,7 @@ async def test_the_words_of_a_transcript_have_times(server: str) -> None:
 async def test_speech_of_a_text_without_a_word_is_an_error_not_an_empty_file(server: str) -> None:
     async with own_client(server) as client:
         with pytest.raises(openai.BadRequestError, match="no words") as refused:
-            await client.audio.speech.create(model="m", voice="alloy", input="你好 🎡")
+            await read_aloud(client, "你好 🎡")
 
     assert refused.value.param == "input"
 
@@ -336,12 +336,10 @@ async def test_speech_of_a_text_without_a_word_is_an_error_not_an_empty_file(ser
 async def test_it_answers_in_the_form_of_a_schema_through_every_door(server: str) -> None:
     """Valid JSON of the schema, whatever it would like to say."""
     async with own_client(server) as client:
+        said: Any = [{"role": "user", "content": "Anna and Bob come on Friday."}]
+        limits: Any = {"temperature": 0, "max_completion_tokens": 300}
         parsed = await client.chat.completions.parse(
-            model="m",
-            messages=[{"role": "user", "content": "Anna and Bob come on Friday."}],
-            response_format=Event,
-            temperature=0,
-            max_completion_tokens=300,
+            model="m", messages=said, response_format=Event, **limits
         )
         response = await client.responses.parse(
             model="m", input="Anna and Bob come on Friday.", text_format=Event, temperature=0
@@ -352,53 +350,32 @@ async def test_it_answers_in_the_form_of_a_schema_through_every_door(server: str
             async for _ in stream:
                 pass
             streamed = await stream.get_final_response()
-        plain = await client.chat.completions.create(
-            model="m", messages=QUESTION, response_format={"type": "json_object"}, temperature=0
-        )
-        forced = await client.chat.completions.create(
-            model="m",
-            messages=QUESTION,
-            tools=[WEATHER],
-            tool_choice={"type": "function", "function": {"name": "get_weather"}},
-            temperature=0,
-        )
-        function: Any = {**WEATHER["function"], "type": "function"}
-        items = await client.responses.create(
-            model="m",
-            input="hi",
-            tools=[function],
-            tool_choice="required",
-            temperature=0,
-        )
-        impossible: Any = {"type": "function", "name": "f", "parameters": {"not": {}}}
-        with pytest.raises(openai.BadRequestError, match='"not"') as refused_tool:
-            await client.responses.create(
-                model="m", input="hi", tools=[impossible], tool_choice="required"
-            )
-        with pytest.raises(openai.BadRequestError, match='"not"') as refused_text:
-            await client.responses.create(
-                model="m",
-                input="hi",
-                text={"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}},
-            )
-        with pytest.raises(openai.BadRequestError, match='"not"') as refused:
-            await client.chat.completions.create(
-                model="m",
-                messages=QUESTION,
-                response_format={
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {"not": {}}},
-                },
-            )
+        plain = await chat(client, response_format={"type": "json_object"}, temperature=0)
+        choice = {"type": "function", "function": {"name": "get_weather"}}
+        forced = await chat(client, tools=[WEATHER], tool_choice=choice, temperature=0)
+        function = {**WEATHER["function"], "type": "function"}
+        items = await respond(client, tools=[function], tool_choice="required", temperature=0)
+        impossible = {"name": "x", "schema": {"not": {}}}
+        tool = {"type": "function", "name": "f", "parameters": {"not": {}}}
+        form = {"type": "json_schema", "json_schema": impossible}
+        for asked, param in (
+            (chat(client, response_format=form), "response_format"),
+            (
+                respond(client, text={"format": {"type": "json_schema", **impossible}}),
+                "text.format",
+            ),
+            (respond(client, tools=[tool], tool_choice="required"), "tools"),
+        ):
+            with pytest.raises(openai.BadRequestError, match='"not"') as refused:
+                await asked
+            assert refused.value.param == param
 
-    params = [each.value.param for each in (refused, refused_text, refused_tool)]
-    assert params == ["response_format", "text.format", "tools"]
     assert isinstance(parsed.choices[0].message.parsed, Event)
     assert isinstance(response.output_parsed, Event)
     assert isinstance(streamed.output_parsed, Event)
     assert isinstance(json.loads(plain.choices[0].message.content or ""), dict)
     (call,) = forced.choices[0].message.tool_calls or []
-    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")  # type: ignore[union-attr]
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
     assert forced.choices[0].finish_reason == "tool_calls"
     (item,) = items.output
     assert item.type == "function_call"

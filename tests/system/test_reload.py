@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.support.gateways import until
-from tests.support.patience import HANG_S, PROCESS_S
+from tests.support.patience import HANG_S
 from tests.support.processes import running
+from tests.support.programs import python
 from tests.support.resumed_talks import ready_session, unit
 from tests.support.resuming import ResumingClient
 from tests.support.stack import RunningStack, running_stack
@@ -158,16 +158,12 @@ async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
         process.line_with("settings_reloaded", HANG_S)
         second = await window_s()
         file.write_text("[limits]\nresume_window_s = 'x'\n")
-        asking = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "parley", "reload", "--json", "--url", process.url),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(PROCESS_S):
-            said, _ = await asking.communicate()
+        words = ("-m", "parley", "reload", "--json", "--url", process.url)
+        asked = await asyncio.to_thread(python, *words)
         third = await window_s()
 
     assert (first, second, third) == (20, 21, 21)
-    assert asking.returncode == 1
-    found = json.loads(said)
+    assert asked.returncode == 1
+    found = json.loads(asked.stdout)
     assert found["applied"] == []
     assert "resume_window_s" in found["problem"]

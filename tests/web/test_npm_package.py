@@ -1,7 +1,6 @@
 """The JavaScript client as npm's package: its tarball is installed outside the clone, and its
 README's example runs in Node and in a page of another origin."""
 
-import asyncio
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from threading import Thread
 
 import pytest
 from tests.support.patience import HANG_S
+from tests.support.programs import ended
 from tests.support.stack import running_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,18 +57,9 @@ def other_origin(program: Path) -> Iterator[str]:
     server.server_close()
 
 
-async def output_of(*command: str, folder: Path) -> tuple[int | None, str]:
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        async with asyncio.timeout(2 * HANG_S):
-            out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return process.returncode, out.decode()
+async def output_of(*command: str, folder: Path) -> tuple[int, str]:
+    code, out, errors = await ended(*command, limit_s=2 * HANG_S, cwd=folder)
+    return code, out + errors
 
 
 async def test_the_example_of_the_readme_runs_in_node(program):
