@@ -13,12 +13,13 @@ from tests.support.gateways import (
     authenticator,
     refusal_of,
     running_gateway,
+    turned_away,
     until,
 )
 from tests.support.patience import HANG_S
 from tests.support.recordings import Running, recorded
 from tests.support.stand_in_worker import StandInWorker
-from tests.support.talking import PATHS, end_of
+from tests.support.talking import PATHS
 from websockets.asyncio.client import connect
 
 from parley.errors import RateLimited, SetupError
@@ -43,13 +44,6 @@ def client(running: RunningGateway, **more: Any) -> httpx.AsyncClient:
     return running.http(**more)
 
 
-async def made_key(running: RunningGateway, **order: Any) -> dict[str, Any]:
-    async with client(running, headers=ADMIN) as http:
-        answer = await http.post("/api/admin/keys", json={"name": "kiosk", **order})
-    assert answer.status_code == 201
-    return dict(answer.json())
-
-
 # ---- restarts ------------------------------------------------------------------------------
 
 
@@ -60,7 +54,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         await http.put("/api/config/eta", json={"ema_alpha": 0.5})
         for _ in range(3):
             running.runtime.dispatcher.eta.record("chat", 4.0)
-        key = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()["key"]
+        key = (await running.new_key())["key"]
         token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
         link = running.runtime.access.authenticator.share_token("x", None)
 
@@ -175,7 +169,7 @@ async def test_every_route_refuses_a_bad_token(tmp_path):
 
 async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
     async with gateway(tmp_path) as running:
-        key = (await made_key(running))["key"]
+        key = (await running.new_key())["key"]
         async with client(running) as http:
             admin_only = [
                 (method, path)
@@ -199,7 +193,7 @@ async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
 
 async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
     async with gateway(tmp_path, needs_key=True) as running, StandInWorker(running.url):
-        key = (await made_key(running))["key"]
+        key = (await running.new_key())["key"]
         recorded(tmp_path, "one")
         link = running.runtime.access.authenticator.share_token("one", 60)
         async with client(running) as http:
@@ -229,7 +223,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
 @pytest.mark.parametrize("as_admin", [False, True])
 async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admin: bool):
     async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
-        shown = ADMIN if as_admin else {"x-api-key": (await made_key(running))["key"]}
+        shown = ADMIN if as_admin else {"x-api-key": (await running.new_key())["key"]}
         made = await http.post("/v1/realtime/client_secrets", headers=shown, json={})
         secret = {"authorization": f"Bearer {made.json()['value']}"}
         opened = [await http.get(path, headers=secret) for path in ("/", CAPABILITIES)]
@@ -267,7 +261,7 @@ def test_tokens_that_an_admin_gave_out_count_by_address():
 
 async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
     async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
-        key = (await made_key(running))["key"]
+        key = (await running.new_key())["key"]
         answer = await http.post("/api/token", headers={"x-api-key": key})
         by_cookie = await http.get("/status")
         renewed = await http.post("/api/token")
@@ -294,7 +288,7 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
 
 async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path):
     async with gateway(tmp_path) as running, client(running) as http:
-        made = await made_key(running)
+        made = await running.new_key()
         bearer = {"authorization": f"Bearer {made['key']}"}
         token = (await http.post("/api/token", headers=bearer)).json()["token"]
         http.cookies.clear()
@@ -312,7 +306,7 @@ async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path):
 
 async def test_keys_are_kept_as_hashes_only(tmp_path):
     async with gateway(tmp_path) as running:
-        key = (await made_key(running))["key"]
+        key = (await running.new_key())["key"]
 
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("state.db*"))
     assert key.encode() not in stored
@@ -321,16 +315,15 @@ async def test_keys_are_kept_as_hashes_only(tmp_path):
 
 async def test_a_key_has_its_own_limits(tmp_path):
     async with gateway(tmp_path) as running, StandInWorker(running.url), client(running) as http:
-        key = (await made_key(running, max_sessions=1, per_minute=5))["key"]
+        key = (await running.new_key(max_sessions=1, per_minute=5))["key"]
         path = running.ws(f"/ws/duplex/a?token={key}")
         async with connect(path) as first:
             await first.recv()
-            async with connect(running.ws(f"/ws/duplex/b?token={key}")) as second:
-                messages, code = await end_of(second)
+            second = await turned_away(running.ws(f"/ws/duplex/b?token={key}"))
         answers = [await http.get("/health", headers={"x-api-key": key}) for _ in range(4)]
         below_v1 = await http.get("/v1/models", headers={"x-api-key": key})
 
-    assert (code, messages[-1]["code"]) == (1008, "too_many_sessions")
+    assert second == ("too_many_sessions", 1008)
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     for refused in (answers[-1], below_v1):
         assert 30 < int(refused.headers["retry-after"]) <= 60

@@ -5,7 +5,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import httpx
 from tests.openai.talking_model import TalkingModel
 from tests.support.gateways import until
 from tests.support.sounds import speak
@@ -39,7 +38,7 @@ async def test_a_response_that_ends_after_its_key_was_revoked_is_not_kept() -> N
         ) as server,
         server.http() as http,
     ):
-        alice, as_alice = await key_of(http, "alice")
+        alice, as_alice = await key_of(server, "alice")
         asked = {"model": "m", "input": "I live in Leeds.", "background": True}
         made = await http.post("/v1/responses", json=asked, headers=as_alice)
         pool = server.runtime.dispatcher.worker_pool
@@ -54,8 +53,8 @@ async def test_a_response_that_ends_after_its_key_was_revoked_is_not_kept() -> N
     assert kept is None
 
 
-async def key_of(http: httpx.AsyncClient, name: str) -> tuple[str, dict[str, str]]:
-    made = (await http.post("/api/admin/keys", json={"name": name}, headers=ADMIN)).json()
+async def key_of(server: RunningStack, name: str) -> tuple[str, dict[str, str]]:
+    made = await server.new_key(name)
     return made["id"], {"authorization": f"Bearer {made['key']}"}
 
 
@@ -68,8 +67,8 @@ async def test_what_is_kept_of_a_key_is_listed_and_deleted(tmp_path: Path) -> No
         ) as server,
         server.http() as http,
     ):
-        alice, as_alice = await key_of(http, "alice")
-        bob, as_bob = await key_of(http, "bob")
+        alice, as_alice = await key_of(server, "alice")
+        bob, as_bob = await key_of(server, "bob")
         response = await talk(server, as_alice, "I live in Leeds.")
         await talk(server, as_alice, "My number is 5.")
         await talk(server, as_bob, "Hello.")

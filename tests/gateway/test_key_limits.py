@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.support.gateways import authenticator, until
+from tests.support.gateways import authenticator, turned_away, until
 from tests.support.present import present
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
-from parley.clock import SystemClock
+from parley.clock import ManualClock
 from parley.errors import QuotaExceeded, Unauthorized
 from parley.gateway.authenticator import hash_key
 from parley.gateway.eta import EtaTracker
@@ -26,17 +26,6 @@ ADMIN = {"x-admin-token": "t" * 32}
 SECURITY = {"admin_token": "t" * 32, "needs_key": True}
 
 
-class SetClock(SystemClock):
-    def __init__(self) -> None:
-        self.at = 1_800_000_000.0
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def time(self) -> float:
-        return self.at
-
-
 def a_key(**more: Any) -> Key:
     return Key("k_1", "kiosk", "hash", 0.0, None, None, 8, 120, **more)
 
@@ -45,7 +34,7 @@ class Counted:
     """A pool with one worker and one key."""
 
     def __init__(self, **limits: Any) -> None:
-        self.clock = SetClock()
+        self.clock = ManualClock()
         self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
         self.key = a_key(**limits)
         self.usage = KeyUsage(self.pool, self.clock, {"k_1": self.key}.get)
@@ -55,7 +44,7 @@ class Counted:
     def session(self, seconds: float, tokens: int = 0) -> None:
         lease = self.pool.lease(Kind.CHAT, "s", key_id="k_1")
         assert lease is not None
-        self.clock.at += seconds
+        self.clock.advance(seconds)
         ended = SessionPhase(lease.lease_id, "s", Kind.CHAT, Phase.ENDED, tokens=tokens)
         self.pool.phase(self.worker, ended)
         lease.release()
@@ -70,7 +59,7 @@ def test_minutes_and_tokens_are_counted_by_utc_day_and_written_once():
 
     assert rows == [UsageRow("k_1", counted.usage.day(), 2, 120.0, 42)]
     assert counted.usage.take_unsaved() == []
-    counted.clock.at += 86_400
+    counted.clock.advance(86_400)
     assert counted.usage.today("k_1").seconds == 0
 
 
@@ -91,10 +80,10 @@ def test_a_key_that_used_its_minutes_begins_no_session_and_ends_those_that_run()
     counted.session(60)
     counted.usage.check("k_1")
     running = counted.pool.lease(Kind.CHAT, "s2", key_id="k_1")
-    counted.clock.at += 59
+    counted.clock.advance(59)
     assert counted.usage.over() == []
 
-    counted.clock.at += 1
+    counted.clock.advance(1)
 
     assert counted.usage.over() == [running]
     with pytest.raises(QuotaExceeded, match="2 minutes a day"):
@@ -144,34 +133,24 @@ def test_tokens_of_a_worker_that_died_are_counted():
     assert counted.usage.today("k_1").tokens == 70
 
 
-async def made(gateway: Any, **body: Any) -> dict[str, Any]:
-    async with gateway.http(headers=ADMIN) as http:
-        answer = await http.post("/api/admin/keys", json={"name": "one", **body})
-    assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(security=SECURITY)
 async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest(gateway):
-    key = await made(gateway, minutes_per_day=1)
+    key = await gateway.new_key(minutes_per_day=1)
     headers = {"x-api-key": key["key"]}
     used = gateway.runtime.access.usage
     used.fill([UsageRow(key["id"], used.day(), 1, 59.9, 7)])
     async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as running:
         assert (await hear(running))["type"] == "queue_done"
         messages, code = await end_of(running)
-    async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as refused:
-        told = await hear(refused)
-        _, refused_code = await end_of(refused)
+    refused = await turned_away(gateway.ws(PATHS["duplex"]), additional_headers=headers)
     async with gateway.http(headers=headers) as http:
         body = {"messages": [{"role": "user", "content": "hi"}]}
         answer = await http.post("/api/chat", json=body)
 
     assert code == 1000
     assert messages[-1]["type"] == "stopped"
-    assert (told["code"], refused_code) == ("quota_exceeded", 1008)
+    assert refused == ("quota_exceeded", 1008)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
     # At midnight (UTC), when the next day begins.
     assert 0 < int(answer.headers["retry-after"]) <= 86_400
@@ -181,7 +160,7 @@ async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest(gatewa
 async def test_roles_open_what_they_are_for_and_no_more(gateway, worker):
     status: dict[str, list[int]] = {}
     for role in ("talk", "operate", "admin"):
-        key = await made(gateway, role=role)
+        key = await gateway.new_key(role=role)
         async with gateway.http(headers={"authorization": f"Bearer {key['key']}"}) as http:
             token = (await http.post("/api/token")).json()["token"]
             asked = [
@@ -209,7 +188,7 @@ async def test_roles_open_what_they_are_for_and_no_more(gateway, worker):
 
 @pytest.mark.gateway(security=SECURITY)
 async def test_a_key_that_expired_opens_nothing(gateway):
-    key = await made(gateway, expires_in_days=1e-9, role="admin")
+    key = await gateway.new_key(expires_in_days=1e-9, role="admin")
     async with gateway.http(headers={"x-api-key": key["key"]}) as http:
         await until(lambda: gateway.runtime.access.authenticator.keys == 0)
         answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
@@ -220,7 +199,7 @@ async def test_a_key_that_expired_opens_nothing(gateway):
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(security=SECURITY)
 async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own(gateway):
-    key, other = await made(gateway, name="=1+1"), await made(gateway, name="other")
+    key, other = await gateway.new_key(name="=1+1"), await gateway.new_key(name="other")
     for one in (key, other):
         headers = {"x-api-key": one["key"]}
         async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as call:
@@ -245,7 +224,7 @@ async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own(gatewa
 async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overlap_is_over(
     tmp_path: Path,
 ) -> None:
-    clock = SetClock()
+    clock = ManualClock()
     keys = authenticator(clock, needs_key=True)
     async with State(tmp_path / "state.db") as state:
         await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
@@ -259,5 +238,5 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overla
             return False
 
     assert (works("pk_one"), works("pk_two"), keys.keys) == (True, True, 1)
-    clock.at += 60
+    clock.advance(60)
     assert (works("pk_one"), works("pk_two"), keys.keys) == (False, True, 1)

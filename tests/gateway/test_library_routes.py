@@ -2,14 +2,15 @@
 
 import base64
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
-import httpx
 import msgspec
 import numpy as np
 import pytest
 import soundfile
-from tests.support.gateways import running_gateway
+from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.recordings import tone
 
 from parley.media.wav import encode_wav
@@ -17,16 +18,15 @@ from parley.media.wav import encode_wav
 ADMIN = {"x-admin-token": "the-admin"}
 
 
+def serving(data_dir: Path, **parts: Any) -> AbstractAsyncContextManager[RunningGateway]:
+    storage = {"data_dir": data_dir, "min_free_gb": 0}
+    return running_gateway(storage=storage, security={"admin_token": "the-admin"}, **parts)
+
+
 @pytest.fixture
-async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        running_gateway(
-            storage={"data_dir": tmp_path, "min_free_gb": 0},
-            security={"admin_token": "the-admin"},
-        ) as running,
-        running.http() as client,
-    ):
-        yield client
+async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    async with serving(tmp_path) as running:
+        yield running
 
 
 def b64(data: bytes) -> str:
@@ -110,22 +110,21 @@ async def names(http, **headers):
     return [one["name"] for one in listed["ref_audios"]]
 
 
-async def key(http, name):
-    made = await http.post("/api/admin/keys", json={"name": name}, headers=ADMIN)
-    return {"x-api-key": made.json()["key"]}
+async def key(gateway, name):
+    return {"x-api-key": (await gateway.new_key(name))["key"]}
 
 
-async def test_a_strangers_voice_is_listed_for_nobody_and_opened_by_its_id(http):
+async def test_a_strangers_voice_is_listed_for_nobody_and_opened_by_its_id(gateway, http):
     path = await register(http)
 
     assert await names(http) == []
-    assert await names(http, **await key(http, "other")) == []
+    assert await names(http, **await key(gateway, "other")) == []
     assert await names(http, **ADMIN) == ["Anna"]
     assert (await http.get(path)).status_code == 200
 
 
-async def test_a_keys_voice_is_for_that_key_alone_even_if_its_id_is_known(http):
-    anna, other = await key(http, "anna"), await key(http, "other")
+async def test_a_keys_voice_is_for_that_key_alone_even_if_its_id_is_known(gateway, http):
+    anna, other = await key(gateway, "anna"), await key(gateway, "other")
     path = await register(http, **anna)
 
     assert await names(http, **anna) == ["Anna"]
@@ -155,17 +154,13 @@ async def test_an_admin_publishes_a_voice_and_takes_it_back(http):
 
 async def test_one_address_registers_so_many_voices_and_keys_have_their_own(tmp_path):
     async with (
-        running_gateway(
-            storage={"data_dir": tmp_path, "min_free_gb": 0},
-            security={"admin_token": "the-admin"},
-            limits={"voices_per_client": 2},
-        ) as running,
-        running.http() as http,
+        serving(tmp_path, limits={"voices_per_client": 2}) as gateway,
+        gateway.http() as http,
     ):
         first, _ = [await register(http) for _ in range(2)]
         body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
         third = await http.post("/api/assets/ref_audio", json=body)
-        await register(http, **await key(http, "anna"))
+        await register(http, **await key(gateway, "anna"))
         await http.delete(first)
         await register(http)
 

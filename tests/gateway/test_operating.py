@@ -138,9 +138,8 @@ async def _a_call_with_a_key(security, lines):
     async with (
         running_gateway(security=security, log={"access": True}) as gateway,
         StandInWorker(gateway.url),
-        gateway.http(headers={"x-admin-token": "t" * 32}) as http,
     ):
-        made = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()
+        made = await gateway.new_key()
         headers = {"x-api-key": made["key"]}
         async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as socket:
             await hear(socket)

@@ -16,10 +16,11 @@ from tests.support.gateways import (
     authenticator,
     refusal_of,
     running_gateway,
+    turned_away,
 )
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
-from tests.support.talking import PATHS, end_of, hear
+from tests.support.talking import PATHS, hear
 from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
@@ -54,10 +55,9 @@ async def test_a_websocket_at_a_path_that_does_not_exist_is_answered_with_404(
 @pytest.mark.parametrize("route", ["/ws/half_duplex/", "/ws/duplex/"])
 async def test_strange_session_ids_are_accepted_then_refused_with_1008(gateway, worker, route):
     for session_id in ("a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"):
-        async with connect(gateway.ws(route + session_id)) as client:
-            messages, code = await end_of(client)
+        told = await turned_away(gateway.ws(route + session_id))
 
-        assert (messages[0]["code"], code) == ("invalid_session_id", 1008), session_id
+        assert told == ("invalid_session_id", 1008), session_id
     assert worker.headers == []
 
 
@@ -66,12 +66,11 @@ async def test_strange_session_ids_are_accepted_then_refused_with_1008(gateway, 
 async def test_a_session_id_in_use_is_refused_and_free_again_afterwards(gateway):
     async with connect(gateway.ws(PATHS["duplex"])) as first:
         await hear(first)
-        async with connect(gateway.ws(PATHS["duplex"])) as second:
-            messages, code = await end_of(second)
+        second = await turned_away(gateway.ws(PATHS["duplex"]))
     async with connect(gateway.ws(PATHS["duplex"])) as again:
         after = await hear(again)
 
-    assert (messages[0]["code"], code) == ("session_id_in_use", 1008)
+    assert second == ("session_id_in_use", 1008)
     assert after["type"] in ("queue_done", "queued")
 
 
@@ -117,11 +116,10 @@ async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_
     own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
     bad = f"{gateway.ws('/ws/chat')}?token=pk_nobody"
     programs = [await refusal_of(gateway.ws("/ws/chat")), await refusal_of(bad)]
-    async with connect(gateway.ws("/ws/chat"), origin=own) as client:
-        messages, code = await end_of(client)
+    page = await turned_away(gateway.ws("/ws/chat"), origin=own)
 
     assert programs == [(401, "unauthorized")] * 2
-    assert (messages[0]["code"], code) == ("unauthorized", 1008)
+    assert page == ("unauthorized", 1008)
     assert worker.headers == []
 
 
@@ -135,11 +133,10 @@ async def test_one_address_may_hold_only_so_many_sessions(gateway, http):
     ):
         await hear(first)
         await hear(second)
-        async with connect(gateway.ws("/ws/duplex/c")) as third:
-            messages, code = await end_of(third)
+        third = await turned_away(gateway.ws("/ws/duplex/c"))
         rest = await http.post("/api/chat", json=HELLO)
 
-    assert (messages[0]["code"], code) == ("too_many_sessions", 1008)
+    assert third == ("too_many_sessions", 1008)
     assert rest.status_code == 429
 
 
@@ -151,18 +148,14 @@ async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions
         for app in ("omni", "realtime", "turnbased"):
             switched = await http.put(f"/api/admin/apps/{app}", json={"enabled": False})
             assert switched.json()["app"]["enabled"] is False
-        outcomes = {}
-        for path in ("/ws/duplex/omni_2", PATHS["realtime"], PATHS["chat"]):
-            async with connect(gateway.ws(path)) as client:
-                messages, code = await end_of(client)
-                body = messages[0]["error"] if "v1" in path else messages[0]
-                outcomes[path] = (body["code"], code)
+        paths = ("/ws/duplex/omni_2", PATHS["realtime"], PATHS["chat"])
+        told = {await turned_away(gateway.ws(path)) for path in paths}
         rest = await http.post("/api/chat", json=HELLO)
         listed = (await http.get("/api/apps")).json()["apps"]
         await running.send('{"type": "prepare"}')
         still = await hear(running)
 
-    assert set(outcomes.values()) == {("app_disabled", 1008)}
+    assert told == {("app_disabled", 1008)}
     assert rest.status_code == 403
     assert [app["app_id"] for app in listed] == ["half_duplex_audio", "audio_duplex"]
     assert still["type"] == "prepared"

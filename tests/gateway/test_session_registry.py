@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
@@ -212,10 +212,7 @@ def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
     young: Young,
 ) -> None:
-    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-        raise NotRebuilt("Nothing of the session was kept.")
-
-    young.kept.rebuild = rebuild
+    young.kept.rebuild = AsyncMock(side_effect=NotRebuilt("Nothing of the session was kept."))
     lease = await ended_and_lost(young)
     assert young.kept.seek_last_words(lease)
 
@@ -258,10 +255,7 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
 async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(young: Young) -> None:
     worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-        raise KeyError("a mistake of ours")
-
-    young.kept.rebuild = rebuild
+    young.kept.rebuild = AsyncMock(side_effect=KeyError("a mistake of ours"))
     young.pool.left(worker)
     await until(lambda: young.kept.moving("call") is None)
     young.clock.advance(WINDOW_S + 1)
@@ -447,12 +441,9 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
 ) -> None:
     why = "It began on another model."
 
-    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-        raise NotRebuilt(why)
-
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         sessions = gateway.runtime.sessions
-        sessions.rebuild = rebuild
+        sessions.rebuild = AsyncMock(side_effect=NotRebuilt(why))
         sessions.found(left(note='{"address":"127.0.0.1"}'))
         for one in sessions:
             one.asked.set()

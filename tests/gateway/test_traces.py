@@ -1,9 +1,12 @@
 """`POST /api/_debug/record_trace`: kept when wanted, and never more than its share of the disk."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from tests.support.gateways import running_gateway
 
 from parley.gateway.http.routing import DEFAULT_BODY_BYTES
@@ -24,21 +27,24 @@ async def test_off_by_default_and_nothing_is_written(tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_traces_are_appended_one_per_line(tmp_path):
-    async with (
-        gateway(tmp_path, client_traces=True) as running,
-        running.http() as http,
-    ):
-        for event in ("started", "line\nbreak"):
-            answer = await http.post(PATH, json={"event": event})
-            assert (answer.status_code, answer.json()) == (200, {"ok": True})
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a gateway that keeps traces."""
+    async with gateway(tmp_path, client_traces=True) as running, running.http() as client:
+        yield client
+
+
+async def test_traces_are_appended_one_per_line(tmp_path, http):
+    for event in ("started", "line\nbreak"):
+        answer = await http.post(PATH, json={"event": event})
+        assert (answer.status_code, answer.json()) == (200, {"ok": True})
 
     lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
     assert [line["trace"]["event"] for line in lines] == ["started", "line\nbreak"]
     assert all(line["at"] for line in lines)
 
 
-async def test_what_is_not_a_trace_is_refused(tmp_path):
+async def test_what_is_not_a_trace_is_refused(tmp_path, http):
     bad: list[tuple[bytes, str | None, int]] = [
         (b"{", None, 400),
         (b"", None, 400),
@@ -46,26 +52,19 @@ async def test_what_is_not_a_trace_is_refused(tmp_path):
         (b'{"x":"' + b"x" * DEFAULT_BODY_BYTES + b'"}', None, 413),
         (b"{}", "https://evil.example", 403),
     ]
-    async with (
-        gateway(tmp_path, client_traces=True) as running,
-        running.http() as http,
-    ):
-        for body, origin, status in bad:
-            headers = {"origin": origin} if origin else {}
-            answer = await http.post(PATH, content=body, headers=headers)
+    for body, origin, status in bad:
+        headers = {"origin": origin} if origin else {}
+        answer = await http.post(PATH, content=body, headers=headers)
 
-            assert answer.status_code == status, body[:20]
-            assert {"detail", "code"} <= set(answer.json())
-            assert not (tmp_path / FILE_NAME).exists()
+        assert answer.status_code == status, body[:20]
+        assert {"detail", "code"} <= set(answer.json())
+        assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_disk_that_refuses_is_reported(tmp_path):
+async def test_a_disk_that_refuses_is_reported(tmp_path, http):
     (tmp_path / FILE_NAME).mkdir()
-    async with (
-        gateway(tmp_path, client_traces=True) as running,
-        running.http() as http,
-    ):
-        answer = await http.post(PATH, json={})
+
+    answer = await http.post(PATH, json={})
 
     assert (answer.status_code, answer.json()["code"]) == (503, "service_unavailable")
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.gateways import HELLO, RunningGateway, occupied, running_gateway, until
+from tests.support.gateways import (
+    HELLO,
+    RunningGateway,
+    occupied,
+    running_gateway,
+    turned_away,
+    until,
+)
 from tests.support.long import times
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
@@ -337,17 +344,12 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
     ]
     async with running_gateway() as gateway:
         for frame, expected, code in bad:
-            async with connect(gateway.ws(PATHS["chat"])) as client:
-                await client.send(frame)
-                messages, close_code = await end_of(client)
+            told = await turned_away(gateway.ws(PATHS["chat"]), frame)
 
-            assert (messages[0]["code"], close_code) == (expected, code), frame
+            assert told == (expected, code), frame
         assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 @pytest.mark.gateway(limits={"chat_first_message_s": 0.1})
 async def test_a_chat_client_that_never_asks_is_sent_away(gateway):
-    async with connect(gateway.ws(PATHS["chat"])) as client:
-        messages, code = await end_of(client)
-
-    assert (messages[0]["code"], code) == ("timeout", 1008)
+    assert await turned_away(gateway.ws(PATHS["chat"])) == ("timeout", 1008)

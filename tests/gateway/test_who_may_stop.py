@@ -5,7 +5,13 @@ import secrets
 from typing import Any
 
 import pytest
-from tests.support.gateways import RunningGateway, authenticator, occupied, running_gateway
+from tests.support.gateways import (
+    RunningGateway,
+    authenticator,
+    occupied,
+    running_gateway,
+    turned_away,
+)
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import ClientConnection, connect
@@ -107,13 +113,8 @@ async def test_sessions_of_other_dialects_are_not_stopped_by_it(
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(security={**PROXY, "admin_token": "boss"})
-async def test_a_session_of_a_key_is_stopped_with_that_key_only(gateway, http):
-    keys = []
-    for name in ("one", "two"):
-        made = await http.post(
-            "/api/admin/keys", json={"name": name}, headers={"x-admin-token": "boss"}
-        )
-        keys.append(made.json()["key"])
+async def test_a_session_of_a_key_is_stopped_with_that_key_only(gateway):
+    keys = [(await gateway.new_key(name))["key"] for name in ("one", "two")]
     name = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
     async with session(
         gateway, f"/ws/half_duplex/{name}", "192.0.2.1", **{"x-api-key": keys[0]}
@@ -173,14 +174,14 @@ async def test_callers_without_a_key_are_limited_per_minute():
         one = [
             (await http.get("/api/queue", headers=at("192.0.2.1"))).status_code for _ in range(6)
         ]
-        async with session(gateway, PATHS["duplex"], "192.0.2.1") as client:
-            messages, code = await end_of(client)
+        path = gateway.ws(PATHS["duplex"])
+        call = await turned_away(path, additional_headers=at("192.0.2.1"))
         other = await http.get("/api/queue", headers=at("192.0.2.2"))
         page = await http.get("/health", headers=at("192.0.2.1"))
         boss = await http.get("/api/queue", headers={**at("192.0.2.1"), "x-admin-token": "boss"})
 
     assert one == [200] * 5 + [429]
-    assert (messages[-1]["code"], code) == ("rate_limited", 1008)
+    assert call == ("rate_limited", 1008)
     assert [other.status_code, page.status_code, boss.status_code] == [200, 200, 200]
 
 

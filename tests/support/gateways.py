@@ -15,7 +15,7 @@ import uvicorn.server
 import websockets
 from tests.support.patience import HANG_S
 from tests.support.patience import until as until
-from tests.support.talking import hear
+from tests.support.talking import end_of, hear
 from websockets.asyncio.client import connect
 
 from parley.clock import Clock, ManualClock
@@ -95,6 +95,14 @@ class RunningGateway:
         take longer than most tests."""
         return httpx.AsyncClient(base_url=self.url, verify=False, **{"timeout": HANG_S} | more)
 
+    async def new_key(self, name: str = "kiosk", **limits: Any) -> dict[str, Any]:
+        """A key as an admin makes it; `key` is what its holder shows."""
+        token = self.runtime.settings.security.admin_token
+        async with self.http(headers={"x-admin-token": token} if token else {}) as http:
+            answer = await http.post("/api/admin/keys", json={"name": name, **limits})
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
 
 @contextlib.asynccontextmanager
 async def running_gateway(
@@ -141,6 +149,17 @@ async def refusal_of(url: str, **more: Any) -> tuple[int, str]:
     except (ValueError, KeyError):
         code = ""
     return response.status_code, code
+
+
+async def turned_away(url: str, *said: str | bytes, **more: Any) -> tuple[str, int]:
+    """Code of the error with which a client is turned away that says so much, and of the close."""
+    async with connect(url, **more) as client:
+        for frame in said:
+            await client.send(frame)
+        messages, code = await end_of(client)
+    (told,) = [message for message in messages if message["type"] == "error"]
+    error = told["error"] if isinstance(told["error"], dict) else told
+    return str(error["code"]), code
 
 
 @contextlib.asynccontextmanager

@@ -105,7 +105,6 @@ async def test_a_registered_voice_serves_sessions_by_id_and_by_name(server):
 
 
 async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
-    admin = {"x-admin-token": "the-admin"}
     async with (
         running_stack(
             storage={"data_dir": tmp_path, "min_free_gb": 0, "recording": False},
@@ -114,8 +113,8 @@ async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
         ) as server,
         server.http() as http,
     ):
-        made = await http.post("/api/admin/keys", json={"name": "anna"}, headers=admin)
-        key = {"x-api-key": made.json()["key"]}
+        made = await server.new_key("anna")
+        key = {"x-api-key": made["key"]}
         sound = b64(encode_wav(tone(1.0, 24_000)))
         for name, headers in (("Anna", key), ("Bo", {})):
             body = {"name": name, "audio_base64": sound}
@@ -128,7 +127,7 @@ async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
                 ("Anna", ""),
                 ("Bo", ""),
                 (stranger_id, ""),
-                ("Anna", made.json()["key"]),
+                ("Anna", made["key"]),
             )
         ]
 

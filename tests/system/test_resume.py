@@ -121,15 +121,10 @@ async def test_a_token_opens_its_own_session_only(server: RunningStack) -> None:
 
 
 async def test_a_token_is_worth_nothing_without_the_key_it_was_given_to() -> None:
-    admin = {"x-admin-token": "t" * 32}
     async with running_stack(
         model="parrot", slots=2, security={"admin_token": "t" * 32, "needs_key": True}
     ) as server:
-        keys = []
-        async with server.http() as http:
-            for name in ("owner", "thief"):
-                made = await http.post("/api/admin/keys", json={"name": name}, headers=admin)
-                keys.append(made.json()["key"])
+        keys = [(await server.new_key(name))["key"] for name in ("owner", "thief")]
         owner = await answered(server, f"?token={keys[0]}")
 
         thief = thief_of(owner, owner.url.replace(keys[0], keys[1]))
