@@ -467,7 +467,7 @@ async def test_large_messages_that_nobody_takes_stop_reading_sooner():
 
 
 async def test_more_bytes_than_a_connections_share_are_read_later():
-    connection, wire = open_connection(byte_burst=1000, bytes_per_s=100_000)
+    connection, wire = open_connection(byte_burst=1000, bytes_per_s=5_000)
 
     client_says(connection, TEXT, b"x" * 2000)
     was_reading = wire.is_reading
