@@ -2,22 +2,18 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
+from tests.contracts.conversations import unit, voice
 from tests.support.small_minicpmo import small_model, small_network
+from tests.support.small_talk import do, duplex
 from torch import Tensor
 
-from parley.engine.model import Job
-from parley.engine.segments import Audio, Mark, Marker, Segment, Text
-from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.engine.work import Finalize, StepUnit
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.plan import keeps_eight_bits
+from parley.models.minicpmo45.load_choice import keeps_eight_bits
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
-from parley.protocol.values import DuplexConfig
 from parley.settings import ModelSettings
 
 LOGITS_TOLERANCE = 0.02
@@ -109,41 +105,23 @@ def test_logits_stay_near_and_a_row_in_company_is_like_the_row_alone():
     assert torch.allclose(logits["alone"][0], logits["small"][1], atol=1e-3)
 
 
-def run(model: MiniCPMO45, work: Work, row: int = 0) -> Job:
-    job = model.start(row, work)
-    while job.stage is not None:
-        model.step(job.stage, [job])
-    return job
-
-
-SYSTEM: tuple[Segment, ...] = (
-    Marker(Mark.TURN_START, "system"),
-    Text("Be brief. " * 5),
-    Marker(Mark.TURN_END, "system"),
-)
-
-
 def test_a_conversation_listens_answers_slides_and_returns_to_a_checkpoint():
     """Everything that touches the caches, with the model's own classes."""
     model = small_model(slots=2, has_small_caches=True, context_tokens=600)
-    second = np.sin(np.arange(INPUT_RATE_HZ + 1600) * 0.02).astype(np.float32) * 0.3
-    sound = Audio(Pcm(second, INPUT_RATE_HZ), "live")
-    options = DuplexConfig(force_listen_count=0)
-    run(model, StartSession("duplex", speak=True, seed=1, duplex=options))
-    run(model, Prefill(SYSTEM))
+    duplex(model)
 
-    def unit() -> object:
-        run(model, Prefill((Marker(Mark.UNIT), sound)))
-        answer = run(model, StepUnit()).result
-        run(model, Finalize())
-        return answer
+    def answered() -> object:
+        do(model, unit(voice(1.1)))
+        result = do(model, StepUnit()).result
+        do(model, Finalize())
+        return result
 
-    unit()
+    answered()
     checkpoint = model.checkpoint(0)
-    first = [unit() for _ in range(2)]
+    first = [answered() for _ in range(2)]
     length = model.context_tokens(0)
     model.roll_back(checkpoint)
-    again = [unit() for _ in range(2)]
+    again = [answered() for _ in range(2)]
 
     assert again == first
     assert model.context_tokens(0) == length

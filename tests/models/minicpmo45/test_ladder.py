@@ -23,6 +23,7 @@ from parley.errors import InferenceFailed, SetupError
 from parley.models.minicpmo45 import ladder, loading, quantize, runtime, trials
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.llm import steps
+from parley.models.minicpmo45.load_choice import LoadChoice, asked
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
@@ -169,15 +170,20 @@ LIES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def without_graphs(settings: Any, device: Any, paths: FastPaths, **named: Any) -> GraphRunner:
-    return GraphRunner(device)
+def wished() -> LoadChoice:
+    sizes = small_sizes()
+    return asked(SETTINGS, CPU, sizes.config, sizes.flow, torch.float32)
+
+
+def without_graphs(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:
+    return GraphRunner(chosen.device)
 
 
 def with_graphs(capture: Callable[[], FakeCapture]) -> Callable[..., GraphRunner]:
     """Captures what steps there are."""
 
-    def made(settings: Any, device: Any, paths: FastPaths, **named: Any) -> GraphRunner:
-        return GraphRunner(device, capture(), paths=paths)
+    def made(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:
+        return GraphRunner(chosen.device, capture(), paths=paths)
 
     return made
 
@@ -279,11 +285,9 @@ def test_a_kernel_between_products_that_lies_is_found_out(
         return (made[0], made[1] * 1.1) if name == "add_norm" else made * 1.1
 
     monkeypatch.setattr(fused, name, lying)
-    sizes = small_sizes()
-    geometry = trials.Geometry(sizes.config, sizes.flow, torch.float32)
 
     with pytest.raises(FastPathFailed, match="off, at most") as caught:
-        trials.fused(geometry, CPU, has_small_caches=has_small_caches)
+        trials.fused(wished(), has_small_caches=has_small_caches)
 
     assert caught.value.part == "fused"
 
@@ -308,38 +312,29 @@ def test_products_of_few_rows_that_fail_step_down(card, wanted, monkeypatch, is_
     assert_same(wanted, talk(model), 2e-3)
 
 
-def test_products_that_fail_while_they_serve_step_down_alone(card, wanted, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "module", "name", "other"),
+    [("products", products, "few_rows", "fused"), ("fused", fused, "gate", "attention")],
+    ids=["products", "between products"],
+)
+def test_a_kernel_that_fails_while_it_serves_steps_down_alone(
+    card, wanted, monkeypatch, part, module, name, other
+):
     monkeypatch.setattr(products, "COLUMNS", 2)
     model = loaded()
-    asked = []
+    launched = []
 
-    def broken(*given: Any) -> Tensor:
-        asked.append(given)
-        raise FastPathFailed("products", "launch failed")
+    def broken(*given: Any) -> Any:
+        launched.append(given)
+        raise FastPathFailed(part, "launch failed")
 
-    monkeypatch.setattr(products, "few_rows", broken)
-
-    assert_same(wanted, talk(model), 2e-3)
-
-    assert len(asked) == 1
-    assert model.fast_paths["products"] == "plain: launch failed"
-    assert model.fast_paths["fused"] == "fast"
-
-
-def test_a_kernel_between_products_that_fails_while_it_serves_steps_down_alone(
-    card, wanted, monkeypatch
-):
-    model = loaded()
-
-    def broken(*_: object) -> Any:
-        raise FastPathFailed("fused", "launch failed")
-
-    monkeypatch.setattr(fused, "gate", broken)
+    monkeypatch.setattr(module, name, broken)
 
     assert_same(wanted, talk(model), 2e-3)
 
-    assert model.fast_paths["fused"] == "plain: launch failed"
-    assert model.fast_paths["attention"] == "fast"
+    assert len(launched) == 1
+    assert model.fast_paths[part] == "plain: launch failed"
+    assert model.fast_paths[other] == "fast"
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
@@ -358,20 +353,9 @@ def test_a_kernel_that_cannot_be_built_steps_down(card, monkeypatch, failure):
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_kernel_that_lies_is_found_out(card, monkeypatch, lie):
     monkeypatch.setattr(slot_attention, "attend", lie)
-    sizes = small_sizes()
-    uses = trials.uses_of(trials.Geometry(sizes.config, sizes.flow, torch.float32))
 
     with pytest.raises(FastPathFailed, match="the kernel is"):
-        trials.attention(uses, CPU, has_small_caches=False)
-
-
-def test_a_kernel_that_lies_steps_down_before_weights_are_read(card, monkeypatch):
-    monkeypatch.setattr(slot_attention, "attend", half_the_query)
-
-    model = loaded()
-
-    assert type(model.llm.attention) is FusedAttention
-    assert "the kernel is" in model.fast_paths["attention"]
+        trials.attention(wished(), has_small_caches=False)
 
 
 @pytest.mark.parametrize("lie", [another_slot, not_a_number] if IS_LONG else [another_slot])
@@ -495,24 +479,9 @@ def test_int4_products_that_lie_are_made_of_unpacked_matrices(monkeypatch):
 
 
 def test_fp8_products_that_fail_are_made_of_unpacked_matrices(monkeypatch):
-    plain = loaded(quantize="fp8")
-    quantize.unpack(plain.network, "fp8")
-    wanted = talk(plain)
-
-    def broken(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-        raise RuntimeError("no kernel image is available")
-
-    monkeypatch.setattr(products, "many_rows", broken)
-
-    model = loaded(quantize="fp8")
-
-    assert plain.fast_paths["fp8"] == "fast"
-    assert model.fast_paths["fp8"].startswith("plain: ")
-    assert_same(wanted, talk(model), 2e-3)
-
-
-def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(monkeypatch):
-    model, plain = loaded(quantize="fp8"), loaded(quantize="fp8")
+    """While they serve, or when a model is loaded."""
+    serving, plain = loaded(quantize="fp8"), loaded(quantize="fp8")
+    assert serving.fast_paths["fp8"] == "fast"
     quantize.unpack(plain.network, "fp8")
     wanted = talk(plain)
 
@@ -521,9 +490,9 @@ def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(m
 
     monkeypatch.setattr(products, "many_rows", broken)
 
-    assert_same(wanted, talk(model), 2e-3)
-
-    assert model.fast_paths["fp8"].startswith("plain: RuntimeError: CUBLAS")
+    for model in (serving, loaded(quantize="fp8")):
+        assert_same(wanted, talk(model), 2e-3)
+        assert model.fast_paths["fp8"].startswith("plain: RuntimeError: CUBLAS")
 
 
 @pytest.mark.parametrize("part", ["int4", "fp8"])
@@ -561,7 +530,7 @@ def test_a_precision_that_fails_gives_way_to_float32(monkeypatch, is_lying):
     monkeypatch.setattr(trials, "precision", lambda device, name: real_precision(CPU, name))
     paths = FastPaths()
 
-    ladder._choose_precision(SETTINGS, torch.device("cuda"), paths)
+    ladder._flow_dtype(replace(wished(), device=torch.device("cuda")), paths)
 
     assert paths.states["flow_precision"].state == "plain"
     assert chosen == ["tf32", "float32"]

@@ -6,6 +6,7 @@ Everything is of the published size and runs on tensors without memory.
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -18,8 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.errors import SetupError
 from parley.models.minicpmo45 import measuring, plan
-from parley.models.minicpmo45.plan import GIB, Fitting, LoadChoice
+from parley.models.minicpmo45.load_choice import LoadChoice
+from parley.models.minicpmo45.plan import GIB
 from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
+from parley.models.minicpmo45.runtime.attention import SlotAttention
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
 from parley.settings import ModelSettings
 
@@ -117,28 +121,26 @@ def int4_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def settings() -> ModelSettings:
-    return ModelSettings(name="minicpmo45", random_weights=True, slots="auto")
-
-
-@functools.cache
 def loaded(kind: Kind) -> PaperModel:
     """The published model, of which only the network is used."""
     return PaperModel(kind, slots=1)
 
 
-def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> Fitting:
+def chosen(kind: Kind, *, has_small_caches: bool = False, **settings: Any) -> LoadChoice:
+    return LoadChoice(
+        ModelSettings(name="minicpmo45", random_weights=True, **settings),
+        torch.device("cuda"),
+        loaded(kind).config,
+        kind=kind,
+        has_small_caches=has_small_caches,
+        attention=SlotAttention(),
+    )
+
+
+def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> tuple[int, PagePool | None]:
     network = loaded(kind).network
     card.take(stored_bytes([*network.parameters(), *network.buffers()]))
-    return plan.fitting(
-        settings(),
-        loaded(kind).config,
-        None,
-        network,
-        torch.device("cuda"),
-        LoadChoice(torch.bfloat16, kind, has_small_caches, is_paged=True),
-        card,
-    )
+    return plan.fitting(chosen(kind, has_small_caches=has_small_caches), None, network, card)
 
 
 CARDS: list[tuple[int, Kind, bool, int]] = [(24, "int4", True, 6)]
@@ -153,22 +155,19 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
 ) -> None:
     """Every second of it is the same: everybody shows a picture and speaks, with full contexts."""
     card = Card(gigabytes)
-    fitting = slots_on(card, kind, has_small_caches=has_small_caches)
-    slots = fitting.slots
+    slots, shared = slots_on(card, kind, has_small_caches=has_small_caches)
     assert slots >= least
 
     # Of the network that is loaded; what else there is comes to the card now.
     paper = PaperModel(kind, slots=slots, has_small_caches=has_small_caches)
     capacity = paper.cache.capacity
-    pool = paper.network.llm.make_cache(
-        slots, capacity, is_eight_bit=has_small_caches, pool=fitting.pool
-    )
+    pool = paper.network.llm.make_cache(slots, capacity, is_eight_bit=has_small_caches, pool=shared)
     card.take(pool.nbytes - paper.cache.nbytes)
     for kept in paper._caches():
         card.take(kept.nbytes)
     for network in (paper.voice.flow, paper.voice.vocoder):
         card.take(stored_bytes(network.parameters()))
-    card.take(VOICES_READY * plan._vocoder_bytes(settings()).voice)
+    card.take(VOICES_READY * plan._vocoder_bytes(chosen(kind)).voice)
     card.take(plan.GRAPHS_BYTES + slots * plan.GRAPHS_SLOT_BYTES)
     for rows in (1, slots):
         for prepare in (
@@ -195,7 +194,7 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
 
 
 def test_141_gb_take_as_many_as_the_engine_serves() -> None:
-    assert slots_on(Card(141), "none", has_small_caches=False).slots == plan.MOST_SLOTS
+    assert slots_on(Card(141), "none", has_small_caches=False)[0] == plan.MOST_SLOTS
 
 
 def test_a_card_that_is_too_small_is_refused_with_what_would_help() -> None:
@@ -206,8 +205,6 @@ def test_a_card_that_is_too_small_is_refused_with_what_would_help() -> None:
 
 
 def test_slots_are_counted_by_the_card_unless_the_settings_say() -> None:
-    cuda, cpu = torch.device("cuda"), torch.device("cpu")
-
-    assert plan.slots_asked(ModelSettings(), cuda) == "auto"
-    assert plan.slots_asked(ModelSettings(), cpu) == 1
-    assert plan.slots_asked(ModelSettings(slots=3), cuda) == 3
+    assert chosen("none").slots == "auto"
+    assert replace(chosen("none"), device=torch.device("cpu")).slots == 1
+    assert chosen("none", slots=3).slots == 3

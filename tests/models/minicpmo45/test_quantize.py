@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import torch
 from tests.support.peak import Peak
-from tests.support.small_minicpmo import CONFIG, small_config
+from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
 from parley.models.minicpmo45 import quantize, weights
 from parley.models.minicpmo45.config import make_config
-from parley.models.minicpmo45.plan import LoadChoice, MemoryPlan, plan_of
+from parley.models.minicpmo45.load_choice import LoadChoice
+from parley.models.minicpmo45.plan import MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import (
     Int4Linear,
     Kind,
@@ -139,7 +140,8 @@ def test_a_matrix_that_is_unpacked_in_pieces_multiplies_alike(monkeypatch):
 
 
 def planned(config: Any, kind: Kind = "none", dtype: torch.dtype = torch.bfloat16) -> MemoryPlan:
-    return plan_of(ModelSettings(random_weights=True), config, None, LoadChoice(dtype, kind))
+    settings = ModelSettings(random_weights=True)
+    return plan_of(LoadChoice(settings, torch.device("cpu"), config, dtype=dtype, kind=kind))
 
 
 def test_loading_never_holds_more_than_the_result_and_one_matrix():
@@ -169,24 +171,6 @@ def test_bytes_of_a_packed_matrix_by_hand():
     assert packed("fp8") == 256 * 512 + 256 * 4
     # A scale and a zero for every 128 neighbours.
     assert packed("int4") == 256 * 512 // 2 + 256 * 4 * 4
-
-
-def test_the_memory_plan_knows_quantised_layers():
-    config = small_config()
-    plain, small = planned(config), planned(config, "int8")
-
-    assert small.weights_bytes < plain.weights_bytes
-    assert small.weights_bytes < small.loading_bytes < plain.loading_bytes + 10**6
-    assert small.parts["vpm"] == plain.parts["vpm"]
-    assert small.slot_bytes == plain.slot_bytes
-
-
-def test_the_published_model_in_four_bits_loads_on_a_card_of_twelve_gigabytes():
-    from parley.models.minicpmo45.config import full_size_config
-
-    plan = planned(full_size_config(), "int4")
-
-    assert plan.loading_bytes - plan.parts["vocoder"] < 9.5 * 2**30
 
 
 def test_int8_on_a_gpu_is_refused_because_it_would_be_slower():

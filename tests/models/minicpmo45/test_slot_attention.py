@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from parley.models.minicpmo45 import quantize, trials
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.load_choice import LoadChoice, asked
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
-from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.runtime.pages import PagePool
+from parley.settings import ModelSettings
 
 SLOTS = 8
 
@@ -73,6 +74,13 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     assert ("skipped" in summary) is not IS_LONG
 
 
+def small_choice(dtype: torch.dtype) -> LoadChoice:
+    """Of heads that the kernel takes."""
+    sizes = small_sizes()
+    flow = replace(sizes.flow, estimator_head_width=16)
+    return asked(ModelSettings(), torch.device("cpu"), sizes.config, flow, dtype)
+
+
 @interpreted
 def test_more_queries_than_a_block_holds_are_divided_among_rows() -> None:
     """A unit with a picture: five rows of the kernel for one of the batch; here three."""
@@ -96,45 +104,17 @@ def test_more_queries_than_a_block_holds_are_divided_among_rows() -> None:
     torch.testing.assert_close(found, FusedAttention().padded(0, query, batch, cache))
 
 
-def attended(
-    query: Tensor, keys: Tensor, values: Tensor, slots: Any, first: Any, last: Any, **named: Any
-) -> Tensor:
-    """By the kernel, over all columns."""
-    return slot_attention.attend(
-        query,
-        keys,
-        values,
-        torch.as_tensor(slots),
-        first=torch.as_tensor(first),
-        last=torch.as_tensor(last),
-        reads=keys.shape[2],
-        **named,
-    )
+def is_right(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Any, first: Any, last: Any
+) -> None:
+    """The kernel gives over all columns what the sum written out gives."""
+    slots, first, last = (torch.as_tensor(one) for one in (slots, first, last))
+    case = trials.Case(query, keys, values, slots, first, last, keys.shape[2])
 
+    found = slot_attention.attend(**case._asdict())
 
-def by_hand(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    slots: list[int],
-    first: list[int],
-    last: list[list[int]],
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Every query on its own, in float64."""
-    out = torch.zeros(query.shape, dtype=torch.float64)
-    groups = query.shape[2] // keys.shape[1]
-    for row, slot in enumerate(slots):
-        for token, end in enumerate(last[row]):
-            columns = torch.arange(first[row], end + 1)
-            if mask is not None:
-                columns = columns[mask[row, columns]]
-            for head in range(query.shape[2]):
-                mine = keys[slot, head // groups, columns].double()
-                scores = mine @ query[row, token, head].double() / query.shape[3] ** 0.5
-                weights = torch.softmax(scores, 0)
-                out[row, token, head] = weights @ values[slot, head // groups, columns].double()
-    return out
+    assert found.dtype is query.dtype
+    assert torch.allclose(found.double(), trials.by_hand(case), atol=1e-5)
 
 
 @interpreted
@@ -179,9 +159,7 @@ def test_the_kernels_between_products_compute_what_pytorchs_operators_do(
     Rounding in between is the same to the bit where the interpreter rounds as a card."""
     monkeypatch.setattr(trials, "SLOTS", (0,))
     monkeypatch.setattr(trials, "UNIT_TOKENS", 2)
-    sizes = small_sizes()
-    geometry = trials.Geometry(sizes.config, sizes.flow, torch.float16)
-    trials.fused(geometry, torch.device("cpu"), has_small_caches=has_small_caches)
+    trials.fused(small_choice(torch.float16), has_small_caches=has_small_caches)
     x, added, weight = torch.randn(3, 5, 96).half().unbind()
     gates, ups = torch.randn(5, 192).half().chunk(2, -1)
 
@@ -213,119 +191,22 @@ def test_a_matrix_in_four_bits_is_unpacked_from_tiles_of_any_order(group: int) -
 
 
 @interpreted
-@pytest.mark.parametrize(
-    ("rows", "tokens", "heads", "key_heads", "width", "columns"),
-    [
-        (3, 1, 8, 2, 16, 600),  # decode: groups of query heads, several splits
-        (1, 1, 4, 4, 64, 1000),  # the speech decoder, one conversation
-        (2, 3, 4, 4, 32, 200),  # more than one new token
-    ],
-)
+@pytest.mark.parametrize("has_small_caches", [False, True])
 def test_the_kernel_gives_what_attention_by_hand_gives(
-    rows: int, tokens: int, heads: int, key_heads: int, width: int, columns: int
+    has_small_caches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = torch.Generator().manual_seed(rows)
-    query = torch.randn(rows, tokens, heads, width, generator=numbers)
-    keys, values = torch.randn(2, 5, key_heads, columns, width, generator=numbers)
-    slots, first = [4, 0, 2][:rows], [0, 3, 7][:rows]
-    last = [[columns - 9 * row - tokens + token for token in range(tokens)] for row in range(rows)]
+    """Every use of it, as when a model is loaded, of fewer columns and tokens: shuffled slots,
+    pages all over a pool, a mask, rows that end at the edges of blocks, NaN where no row looks."""
+    chosen = small_choice(torch.float32)
+    uses = [replace(use, tokens=min(2, use.tokens)) for use in trials.uses_of(chosen)]
+    names = ["decode", "decode by row", "unit", "sound", "speech", "flow"]
+    assert [use.name for use in uses] == names
+    assert slot_attention.splits_of(1, uses[0].key_heads, 300) > 1
+    monkeypatch.setattr(trials, "uses_of", lambda _: uses)
+    monkeypatch.setattr(trials, "READS", (200,))
+    monkeypatch.setattr(trials, "LONG_READS", 300)
 
-    found = attended(query, keys, values, slots, first, last)
-
-    want = by_hand(query, keys, values, slots, first, last)
-    assert torch.allclose(found.double(), want, atol=1e-5)
-    assert slot_attention.splits_of(rows, key_heads, columns) > 1 or columns < 256
-
-
-@interpreted
-@pytest.mark.parametrize("tokens", [1, 2])
-def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
-    """It gives what attention gives over the numbers that they stand for."""
-    numbers = torch.Generator().manual_seed(tokens)
-    query = torch.randn(3, tokens, 8, 16, generator=numbers)
-    # Vectors of very different lengths: a scale for all of them would show.
-    lengths = torch.logspace(-2, 2, 300)[:, None]
-    keys, values = torch.randn(2, 5, 2, 300, 16, generator=numbers) * lengths
-    (small_k, scales_k), (small_v, scales_v) = to_eight_bits(keys), to_eight_bits(values)
-    slots, first = [4, 0, 2], [0, 3, 7]
-    last = [[299 - 9 * row - tokens + token for token in range(tokens)] for row in range(3)]
-
-    found = attended(
-        query, small_k, small_v, slots, first, last, key_scales=scales_k, value_scales=scales_v
-    )
-
-    kept_k = from_eight_bits(small_k, scales_k, torch.float32)
-    kept_v = from_eight_bits(small_v, scales_v, torch.float32)
-    want = by_hand(query, kept_k, kept_v, slots, first, last)
-    assert (found - want).norm() < 1e-5 * want.norm()
-
-
-@interpreted
-@pytest.mark.parametrize("is_eight_bit", [False, True])
-def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
-    """At the edges of blocks and pages, with rows of other lengths; NaN wherever no row looks."""
-    numbers = torch.Generator().manual_seed(11)
-    ends = [0, 63, 256, 300]
-    rows, last = len(ends), torch.tensor(ends)[:, None]
-    pool = PagePool(pages=3 * rows + 2, share_positions=301)
-    cache = SlotCache(
-        layers=1, rows=rows, heads=2, capacity=301, head_dim=16, dtype=torch.float32,
-        device=torch.device("cpu"), is_eight_bit=is_eight_bit, pool=pool,
-    )  # fmt: skip
-    plain = SlotCache(
-        layers=1, rows=rows, heads=2, capacity=301, head_dim=16, dtype=torch.float32,
-        device=torch.device("cpu"), is_eight_bit=is_eight_bit,
-    )  # fmt: skip
-    if is_eight_bit:
-        assert cache.key_scales is not None
-        cache.key_scales.fill_(torch.nan)
-    else:
-        cache.keys.fill_(torch.nan)
-    assert cache.pages is not None
-    for length in (200, 301):
-        for row, end in enumerate(ends):
-            cache.pages.reserve(row, min(length, end + 1))
-            cache._show(row, cache._line(cache.pages.held[row]))
-    for row, end in enumerate(ends):
-        given = torch.randn(2, 2, end + 1, 16, generator=numbers)
-        for one in (cache, plain):
-            one.write(0, Span(row, 0, end + 1), *given)
-    query = torch.randn(rows, 1, 4, 16, generator=numbers)
-    found = []
-    for one in (cache, plain):
-        kept = one.paged(0)
-        heard = slot_attention.attend(
-            query,
-            kept.keys,
-            kept.values,
-            torch.arange(rows),
-            first=torch.zeros(rows, dtype=torch.int64),
-            last=last,
-            reads=301,
-            key_scales=kept.key_scales,
-            value_scales=kept.value_scales,
-            table=kept.table,
-        )
-        found.append(heard)
-
-    assert torch.equal(*found)
-
-
-@interpreted
-def test_the_kernel_looks_only_at_places_that_are_seen() -> None:
-    """As the vocoder's estimator uses it: any set of places, the same for all new frames."""
-    numbers = torch.Generator().manual_seed(1)
-    query = torch.randn(2, 20, 2, 16, generator=numbers)
-    keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)
-    mask = torch.rand(2, 150, generator=numbers) < 0.5
-    values[3, :, ~mask[0]] = torch.nan
-    keys[3, :, ~mask[0]] = torch.nan
-
-    given = (query, keys, values, [3, 1], [0, 0], [[149] * 20] * 2)
-    found = attended(*given, mask=mask)
-
-    want = by_hand(*given, mask)
-    assert torch.allclose(found.double(), want, atol=1e-5)
+    trials.attention(chosen, has_small_caches=has_small_caches)
 
 
 @interpreted
@@ -335,12 +216,7 @@ def test_the_kernel_computes_in_the_queries_dtype_whatever_is_kept() -> None:
     query = torch.randn(1, 3, 2, 16, generator=numbers)
     keys, values = torch.randn(2, 2, 2, 90, 16, generator=numbers).half()
 
-    given = (query, keys, values, [1], [0], [[89] * 3])
-    found = attended(*given)
-
-    assert found.dtype is torch.float32
-    want = by_hand(*given)
-    assert torch.allclose(found.double(), want, atol=1e-5)
+    is_right(query, keys, values, [1], [0], [[89] * 3])
 
 
 @interpreted
@@ -351,10 +227,7 @@ def test_slots_may_be_a_column_of_a_table() -> None:
     keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)
     table = torch.tensor([[3, 5, 149], [1, 0, 70]])
 
-    found = attended(query, keys, values, table[:, 0], table[:, 1], table[:, 2:])
-
-    want = by_hand(query, keys, values, [3, 1], [5, 0], [[149], [70]])
-    assert torch.allclose(found.double(), want, atol=1e-5)
+    is_right(query, keys, values, table[:, 0], table[:, 1], table[:, 2:])
 
 
 @interpreted

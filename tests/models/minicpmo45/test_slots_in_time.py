@@ -13,8 +13,9 @@ from parley.clock import ManualClock
 from parley.engine.engine import Engine
 from parley.engine.model import Job
 from parley.engine.work import Stage
+from parley.models.minicpmo45.config import full_size_config
+from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.plan import unit_limit_s
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads, Pieces
 from parley.settings import ModelSettings
@@ -147,4 +148,6 @@ async def test_an_engine_takes_no_more_conversations_than_are_in_time():
 def test_only_automatic_slots_are_limited(slots: Any, limit_ms: int, expected: float | None):
     settings = ModelSettings(slots=slots, unit_limit_ms=limit_ms)
 
-    assert unit_limit_s(settings, torch.device("cpu")) == expected
+    chosen = LoadChoice(settings, torch.device("cpu"), full_size_config())
+
+    assert chosen.unit_limit_s == expected

@@ -15,8 +15,9 @@ from tests.support.tiny_checkpoint import VECTORS, write_small
 from parley.errors import SetupError
 from parley.models.minicpmo45 import checkpoint, hub, weights
 from parley.models.minicpmo45.config import full_size_config, make_config, read_config
+from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.plan import LoadChoice, plan_of
+from parley.models.minicpmo45.plan import plan_of
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.settings import ModelSettings
 
@@ -203,7 +204,9 @@ def test_rope_theta_may_stand_where_transformers_5_keeps_it():
 def test_the_plan_counts_what_a_model_takes(folder):
     config = read_config(folder)
 
-    plan = plan_of(ModelSettings(context_tokens=2048), config, folder, LoadChoice(torch.float32))
+    settings = ModelSettings(context_tokens=2048)
+    chosen = LoadChoice(settings, torch.device("cpu"), config, dtype=torch.float32)
+    plan = plan_of(chosen, folder)
 
     # 2 (keys, values) * 2 layers * 2 heads * 16 numbers * 4 bytes
     assert plan.token_bytes == 512

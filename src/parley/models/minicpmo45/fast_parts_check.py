@@ -23,7 +23,7 @@ from parley.models.minicpmo45.device import (
     use_device,
     visible_cards,
 )
-from parley.models.minicpmo45.plan import flow_dtype_of, history_dtype
+from parley.models.minicpmo45.load_choice import asked
 from parley.models.minicpmo45.quantize import checked
 from parley.models.minicpmo45.random_model import Sizes, full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
@@ -125,9 +125,8 @@ def tries(
     settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> list[tuple[str, str, Callable[[], object]]]:
     """The fast parts' names, what serves where one fails ("": nothing), and their trials."""
-    flow_dtype, history = flow_dtype_of(settings, device), history_dtype(settings, device)
-    geometry = trials.Geometry(sizes.config, sizes.flow, dtype, flow_dtype, history)
-    uses = trials.uses_of(geometry)
+    chosen = asked(settings, device, sizes.config, sizes.flow, dtype)
+    kernel = partial(trials.attention, chosen)
 
     def fp8() -> None:
         checked("fp8", device=device, dtype=dtype)
@@ -136,12 +135,10 @@ def tries(
     return [
         # First: the kernel multiplies float32 numbers as it says.
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
-        ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
-                                                  has_small_caches=False)),
-        ("kernel, 8 bits", "unpacked caches", partial(trials.attention, uses, device,
-                                                      has_small_caches=True)),
+        ("kernel", "PyTorch's attention", partial(kernel, has_small_caches=False)),
+        ("kernel, 8 bits", "unpacked caches", partial(kernel, has_small_caches=True)),
         ("kernels between products", "PyTorch's operators",
-         partial(trials.fused, geometry, device, has_small_caches=True)),
+         partial(trials.fused, chosen, has_small_caches=True)),
         ("products", "PyTorch's products", partial(trials.products, device, dtype)),
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("stream", "", partial(trials.stream, device)),

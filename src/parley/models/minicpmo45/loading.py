@@ -6,6 +6,7 @@ the model loads and answers in text. Source: model.md 2.1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,20 @@ from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.media.wav import load as load_wav
-from parley.models.minicpmo45 import hub, ladder, trials, weights
+from parley.models.minicpmo45 import hub, ladder, weights
 from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import read_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.device import choose_device, use_device
+from parley.models.minicpmo45.load_choice import LoadChoice, asked, dtype_of, kind_of
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.plan import (
     TOKEN2WAV_FOLDER,
-    LoadChoice,
     default_voice_of,
-    dtype_of,
     fitting,
-    flow_dtype_of,
-    history_dtype,
-    is_paged,
-    keeps_eight_bits,
     kept_voices,
-    kind_of,
-    offline_steps,
-    unit_limit_s,
-    voices_ready,
 )
-from parley.models.minicpmo45.quantize import Kind, checked, unpack
+from parley.models.minicpmo45.quantize import checked, unpack
 from parley.models.minicpmo45.random_model import ByteTokenizer, NoiseVoices, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
@@ -89,46 +81,20 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
     paths = FastPaths(is_strict=settings.strict)
-    geometry = trials.Geometry(
-        config,
-        sizes.flow,
-        dtype or torch.bfloat16,
-        flow_dtype_of(settings, device),
-        history_dtype(settings, device),
-    )
-    rung = ladder.choose(
-        settings,
-        device,
-        geometry,
-        kind=kind,
-        has_small_caches=keeps_eight_bits(settings, device),
-        paths=paths,
-    )
+    wanted = asked(settings, device, config, sizes.flow, dtype or torch.bfloat16, kind)
+    chosen = ladder.tried(wanted, paths)
     network = weights.build(config)
     if folder is None:
-        weights.randomise(network, device=device, dtype=dtype or torch.bfloat16, quantize=kind)
+        weights.randomise(network, device=device, dtype=chosen.dtype, quantize=kind)
     else:
         weights.load(network, folder, device=device, dtype=dtype, quantize=kind, scheme=scheme)
-    if rung.unpacks:
+    if chosen.unpacks:
         unpack(network, "fp8" if kind == "fp8" else "int4")
-    network.llm.attention = network.apm.attention = rung.attention
-    in_place = rung.attention.reads_in_place
-    paged = is_paged(settings, device, reads_in_place=in_place)
-    chosen = LoadChoice(network.llm.dtype, kind, rung.has_small_caches, in_place, paged)
-    fits = fitting(settings, config, folder, network, device, chosen)
-    slots = fits.slots
-    graphs = _graphs(settings, device, paths)
-    speech_output, problem = _speech_output(
-        settings,
-        folder,
-        network,
-        slots,
-        graphs,
-        sizes,
-        kind=kind,
-        flow_dtype=geometry.flow_dtype if paths.is_fast("flow_precision") else torch.float32,
-        has_small_caches=rung.has_small_caches,
-    )
+    network.llm.attention = network.apm.attention = chosen.attention
+    chosen = replace(chosen, dtype=network.llm.dtype)
+    slots, pool = fitting(chosen, folder, network)
+    graphs = _graphs(chosen, paths)
+    speech_output, problem = _speech_output(chosen, folder, network, slots, graphs, sizes.channels)
     if problem is not None:
         log.warning("voice_unavailable", why=problem)
     log.info("weights_loaded", slots=slots, device=str(device), speaks=speech_output is not None)
@@ -139,59 +105,52 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         slots=slots,
         context_tokens=settings.context_tokens,
         speech_output=speech_output,
-        rounds_rope=network.llm.dtype is torch.bfloat16,
         name=Path(settings.name).name,
         behaviour=settings.behaviour,
         graphs=graphs,
         prefill_piece_tokens=PREFILL_PIECE_TOKENS,
         prompt_voice=None if folder is None else _prompt_voice(default_voice_of(settings, folder)),
         voice_problem=problem,
-        has_small_caches=rung.has_small_caches,
-        pool=fits.pool,
+        has_small_caches=chosen.has_small_caches,
+        pool=pool,
         paths=paths,
-        unit_limit_s=unit_limit_s(settings, device),
+        unit_limit_s=chosen.unit_limit_s,
     )
 
 
-def _graphs(settings: ModelSettings, device: torch.device, paths: FastPaths) -> GraphRunner:
-    captures = settings.compile and device.type == "cuda"
-    return GraphRunner(device, CudaGraphCapture(device) if captures else None, paths=paths)
+def _graphs(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:
+    capture = CudaGraphCapture(chosen.device) if chosen.captures else None
+    return GraphRunner(chosen.device, capture, paths=paths)
 
 
 def _speech_output(
-    settings: ModelSettings,
+    chosen: LoadChoice,
     folder: Path | None,
     network: weights.Network,
     slots: int,
     graphs: GraphRunner,
-    sizes: Sizes,
-    *,
-    kind: Kind,
-    flow_dtype: torch.dtype = torch.float32,
-    has_small_caches: bool = False,
+    channels: int,
 ) -> tuple[SpeechOutput | None, str | None]:
     """What makes speech, and why there is no default voice, each None where there is none.
 
     Args:
-        kind: of the language model's weights.
-        flow_dtype: what the flow computes in.
-        has_small_caches: the speech decoder remembers in 8 bits.
+        channels: of a vocoder with random weights.
     """
-    device = network.llm.device
+    settings = chosen.settings
     decoder = getattr(network, "tts", None)
     if not isinstance(decoder, MiniCPMTTS):
         return None, "The checkpoint has no speech decoder: answers are text only."
     problem: str | None = None
     options: dict[str, Any] = {
         "slots": slots,
-        "device": device,
-        "dtype": flow_dtype,
+        "device": network.llm.device,
+        "dtype": chosen.flow_dtype,
         "graphs": graphs,
-        "history": history_dtype(settings, device),
+        "history": chosen.history,
         "steps": settings.token2wav_steps,
     }
     if folder is None:
-        token2wav = random_token2wav(shape=sizes.flow, channels=sizes.channels, **options)
+        token2wav = random_token2wav(shape=chosen.flow, channels=channels, **options)
         voices: VoiceStore = NoiseVoices()
     else:
         place = settings.token2wav or folder / TOKEN2WAV_FOLDER
@@ -209,13 +168,12 @@ def _speech_output(
         )
         if not voices.has_default:
             problem = "There is no default voice: sessions that speak must bring a reference."
-    token2wav.voices_ready = voices_ready(kind)
-    decoder.attention = token2wav.flow.attention = network.llm.attention
-    decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
-    steps = offline_steps(settings, has_small_caches=has_small_caches)
+    token2wav.voices_ready = chosen.voices_ready
+    decoder.attention = token2wav.flow.attention = chosen.attention
+    decoder.allocate(slots, graphs=graphs, is_eight_bit=chosen.has_small_caches)
     speech_output = SpeechOutput(
         decoder,
-        Streams(token2wav, voices, offline_steps=steps),
+        Streams(token2wav, voices, offline_steps=chosen.offline_steps),
         first_window_tokens=settings.first_window_tokens,
     )
     return speech_output, problem

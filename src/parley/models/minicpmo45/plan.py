@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import platformdirs
 import torch
@@ -20,7 +20,7 @@ import torch
 from parley import logs
 from parley.errors import ParleyError, SetupError, VoiceUnavailable
 from parley.models.minicpmo45 import hub, weights
-from parley.models.minicpmo45.awq import PackedScheme, scheme_of
+from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.checkpoint import (
     EMBEDDINGS,
     HEAD,
@@ -28,8 +28,9 @@ from parley.models.minicpmo45.checkpoint import (
     Stored,
     stored_dtype,
 )
-from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
+from parley.models.minicpmo45.config import full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
+from parley.models.minicpmo45.load_choice import LoadChoice, dtype_of, keeps_eight_bits, kind_of
 from parley.models.minicpmo45.measuring import (
     SPARE_SHARE,
     VISION_BATCH_TOKENS,
@@ -45,7 +46,7 @@ from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, Pag
 from parley.models.minicpmo45.runtime.products import ROWS_AT_ONCE
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
-from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
+from parley.models.minicpmo45.token2wav.token2wav import STEPS
 from parley.models.minicpmo45.token2wav.vocoder_files import (
     FLOW_FILE,
     FULL_FLOW,
@@ -68,9 +69,6 @@ TOKEN2WAV_FOLDER: Final = Path("assets") / "token2wav"
 DEFAULT_VOICES: Final = ("assets/HT_ref_audio.wav", "assets/system_ref_audio.wav")
 """Reference sounds of the published checkpoint, in order of preference."""
 
-SMALL_CARD_BYTES: Final = 28 * GIB
-"""Cards with less keep what conversations remember in 8 bits unless `model.kv_cache_dtype` says."""
-
 MOST_SLOTS: Final = 64
 """`auto` never takes more."""
 
@@ -90,71 +88,6 @@ GRAPHS_SLOT_BYTES: Final = 28 * 2**20
 what the largest needs in between, which all share: a window of the vocoder."""
 
 
-OFFLINE_STEPS: Final = 10
-"""Euler steps of an answer that is heard only once it is complete, as the published class takes."""
-
-
-def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """Precision of the weights; None: as the checkpoint stores them."""
-    if settings.dtype == "auto":
-        if settings.random_weights:
-            return torch.bfloat16 if device.type == "cuda" else torch.float32
-        return None
-    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
-
-
-def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
-    """Quantization of the layers' matrices; a checkpoint in 4 bits keeps its own."""
-    if scheme is None:
-        return settings.quantize
-    if settings.quantize in ("int8", "fp8"):
-        raise SetupError(
-            "The checkpoint's weights have 4 bits already.",
-            hint="Set model.quantize to none or int4.",
-        )
-    return "smallest" if settings.quantize == "smallest" else "int4"
-
-
-def voices_ready(kind: Kind) -> int:
-    """Number of primed voices kept on the device."""
-    return 1 if kind == "smallest" else VOICES_READY
-
-
-def offline_steps(settings: ModelSettings, *, has_small_caches: bool) -> int | None:
-    """Euler steps of answers in one piece; None: those of all others."""
-    live = settings.token2wav_steps
-    usual = live if has_small_caches else OFFLINE_STEPS
-    steps = settings.token2wav_steps_offline or usual
-    return None if steps == live else steps
-
-
-def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
-    """True if context and heard sound are to be kept in 8 bits: on small cards, unless the settings
-    say otherwise."""
-    if settings.kv_cache_dtype != "auto":
-        return settings.kv_cache_dtype == "int8"
-    if device.type != "cuda":
-        return False
-    return int(torch.cuda.get_device_properties(device).total_memory) < SMALL_CARD_BYTES
-
-
-def flow_dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
-    """Precision in which the flow computes."""
-    is_short = device.type == "cuda" and settings.token2wav_precision == "bfloat16"
-    return torch.bfloat16 if is_short else torch.float32
-
-
-def history_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """Precision of the flow's history; None: as it computes."""
-    match settings.token2wav_history:
-        case "auto":
-            return torch.bfloat16 if device.type == "cuda" else None
-        case "float32":
-            return torch.float32
-        case "bfloat16":
-            return torch.bfloat16
-
-
 def kept_voices() -> Path:
     """Folder of voices between runs."""
     return Path(platformdirs.user_cache_dir("parley")) / "voices"
@@ -165,48 +98,6 @@ def default_voice_of(settings: ModelSettings, folder: Path) -> Path | None:
     if settings.default_voice is not None:
         return settings.default_voice
     return next((folder / name for name in DEFAULT_VOICES if (folder / name).is_file()), None)
-
-
-def slots_asked(settings: ModelSettings, device: torch.device) -> int | Literal["auto"]:
-    """Number of slots in the settings; on a GPU `auto` by default."""
-    if settings.slots is not None:
-        return settings.slots
-    return "auto" if device.type == "cuda" else 1
-
-
-def unit_limit_s(settings: ModelSettings, device: torch.device) -> float | None:
-    """What a unit of all conversations may take, where the card counts its slots; None: as long as
-    it does."""
-    if slots_asked(settings, device) != "auto" or settings.unit_limit_ms == 0:
-        return None
-    return settings.unit_limit_ms / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class LoadChoice:
-    """What a model is loaded with, as far as memory is concerned.
-
-    Args:
-        dtype: of the weights.
-        kind: how the language model's layers are packed.
-        has_small_caches: context, heard sound and the speech decoder's cache are kept in 8 bits.
-        reads_in_place: attention copies nothing before it reads it.
-        is_paged: contexts take pages of a pool.
-    """
-
-    dtype: torch.dtype
-    kind: Kind = "none"
-    has_small_caches: bool = False
-    reads_in_place: bool = True
-    is_paged: bool = False
-
-
-def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: bool) -> bool:
-    """True if contexts take pages of a pool: where `auto` counts the slots, and the kernel reads
-    pages as fast as rows; and wherever the settings say what a slot is sure of."""
-    if settings.context_share_tokens is not None:
-        return settings.context_share_tokens < settings.context_tokens
-    return slots_asked(settings, device) == "auto" and device.type == "cuda" and reads_in_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,21 +184,20 @@ def pages_of(positions: int) -> int:
     return -(-positions // PAGE_POSITIONS)
 
 
-def plan_of(
-    settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
-) -> MemoryPlan:
-    """The memory plan of what the settings ask for.
+def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
+    """The memory plan of a choice.
 
     Letters: `H` width of the language model, `I` its inner width, `V` vocabulary.
     """
-    size, language, vision = chosen.dtype.itemsize, config.language, config.vision
+    settings, config, size = chosen.settings, chosen.config, chosen.dtype.itemsize
+    language, vision = config.language, config.vision
     network = weights.build(config).to(chosen.dtype)
     shapes = weights.shapes_of(network)
     weights.pack_without_memory(network, chosen.kind)
     parts: Counter[str] = Counter()
     for name, tensor in network.state_dict().items():
         parts[name.split(".", 1)[0]] += tensor.nbytes
-    if config.has_tts and (vocoder := _voice_bytes(settings, folder)):
+    if config.has_tts and (vocoder := _voice_bytes(chosen, folder)):
         parts["vocoder"] = vocoder
     loading = parts.total() + _workspace_bytes(shapes, size, chosen.kind)
     longest = settings.context_tokens + ANSWER_RESERVE
@@ -326,10 +216,10 @@ def plan_of(
     if config.has_tts:
         decoder: Any = network.tts
         speech = decoder.make_cache(1, is_eight_bit=chosen.has_small_caches).nbytes
-        speech += _vocoder_bytes(settings).row
-        voice = _vocoder_bytes(settings).voice
-        steps = offline_steps(settings, has_small_caches=chosen.has_small_caches)
-        offline = 0 if steps is None else _vocoder_bytes(settings, steps).row
+        speech += _vocoder_bytes(chosen).row
+        voice = _vocoder_bytes(chosen).voice
+        steps = chosen.offline_steps
+        offline = 0 if steps is None else _vocoder_bytes(chosen, steps).row
     # Tensors that a step holds at its peak, of positions and of patches: an H200 took 886 and
     # 748 MiB, fragments included.
     position_numbers = 14 * language.hidden_size + 5 * language.intermediate_size
@@ -338,10 +228,10 @@ def plan_of(
     once = {
         # Steps run one after the other.
         "largest step": max(prefill_numbers, VISION_BATCH_TOKENS * patch_numbers) * size,
-        "captured graphs": GRAPHS_BYTES if settings.compile else 0,
+        "captured graphs": GRAPHS_BYTES if chosen.captures else 0,
         "a context unpacked from 8 bits": unpacking,
         "libraries": LIBRARIES_BYTES,
-        "voices kept ready": voices_ready(chosen.kind) * voice,
+        "voices kept ready": chosen.voices_ready * voice,
         "answers in one piece": offline,
         "room for one long context": max(0, pages_of(longest) * PAGE_POSITIONS - share) * token
         + RESERVED * PAGE_POSITIONS * token
@@ -353,9 +243,9 @@ def plan_of(
         "speech": speech,
         # About six tensors of V in float32.
         "choosing a token": 6 * 4 * language.vocab_size,
-        "captured graphs of a slot": GRAPHS_SLOT_BYTES if settings.compile else 0,
+        "captured graphs of a slot": GRAPHS_SLOT_BYTES if chosen.captures else 0,
     }
-    if not chosen.reads_in_place:
+    if not chosen.attention.reads_in_place:
         # One layer's keys and values, copied before they are read.
         per_slot["copies of contexts"] = unpacking or numbers * size
     return MemoryPlan(parts, once, per_slot, token, longest, share, loading)
@@ -384,11 +274,11 @@ class _VocoderBytes:
     voice: int
 
 
-def _vocoder_bytes(settings: ModelSettings, steps: int | None = None) -> _VocoderBytes:
+def _vocoder_bytes(chosen: LoadChoice, steps: int | None = None) -> _VocoderBytes:
     """`steps`: of the flow; None: those of live answers."""
     # The plan is about cards.
-    history = history_dtype(settings, torch.device("cuda"))
-    return _counted_vocoder(history, steps or settings.token2wav_steps)
+    history = replace(chosen, device=torch.device("cuda")).history
+    return _counted_vocoder(history, steps or chosen.settings.token2wav_steps)
 
 
 @functools.cache
@@ -409,35 +299,24 @@ def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _Vocode
     )
 
 
-def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:
+def _voice_bytes(chosen: LoadChoice, folder: Path | None) -> int:
     """Bytes of the vocoder's weights, which stay in float32."""
     if folder is None:
-        return _vocoder_bytes(settings).weights
-    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+        return _vocoder_bytes(chosen).weights
+    place = chosen.settings.token2wav or folder / TOKEN2WAV_FOLDER
     if missing_files(place):
         return 0
     return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
 
 
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """How many conversations a loaded model gets, and the pages that they share; None: each has its
-    whole context."""
-
-    slots: int
-    pool: PagePool | None = None
-
-
 def fitting(
-    settings: ModelSettings,
-    config: MiniCPMOConfig,
+    chosen: LoadChoice,
     folder: Path | None,
     network: weights.Network,
-    device: torch.device,
-    chosen: LoadChoice,
     allocator: Allocator | None = None,
-) -> Fitting:
-    """How many slots a loaded model gets.
+) -> tuple[int, PagePool | None]:
+    """How many slots a loaded model gets, and the pages that they share; None: each has its whole
+    context.
 
     Args:
         allocator: brought by tests; None: the card's.
@@ -445,14 +324,14 @@ def fitting(
     Raises:
         SetupError: not even one fits.
     """
-    asked = slots_asked(settings, device)
+    device, asked = chosen.device, chosen.slots
     if asked == "auto" and allocator is None and device.type != "cuda":
         asked = 1
-    plan = plan_of(settings, config, folder, chosen)
+    plan = plan_of(chosen, folder)
     if asked != "auto":
-        return Fitting(asked, plan.pool(asked, 0))
+        return asked, plan.pool(asked, 0)
     try:
-        measured = measure(network, config, allocator or CudaAllocator(device))
+        measured = measure(network, chosen.config, allocator or CudaAllocator(device))
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"No slot fits on {device}: the largest steps alone need more memory than is free.",
@@ -484,7 +363,7 @@ def fitting(
             "next to the largest step.",
             hint="int4 weights and a smaller model.context_tokens leave more room.",
         )
-    return Fitting(slots, pool)
+    return slots, pool
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
@@ -520,18 +399,15 @@ def describe(settings: ModelSettings) -> ModelPlan:
             "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
         )
     dtype = dtype_of(settings, device) or stored_dtype(found)
-    has_small_caches = reads_in_place = False
+    chosen = LoadChoice(settings, device, config, dtype=dtype, kind=kind)
     try:
-        reads_in_place = make_attention(settings.attention, device=device).reads_in_place
+        attention = make_attention(settings.attention, device=device)
+        chosen = replace(chosen, attention=attention)
         checked(kind, device=device, dtype=dtype)
-        has_small_caches = keeps_eight_bits(settings, device)
+        chosen = replace(chosen, has_small_caches=keeps_eight_bits(settings, device))
     except SetupError as error:
         problems.append(f"{error} {error.hint}".strip())
-    paged = is_paged(settings, device, reads_in_place=reads_in_place)
-    chosen = LoadChoice(dtype, kind, has_small_caches, reads_in_place, paged)
-    # Nothing is captured on a CPU.
-    compiles = settings.compile and device.type == "cuda"
-    plan = plan_of(settings.model_copy(update={"compile": compiles}), config, folder, chosen)
+    plan = plan_of(chosen, folder)
     free = spare = None
     if device.type != "cuda":
         notes.append(
@@ -540,22 +416,22 @@ def describe(settings: ModelSettings) -> ModelPlan:
     else:
         free, total = torch.cuda.mem_get_info(device)
         spare = int(SPARE_SHARE * total)
-    asked = slots_asked(settings, device)
+    asked = chosen.slots
     # Serving measures what steps take; here it is the estimate.
     slots = asked if asked != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
     notes.append(f"{1000 * plan.token_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens")
     notes += plan.table(slots)
-    if limit_s := unit_limit_s(settings, device):
+    if limit_s := chosen.unit_limit_s:
         notes.append(
             "fewer slots if a duplex unit in which all of them speak takes longer than "
             f"{1000 * limit_s:.0f} ms, measured at start (model.unit_limit_ms)"
         )
-    if paged:
+    if chosen.is_paged:
         notes.append(
             f"every slot is sure of {plan.share:,} tokens of context, and has up to "
             f"{settings.context_tokens:,} as long as others leave them (model.context_share_tokens)"
         )
-    if has_small_caches:
+    if chosen.has_small_caches:
         notes.append(
             "context, heard sound and the speech decoder's cache are kept in 8 bits "
             "(model.kv_cache_dtype)"

@@ -10,7 +10,6 @@ Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `D` he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
 from parley.models.minicpmo45.llm.network import shape_of
 from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
+from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
 from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
@@ -32,7 +31,6 @@ from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, hold
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
 from parley.models.minicpmo45.runtime.products import Fp8Linear, of_all
-from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
@@ -92,24 +90,9 @@ class Use:
         return slot_attention.fits(self.tokens * (self.heads // self.key_heads), self.width)
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What decides which kernels a model needs.
-
-    Args:
-        dtype: of the weights; flow_dtype, history: of the flow and of what it remembers.
-    """
-
-    config: MiniCPMOConfig
-    flow: FlowShape
-    dtype: torch.dtype
-    flow_dtype: torch.dtype = torch.float32
-    history: torch.dtype | None = None
-
-
-def uses_of(geometry: Geometry) -> list[Use]:
+def uses_of(chosen: LoadChoice) -> list[Use]:
     """Every use of the kernel in a model."""
-    config, flow, dtype = geometry.config, geometry.flow, geometry.dtype
+    config, flow, dtype = chosen.config, chosen.flow, chosen.dtype
     language, audio = config.language, config.audio
     heads, width = language.num_attention_heads, language.head_dim
     sound = audio.encoder_attention_heads
@@ -132,8 +115,8 @@ def uses_of(geometry: Geometry) -> list[Use]:
                 flow.estimator_heads,
                 flow.estimator_heads,
                 flow.estimator_head_width,
-                geometry.flow_dtype,
-                stored=geometry.history,
+                chosen.flow_dtype,
+                stored=chosen.history,
                 ends_together=True,
                 is_masked=True,
                 has_small_caches=False,
@@ -142,12 +125,13 @@ def uses_of(geometry: Geometry) -> list[Use]:
     return [use for use in uses if use.fits]
 
 
-def attention(uses: Sequence[Use], device: torch.device, *, has_small_caches: bool) -> None:
+def attention(chosen: LoadChoice, *, has_small_caches: bool) -> None:
     """The kernel against the sum written out.
 
     Args:
         has_small_caches: over caches in 8 bits.
     """
+    uses, device = uses_of(chosen), chosen.device
     for use in uses:
         if has_small_caches and not use.has_small_caches:
             continue
@@ -277,20 +261,20 @@ def by_hand(case: Case) -> Tensor:
     return torch.einsum("btkgc,bkcd->btkgd", weights, values).reshape(rows, tokens, heads, width)
 
 
-def fused(geometry: Geometry, device: torch.device, *, has_small_caches: bool) -> None:
+def fused(chosen: LoadChoice, *, has_small_caches: bool) -> None:
     """The kernels between products against PyTorch's operators, in both decoders' sizes.
 
     Args:
         has_small_caches: keys and values are written in 8 bits.
     """
-    shapes = [shape_of(geometry.config.language)]
-    if geometry.config.has_tts:
-        shapes.append(SpeechConfig.from_json(geometry.config.tts).shape)
+    shapes = [shape_of(chosen.config.language)]
+    if chosen.config.has_tts:
+        shapes.append(SpeechConfig.from_json(chosen.config.tts).shape)
     for shape in shapes:
         if shape.activation != "silu":
             raise FastPathFailed("fused", f"its kernel knows no activation {shape.activation!r}")
         for tokens in (1, len(SLOTS), len(SLOTS) * UNIT_TOKENS):
-            _compare_fused(shape, tokens, device, geometry.dtype, has_small_caches)
+            _compare_fused(shape, tokens, chosen.device, chosen.dtype, has_small_caches)
 
 
 def _compare_fused(
