@@ -130,7 +130,7 @@ def test_a_decode_step_of_real_tensors_launches_and_reads_what_the_table_counts(
     # A graph knows its rows by number.
     batch = replace(batch, rows=torch.arange(3))
     with torch.inference_mode(), Launches() as launches:
-        steps._step(ids, batch)
+        steps._run("decode", ids, batch)
 
     words = 3 * int(llm.config.hidden_size) * 2
     assert counted.captured.weight_bytes == read["weights"] + words

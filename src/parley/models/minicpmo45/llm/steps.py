@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -88,23 +89,23 @@ class LanguageSteps:
         """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
         count = max(span.count for span in spans)
         usual = self._captured(count, len(spans))
-        is_captured = usual is not None
         count = usual or count
         is_wasteful = len(spans) == 1 or count * len(spans) > WASTE * embeds.shape[0]
-        if not self._is_padded or (is_wasteful and not is_captured):
+        if not self._is_padded or (is_wasteful and usual is None):
             return self._llm(embeds, spans, self._cache, self._rope)
-        spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
-        starts = [0]
-        for span in spans:
-            starts.append(starts[-1] + span.count)
-        size = bucket(len(spans), self._cache.rows) if is_captured else len(spans)
-        batch = self._batch([spans[place] for place in spans_in_order], size, count)
+        order, cache = _by_row(spans), self._cache
+        size = len(spans) if usual is None else bucket(len(spans), cache.rows)
+        batch = self._batch([spans[place] for place in order], size, count)
         x = embeds.new_zeros(size, count, embeds.shape[1])
-        for line, place in enumerate(spans_in_order):
-            x[line, : spans[place].count] = embeds[starts[place] : starts[place + 1]]
-        hidden = self._fed(x, batch)
-        lines = {place: line for line, place in enumerate(spans_in_order)}
-        return torch.cat([hidden[lines[place], : span.count] for place, span in enumerate(spans)])
+        parts = torch.split(embeds, [span.count for span in spans])
+        for line, place in enumerate(order):
+            x[line, : spans[place].count] = parts[place]
+        if usual is None:
+            hidden = self._llm.forward_even(x, batch, cache, self._rope)
+        else:
+            (hidden,) = self._run("feed", x, replace(batch, reads=cache.capacity))
+        lines = dict(zip(order, hidden, strict=False))
+        return torch.cat([lines[place][: span.count] for place, span in enumerate(spans)])
 
     def decode(
         self, ids: Sequence[int], spans: Sequence[Span]
@@ -114,18 +115,14 @@ class LanguageSteps:
         if not self._is_padded:
             hidden = self._llm(self._llm.embed(ids), spans, self._cache, self._rope)
             return hidden.unbind(), self._llm.logits(hidden).unbind()
-        order = sorted(range(len(spans)), key=lambda place: spans[place].row)
-        sorted_spans = [spans[place] for place in order]
-        fed = [ids[place] for place in order]
-        lines = {place: line for line, place in enumerate(order)}
-        size = len(spans)
+        order, size = _by_row(spans), len(spans)
         if self._graphs.is_active:
             size = bucket(size, self._cache.rows)
-        batch = self._batch(sorted_spans, size, 1)
-        fed += [0] * (size - len(fed))
-        hidden, logits = self._step(torch.tensor(fed), batch)
-        places = range(len(spans))
-        return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
+        batch = self._batch([spans[place] for place in order], size, 1)
+        fed = [ids[place] for place in order] + [0] * (size - len(order))
+        hidden, logits = self._run("decode", torch.tensor(fed), batch)
+        lines = sorted(range(len(order)), key=order.__getitem__)
+        return [hidden[line] for line in lines], [logits[line] for line in lines]
 
     def _captured(self, count: int, rows: int) -> int | None:
         """To how many positions steps of `count` per row are padded and captured; None: neither."""
@@ -134,28 +131,6 @@ class LanguageSteps:
         if count <= UNIT_TOKENS:
             return UNIT_TOKENS
         return PICTURE_TOKENS if count <= PICTURE_TOKENS and rows <= PICTURE_ROWS else None
-
-    def _fed(self, x: Tensor, batch: PaddedBatch, *, is_checked: bool = False) -> Tensor:
-        """States (B, n, H) of a padded batch's embeddings, by a graph where there is one.
-
-        Args:
-            is_checked: compare its attention with PyTorch's first.
-        """
-        llm, cache, rope = self._llm, self._cache, self._rope
-        if self._captured(x.shape[1], x.shape[0]) != x.shape[1]:
-            return llm.forward_even(x, batch, cache, rope)
-
-        def states(slots: tuple[int, ...] | None, *given: Tensor) -> tuple[Tensor, ...]:
-            x, positions, turns, rows = given
-            here = PaddedBatch(rows, positions, turns, cache.capacity, slots)
-            return (llm.forward_even(x, here, cache, rope),)
-
-        rows = self._all_rows if batch.rows is None else batch.rows
-        inputs, shape = [x, batch.positions, batch.turns, rows], tuple(x.shape[:2])
-        if is_checked:
-            self._check(f"feed steps of shape {shape}", partial(states, batch.slots), inputs)
-        (hidden,) = self._graphs.run("feed", shape, partial(states, None), inputs)
-        return hidden
 
     def _check(
         self, what: str, step: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]
@@ -180,28 +155,25 @@ class LanguageSteps:
         with filled(cache.tensors), cache.scattered():
             for reads in reaches(LEAST_COLUMNS, cache.capacity):
                 for size in buckets(cache.rows):
-                    self._capture(size, reads)
+                    self._capture(size, 1, reads)
             for count in (PICTURE_TOKENS, UNIT_TOKENS):
                 for size in buckets(cache.rows):
                     if self._captured(count, size) == count:
-                        self._capture_unit(size, count)
+                        self._capture(size, count, cache.capacity)
 
-    def _capture_unit(self, size: int, count: int) -> None:
-        llm, capacity = self._llm, self._cache.capacity
-        spare = torch.full((size, count), self._cache.spare)
-        ends = torch.tensor(uneven(size, max(1, capacity - count + 1)))
-        turns = (ends[:, None] + torch.arange(count)).clamp(max=capacity - 1)
-        slots = tuple(reversed(range(size)))
-        batch = PaddedBatch(torch.tensor(slots), spare, turns, capacity, slots)
-        x = llm.embed(torch.arange(size * count)).view(size, count, -1)
-        self._fed(x, batch, is_checked=size <= CHECKED_ROWS)
-
-    def _capture(self, size: int, reads: int) -> None:
+    def _capture(self, size: int, count: int, reads: int) -> None:
         """One shape, compared with the plain step over rows of different lengths."""
-        spare, slots = torch.full((size, 1), self._cache.spare), tuple(reversed(range(size)))
-        ends = torch.tensor(uneven(size, reads))[:, None]
-        batch = PaddedBatch(torch.tensor(slots), spare, ends, reads, slots)
-        self._step(torch.arange(size), batch, is_checked=size <= CHECKED_ROWS)
+        llm, slots = self._llm, tuple(reversed(range(size)))
+        spare = torch.full((size, count), self._cache.spare)
+        ends = torch.tensor(uneven(size, max(1, reads - count + 1)))
+        turns = (ends[:, None] + torch.arange(count)).clamp(max=reads - 1)
+        batch = PaddedBatch(torch.tensor(slots), spare, turns, reads, slots)
+        ids, is_checked = torch.arange(size * count), size <= CHECKED_ROWS
+        if count == 1:
+            self._run("decode", ids, batch, is_checked=is_checked)
+        else:
+            x = llm.embed(ids).view(size, count, -1)
+            self._run("feed", x, batch, is_checked=is_checked)
 
     def again(self, fed: int | Tensor, span: Span) -> tuple[Tensor, Tensor]:
         """Feed the position of a span of one by the plain path: its state (H) and logits (V).
@@ -215,40 +187,53 @@ class LanguageSteps:
             hidden = llm(embeds, [span], self._cache, self._rope)[0]
         return hidden, llm.logits(hidden[None])[0]
 
-    def _step(
-        self, ids: Tensor, batch: PaddedBatch, *, is_checked: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """One token of every row of a padded batch; inputs may be on the host.
+    def _run(
+        self,
+        kind: Literal["decode", "feed"],
+        given: Tensor,
+        batch: PaddedBatch,
+        *,
+        is_checked: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """A step of a padded batch, by a graph where there is one; inputs may be on the host.
 
         Args:
+            kind: `decode` makes states (B, H) and logits (B, V) of tokens (B,); `feed` makes states
+                of embeddings (B, n, H).
             is_checked: compare its attention with PyTorch's first.
         """
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
 
-        def states(slots: tuple[int, ...] | None, *given: Tensor) -> tuple[Tensor, ...]:
-            ids, positions, turns, *rows = given
+        def step(
+            slots: tuple[int, ...] | None, given: Tensor, *places: Tensor
+        ) -> tuple[Tensor, ...]:
+            positions, turns, *rows = places
             here = PaddedBatch(rows[0] if rows else None, positions, turns, reads, slots)
-            x = llm.model.embed_tokens(ids)[:, None]
+            if kind == "feed":
+                return (llm.forward_even(given, here, cache, rope),)
+            x = llm.model.embed_tokens(given)[:, None]
             hidden = llm.forward_even(x, here, cache, rope)[:, 0]
             return hidden, llm.logits(hidden)
 
-        inputs = [ids, batch.positions, batch.turns]
-        if batch.rows is not None:
-            inputs.append(batch.rows)
-        elif self._graphs.is_active:
-            inputs.append(self._all_rows)
-        shape = (ids.shape[0], reads)
+        inputs = [given, batch.positions, batch.turns]
+        if batch.rows is not None or self._graphs.is_active:
+            inputs.append(self._all_rows if batch.rows is None else batch.rows)
+        shape = (*batch.positions.shape, reads)
+        if is_checked:
+            self._check(f"{kind} steps of shape {shape}", partial(step, batch.slots), inputs)
         # A graph serves all rows of its shape, so it must not know which they are.
         slots = None if self._graphs.is_active else batch.slots
-        if is_checked:
-            self._check(f"decode steps of shape {shape}", partial(states, batch.slots), inputs)
-        hidden, logits = self._graphs.run("decode", shape, partial(states, slots), inputs)
-        return hidden, logits
+        return self._graphs.run(kind, shape, partial(step, slots), inputs)
 
     def _batch(self, spans: Sequence[Span], size: int, count: int) -> PaddedBatch:
         needed = max(span.end for span in spans)
         reads = min(power(max(needed, LEAST_COLUMNS)), self._cache.capacity)
         return PaddedBatch.of(spans, self._cache, batch=size, count=count, reads=reads)
+
+
+def _by_row(spans: Sequence[Span]) -> list[int]:
+    """Places of spans, by their rows."""
+    return sorted(range(len(spans)), key=lambda place: spans[place].row)
 
 
 class _Compared(SlotAttention):
