@@ -45,6 +45,9 @@ class SilentVocoder:
     has_default_voice = True
     offline = None
 
+    def __init__(self) -> None:
+        self.token2wav = self
+
     def find(self, voice: Pcm | None) -> Future[None]:
         found: Future[None] = Future()
         found.set_result(None)
@@ -56,7 +59,7 @@ class SilentVocoder:
     def restart(self, rows: Sequence[int]) -> None:
         pass
 
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+    def decode(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
         return [
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
@@ -64,9 +67,6 @@ class SilentVocoder:
 
     def release(self, row: int) -> None:
         """It has no offline stream."""
-
-    def attend_plainly(self) -> None:
-        """It attends to nothing."""
 
     def capture(self) -> None:
         pass

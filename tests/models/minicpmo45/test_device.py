@@ -23,8 +23,15 @@ def cards(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_auto_without_a_card_is_the_cpu(no_cuda, tmp_path):
-    assert choose_device("auto", driver=tmp_path, environment={}).type == "cpu"
+@pytest.mark.parametrize(
+    ("name", "count", "environment"),
+    [("auto", 0, {}), ("auto", 1, {"CUDA_VISIBLE_DEVICES": ""}), ("cpu", 1, {})],
+    ids=["no card", "hidden on purpose", "asked for next to a card"],
+)
+def test_the_cpu_is_taken(no_cuda, tmp_path, name, count, environment):
+    driver = cards(tmp_path, count)
+
+    assert choose_device(name, driver=driver, environment=environment).type == "cpu"
 
 
 def test_a_card_that_torch_was_not_built_for_is_refused_with_the_reason(
@@ -56,18 +63,6 @@ def test_a_driver_that_is_too_old_is_named(tmp_path, monkeypatch):
         ),
     ):
         choose_device("auto", driver=cards(tmp_path, 2), environment={})
-
-
-def test_a_card_that_was_hidden_on_purpose_is_not_missed(no_cuda, tmp_path):
-    driver = cards(tmp_path, 1)
-
-    assert (
-        choose_device("auto", driver=driver, environment={"CUDA_VISIBLE_DEVICES": ""}).type == "cpu"
-    )
-
-
-def test_the_cpu_may_be_asked_for_next_to_a_card(no_cuda, tmp_path):
-    assert choose_device("cpu", driver=cards(tmp_path, 1), environment={}).type == "cpu"
 
 
 def test_a_named_card_that_is_absent_is_refused(no_cuda, tmp_path):

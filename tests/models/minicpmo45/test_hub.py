@@ -13,7 +13,6 @@ from parley.models.minicpmo45 import hub
 from parley.models.minicpmo45.hub import (
     HuggingFace,
     NotDownloaded,
-    RepositoryFile,
     is_wanted,
     locate,
 )
@@ -36,16 +35,16 @@ class FakeHub(HuggingFace):
         self.fetched: list[tuple[str, str | None]] = []
         self.arriving = threading.Event()
         self.arriving.set()
-        self.contents = [
-            RepositoryFile("model-00001-of-00001.safetensors", 19 * GB),
-            RepositoryFile("assets/token2wav/flow.pt", GB),
-            RepositoryFile("modeling_minicpmo.py", 5 * GB),
-        ]
+        self.contents = {
+            "model-00001-of-00001.safetensors": 19 * GB,
+            "assets/token2wav/flow.pt": GB,
+            "modeling_minicpmo.py": 5 * GB,
+        }
 
     def cached(self, repository: str, revision: str | None) -> Path | None:
         return self.local
 
-    def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
+    def files(self, repository: str, revision: str | None) -> dict[str, int] | None:
         return self.contents if self.is_online else None
 
     def fetch(self, repository: str, revision: str | None) -> Path:

@@ -77,7 +77,7 @@ def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
         )
         model = load_model(settings, small_sizes())
         assert model.speech_output is not None
-        kept[steps] = model.speech_output.vocoder.row_bytes
+        kept[steps] = model.speech_output.vocoder.token2wav.row_bytes
         plan = describe(settings)
         kept[f"plan of {steps}"] = plan.slot_bytes or 0
 

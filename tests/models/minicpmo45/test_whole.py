@@ -163,7 +163,7 @@ def test_a_cancelled_reply_leaves_a_usable_conversation(model):
 def with_offline(model: MiniCPMO45, steps: int) -> OfflineStream:
     """Answers in one piece are spoken with more Euler steps than the three of a tiny vocoder."""
     streams = vocoder_of(model)
-    streams.offline = OfflineStream(streams._token2wav.offline(steps), streams._maker)
+    streams.offline = OfflineStream(streams.token2wav.offline(steps), streams._maker)
     return streams.offline
 
 

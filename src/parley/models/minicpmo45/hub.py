@@ -11,7 +11,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
@@ -39,12 +38,6 @@ class NotDownloaded(SetupError):
     """The checkpoint is on a hub and not in the local cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryFile:
-    name: str
-    size_bytes: int
-
-
 class HuggingFace:
     """The hub of `huggingface_hub`, what parley uses of it; `HF_ENDPOINT` and `HF_HOME` work as
     everywhere."""
@@ -69,8 +62,8 @@ class HuggingFace:
             return None
         return Path(folder) if (Path(folder) / "config.json").is_file() else None
 
-    def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
-        """The repository's files; None where the hub cannot be asked.
+    def files(self, repository: str, revision: str | None) -> dict[str, int] | None:
+        """Names and bytes of the repository's files; None where the hub cannot be asked.
 
         Raises:
             SetupError: there is no such repository or revision.
@@ -90,7 +83,7 @@ class HuggingFace:
         except _failures() as error:
             log.info("hub_unreachable", why=str(error))
             return None
-        return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
+        return {one.rfilename: one.size or 0 for one in info.siblings or ()}
 
     def fetch(self, repository: str, revision: str | None) -> Path:
         """Bring the local copy up to date.
@@ -168,7 +161,7 @@ def locate(
                 hint="Give a folder that already holds the checkpoint, or check the connection.",
             )
         return found
-    wanted = sum(one.size_bytes for one in files if is_wanted(one.name))
+    wanted = sum(size for name, size in files.items() if is_wanted(name))
     missing = max(0, wanted - held_bytes(hub.cache, repository))
     if missing > SPARE_BYTES:
         _require_room(hub.cache, repository, missing)

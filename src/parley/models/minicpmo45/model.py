@@ -501,7 +501,7 @@ class MiniCPMO45:
         used = weights + rows
         row_bytes = rows // self.rows
         if self.speech_output is not None:
-            row_bytes += self.speech_output.decoder.row_bytes + self.speech_output.vocoder.row_bytes
+            row_bytes += self.speech_output.row_bytes
             used = weights + self.rows * row_bytes
         device = self.network.llm.device
         if device.type == "cuda":

@@ -20,12 +20,12 @@ from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
 from parley.models.job import ModelJob as ModelJob
 from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
-from parley.models.minicpmo45.conversation.speech import VOICE_WAIT_S, Windows
+from parley.models.minicpmo45.conversation.speech import VOICE_WAIT_S
 from parley.models.minicpmo45.conversation.state import Conversation, Frame
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.prompt.inputs import fuse
 from parley.models.minicpmo45.prompt.layout import Prompt
-from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 
 PICTURES_PER_STEP = 4
@@ -101,7 +101,7 @@ class ConversationJob(ModelJob):
     Args of state:
         feed: PREFILL: what is fed; `wants_logits`: the last position's logits are wanted.
         logits: DECODE: what the next token is chosen from, (V,).
-        block, windows: SPEECH, VOCODE: the call of the speech decoder, and its windows.
+        block, windows: SPEECH, VOCODE: the call of the speech decoder, and its windows left.
         is_offline: VOCODE: the answer is heard only once it is complete.
     """
 
@@ -109,13 +109,13 @@ class ConversationJob(ModelJob):
     wants_logits = False
     logits: Tensor | None = None
     block: SpeechBlock | None = None
-    windows: Windows | None = None
     is_offline = False
 
     def __init__(self, model: Parts, conversation: Conversation, stage: Stage | None) -> None:
         super().__init__(conversation.row, stage)
         self.model = model
         self.conversation = conversation
+        self.windows: list[VocoderWindow] = []
 
     def begin_feed(self) -> None:
         """Make `feed`; called by the first PREFILL step."""

@@ -19,7 +19,6 @@ from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.formats import TOO_MUCH, AllowedNext
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import ConversationJob, Feed
-from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.prompt.layout import answer_prompt
@@ -207,7 +206,7 @@ class ReplyJob(ConversationJob):
         self._continue()
 
     def _continue(self) -> None:
-        self.group = self.block = self.windows = None
+        self.group = self.block = None
         if self.ending is None:
             self.go(Stage.DECODE)
         else:
@@ -233,21 +232,18 @@ class ReplyJob(ConversationJob):
         if self.ending is not None and not any(one.is_last for one in yielded):
             rest = self.turn.flush()
             yielded += rest or [Yielded([], True)]
-        windows = []
         for one in yielded:
-            windows += self.turn_tokens.add(one.tokens, is_last=one.is_last)
-        if windows:
-            self.windows = Windows(windows, [])
+            self.windows += self.turn_tokens.add(one.tokens, is_last=one.is_last)
+        if self.windows:
             self.go(Stage.VOCODE)
         else:
             self._continue()
 
     def voiced(self, wave: Wave) -> None:
-        assert self.windows is not None
-        window = self.windows.waiting.pop(0)
+        window = self.windows.pop(0)
         delta = self.text.delta(is_last=window.is_last)
         self._say(delta, Pcm(wave, OUTPUT_RATE_HZ))
-        if not self.windows.waiting:
+        if not self.windows:
             self._continue()
 
     # The end.
@@ -370,18 +366,16 @@ class WholeReplyJob(ReplyJob):
         self.model.observer.spoke(self.row, self.block)
         tokens = self.utterance.end(self.block)
         self.speech_tokens = len(tokens)
-        windows = utterance_windows(tokens)
-        if windows:
-            self.windows = Windows(windows, [])
+        self.windows = utterance_windows(tokens)
+        if self.windows:
             self.go(Stage.VOCODE)
         else:
             self._end(self.ending or Ending.DONE)
 
     def voiced(self, wave: Wave) -> None:
-        assert self.windows is not None
-        self.windows.waiting.pop(0)
+        self.windows.pop(0)
         self._say("", Pcm(wave, OUTPUT_RATE_HZ))
-        if not self.windows.waiting:
+        if not self.windows:
             self._end(self.ending or Ending.DONE)
 
 

@@ -84,7 +84,7 @@ class OfflineStream:
 
 
 class Streams:
-    """The vocoder of a model: speech tokens to 24 kHz samples, a stream per row.
+    """The vocoder of a model, with the voices of its rows: a stream per row.
 
     All calls but `find` come from the engine thread. A new voice is described by two networks on
     the CPU, which takes seconds, and then primed: both happen on a separate thread, so that running
@@ -97,7 +97,7 @@ class Streams:
     def __init__(
         self, token2wav: Token2Wav, voices: VoiceStore, *, offline_steps: int | None = None
     ) -> None:
-        self._token2wav = token2wav
+        self.token2wav = token2wav
         self._known = voices
         self._voices: dict[int, FoundVoice] = {}
         self._maker = ThreadPoolExecutor(
@@ -109,10 +109,6 @@ class Streams:
         self.offline: OfflineStream | None = None
         if offline_steps is not None:
             self.offline = OfflineStream(token2wav.offline(offline_steps), self._maker)
-
-    @property
-    def row_bytes(self) -> int:
-        return self._token2wav.row_bytes
 
     @property
     def has_default_voice(self) -> bool:
@@ -130,49 +126,31 @@ class Streams:
     def _find(self, voice: Pcm | None) -> FoundVoice:
         """Runs on the voices' thread."""
         pack = self._known.default() if voice is None else self._known.voice(voice)
-        return FoundVoice(pack, self._token2wav.prime(pack))
+        return FoundVoice(pack, self.token2wav.prime(pack))
 
     def pack(self, row: int) -> VoicePack:
         return self._voices[row].pack
 
     def prepare(self, row: int, found: FoundVoice) -> None:
         """Give a row the voice of a future's result, and start its stream."""
-        self._token2wav.begin(row, found.primed)
+        self.token2wav.begin(row, found.primed)
         self._voices[row] = found
 
     def restart(self, rows: Sequence[int]) -> None:
         """Start a turn: the streams are as after `prepare`."""
         for row in rows:
-            self._token2wav.begin(row, self._voices[row].primed)
-
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """The next piece of each row's stream. A call that raises changes no stream."""
-        return self._token2wav.decode(rows, windows)
-
-    def capture(self) -> None:
-        self._token2wav.capture()
-
-    def snapshot(self, row: int) -> Any:
-        """A row's stream as it is, for `restore`."""
-        return self._token2wav.snapshot(row)
-
-    def restore(self, row: int, snapshot: Any) -> None:
-        self._token2wav.restore(row, snapshot)
+            self.token2wav.begin(row, self._voices[row].primed)
 
     def close(self, row: int) -> None:
         """Forget a row's voice. Harmless on a row without one."""
         self.release(row)
         if self._voices.pop(row, None) is not None:
-            self._token2wav.close(row)
+            self.token2wav.close(row)
 
     def release(self, row: int) -> None:
         """Stop a row's speech in the offline stream."""
         if self.offline is not None:
             self.offline.release(row)
-
-    def attend_plainly(self) -> None:
-        """Stop using our attention kernel."""
-        self._token2wav.flow.attention = FusedAttention()
 
     def unload(self) -> None:
         """Free everything; no call may follow."""
@@ -200,14 +178,17 @@ class SpeechOutput:
         self.vocoder = vocoder
         self.sampling = sampling or decoder.config.sampling
 
+    @property
+    def row_bytes(self) -> int:
+        return self.decoder.row_bytes + self.vocoder.token2wav.row_bytes
+
     def capture(self) -> None:
         self.decoder.capture(self.sampling)
-        self.vocoder.capture()
+        self.vocoder.token2wav.capture()
 
     def attend_plainly(self) -> None:
         """Stop using our attention kernel."""
-        self.decoder.attention = FusedAttention()
-        self.vocoder.attend_plainly()
+        self.decoder.attention = self.vocoder.token2wav.flow.attention = FusedAttention()
 
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None
@@ -295,12 +276,13 @@ class Speech:
     def snapshot(self) -> SpeechSnapshot:
         """Remember everything. Costs next to nothing: what lies in caches is put aside when it is
         overwritten."""
+        output, index = self.speech_output, self.index
         return SpeechSnapshot(
-            row=self.speech_output.decoder.checkpoint(self.row),
+            row=output.decoder.checkpoint(self.row),
             last=self.units._last,
             tokens=tuple(self.unit_tokens.tokens),
             is_fresh=self.is_fresh,
-            stream=None if self.is_fresh else self.speech_output.vocoder.snapshot(self.index),
+            stream=None if self.is_fresh else output.vocoder.token2wav.snapshot(index),
         )
 
     def restore(self, kept: SpeechSnapshot) -> None:
@@ -313,18 +295,5 @@ class Speech:
         if kept.is_fresh:
             self.restart_stream()
         else:
-            output.vocoder.restore(self.index, kept.stream)
+            output.vocoder.token2wav.restore(self.index, kept.stream)
             self.is_fresh = self._is_stale = False
-
-
-@dataclass(slots=True, eq=False)
-class Windows:
-    """Windows of one piece of speech in the vocoder's queue.
-
-    Args:
-        waiting: windows left, in order.
-        waves: sound so far.
-    """
-
-    waiting: list[VocoderWindow]
-    waves: list[Wave]

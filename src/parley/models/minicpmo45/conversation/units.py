@@ -15,7 +15,6 @@ from parley.engine.work import Ending, FinalizeResult, GenerateResult, OutputPie
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import ConversationJob, Feed
-from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import HISTORY_LIMIT, Conversation, Unsettled
 from parley.models.minicpmo45.llm.sampling import Ask, Choice, unit_rule
 from parley.models.minicpmo45.token2wav.windows import Wave, unit_wave
@@ -53,6 +52,7 @@ class UnitAnswerJob(ConversationJob):
         self.end_of_turn = False
         self.text = ""
         self.speech_tokens = 0
+        self.waves: list[Wave] = []
         self.terminator: int | None = None
         self.again: list[int] | None = None
         """Tokens that are still to be said again."""
@@ -229,25 +229,22 @@ class UnitAnswerJob(ConversationJob):
         self.model.observer.spoke(self.row, self.block)
         tokens = speech.units.end(self.block)
         self.speech_tokens = len(tokens)
-        windows = speech.unit_tokens.add(tokens, ends_turn=self.end_of_turn)
-        self.windows = Windows(windows, [])
-        if windows:
+        self.windows = speech.unit_tokens.add(tokens, ends_turn=self.end_of_turn)
+        if self.windows:
             self.go(Stage.VOCODE)
         else:
             self._sound()
 
     def voiced(self, wave: Wave) -> None:
-        assert self.windows is not None
-        self.windows.waiting.pop(0)
-        self.windows.waves.append(wave)
-        if not self.windows.waiting:
+        self.windows.pop(0)
+        self.waves.append(wave)
+        if not self.windows:
             self._sound()
 
     def _sound(self) -> None:
         """Complete the unit's sound. The end of a turn starts a new stream afterwards."""
-        assert self.windows is not None
         assert self.conversation.speech is not None
-        wave = unit_wave(self.windows.waves, ends_turn=self.end_of_turn)
+        wave = unit_wave(self.waves, ends_turn=self.end_of_turn)
         if self.end_of_turn:
             self.conversation.speech.restart_stream()
         self._pieces.append(OutputPiece(self.text, Pcm(wave, OUTPUT_RATE_HZ)))

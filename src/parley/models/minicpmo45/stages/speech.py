@@ -42,8 +42,8 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
     for job in speaking:
         assert job.conversation.speech is not None
         job.conversation.speech.before_window()
-    windows = [job.windows.waiting[0] for job in speaking if job.windows is not None]
-    waves = output.vocoder.speak([job.row for job in speaking], windows) if speaking else []
+    rows, windows = [job.row for job in speaking], [job.windows[0] for job in speaking]
+    waves = output.vocoder.token2wav.decode(rows, windows) if speaking else []
     for open_job in opening:
         open_job.open()
     for job, window, wave in zip(speaking, windows, waves, strict=True):
@@ -70,8 +70,7 @@ def _vocode_offline(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
         for job in jobs:
             job.is_offline = False
         return
-    assert holder.windows is not None
-    window = holder.windows.waiting[0]
+    window = holder.windows[0]
     wave = stream.speak(window)
     if wave is not None:
         model.observer.vocoded(holder.row, window)
