@@ -10,11 +10,12 @@ import torch
 from tests.golden import runner, tiny
 from typer.testing import CliRunner
 
+from parley.cli import fast_parts
 from parley.cli.bench import app, gpu, gpu_goldens, gpu_parts
 from parley.cli.bench.gpu_parts import judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
-from parley.models.minicpmo45 import fast_parts_check, loading
+from parley.models.minicpmo45 import loading
 from parley.models.minicpmo45.conversation import speech
 from parley.models.minicpmo45.plan import describe
 from parley.models.minicpmo45.random_model import small_sizes
@@ -97,7 +98,7 @@ def test_a_part_that_the_card_does_not_have_is_not_run(monkeypatch: pytest.Monke
     def too_old(*_: object, **named: object) -> None:
         raise SetupError("fp8 weights need 8.9 or higher.")
 
-    monkeypatch.setattr(fast_parts_check, "checked", too_old)
+    monkeypatch.setattr(fast_parts, "checked", too_old)
 
     *_, fp8 = gpu_parts.fast_parts(SMALL, small_sizes(), torch.device("cpu"), torch.float32)
 

@@ -14,12 +14,12 @@ from tests.support.certificates import self_signed
 from tests.support.command import run
 
 from parley import models
-from parley.cli import doctor
+from parley.cli import doctor, fast_parts
 from parley.cli.doctor import Finding
 from parley.client import Server
 from parley.errors import SetupError
 from parley.models.minicpmo45 import device as devices
-from parley.models.minicpmo45 import fast_parts_check, trials
+from parley.models.minicpmo45 import trials
 from parley.models.plan import ModelPlan
 from parley.settings import Settings, load
 
@@ -207,7 +207,7 @@ def test_without_a_card_minicpmo_is_planned_and_nothing_is_called_broken(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "CHECKS", (doctor.check_torch, doctor.check_model))
-    monkeypatch.setattr(fast_parts_check, "visible_cards", lambda *_: 0)
+    monkeypatch.setattr(fast_parts, "visible_cards", lambda *_: 0)
     monkeypatch.setattr(devices, "visible_cards", lambda *_: 0)
 
     assert run("doctor", "--random-weights", "--model", "minicpmo45", "--try") == 0
@@ -259,7 +259,7 @@ def test_a_stream_whose_results_are_read_too_early_is_found(
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", entered)
 
-    found = fast_parts_check.tried("stream", "", partial(trials.stream, torch.device("cpu")))
+    found = fast_parts.tried("stream", "", partial(trials.stream, torch.device("cpu")))
 
     assert found.grade == ("note" if is_early else "fine")
     assert found.advice == ("No voice can be made without it." if is_early else "")
@@ -269,7 +269,7 @@ def test_a_part_that_the_card_does_not_have_is_refused_with_what_to_use() -> Non
     def too_old() -> None:
         raise SetupError("fp8 weights need 8.9 or higher.", hint="Set model.quantize to int4.")
 
-    found = fast_parts_check.tried("fp8", "unpacked matrices", too_old)
+    found = fast_parts.tried("fp8", "unpacked matrices", too_old)
 
     assert found.text == "refused: fp8 weights need 8.9 or higher."
     assert (found.grade, found.advice) == ("note", "Set model.quantize to int4.")

@@ -382,14 +382,13 @@ def check_model(settings: Settings) -> Iterator[Finding]:
 def check_fast_parts(settings: Settings) -> Iterator[Finding]:
     """Build and check the fast parts: kernel, graphs and others."""
     try:
-        parts = importlib.import_module("parley.models.minicpmo45.fast_parts_check")
+        parts = importlib.import_module("parley.cli.fast_parts")
     except ModuleNotFoundError as error:
         yield note(
             "fast parts", f"cannot be tried without '{error.name}'", install_command("worker")
         )
         return
-    for found in parts.try_parts(settings.model):
-        yield Finding(found.grade, found.subject, found.text, found.advice)
+    yield from parts.try_parts(settings.model)
 
 
 def _size(number_bytes: int) -> str:

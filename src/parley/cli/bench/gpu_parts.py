@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parley.models.minicpmo45 import fast_parts_check, weights
+from parley.cli.fast_parts import tried, tries
+from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ
 from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import make_config
@@ -81,12 +82,12 @@ def fast_parts(
     settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Check]:
     """Every fast part against its plain form, as when a model is loaded."""
-    for subject, instead, trial in fast_parts_check.tries(settings, sizes, device, dtype):
+    for subject, instead, trial in tries(settings, sizes, device, dtype):
         name, hurts = f"fast part: {subject}", f"all answers: {instead or 'nothing'} will serve"
         if device.type != "cuda" and subject not in ("int4", "fp8"):
             yield not_run(name, "needs an NVIDIA GPU", hurts)
             continue
-        found = fast_parts_check.tried(subject, instead, trial)
+        found = tried(subject, instead, trial)
         verdict: Verdict = "ok" if found.grade == "fine" else "out of tolerance"
         if found.text.startswith("refused: "):
             verdict = "not run"
@@ -116,17 +117,17 @@ def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
         weights.build(sizes.config), device="cpu", dtype=torch.bfloat16, seed=3
     )
     wide = copy.deepcopy(given).float()
-    tried = given.to(device=device, dtype=dtype)
-    tried.llm.attention = make_attention("auto", device=device)
-    tries: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
+    here = given.to(device=device, dtype=dtype)
+    here.llm.attention = make_attention("auto", device=device)
+    cases: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
         ("language model", _language, "all answers"),
         ("sound encoder", _sound, "users who speak to it"),
         ("vision encoder", _picture, "users who show it something"),
         ("speech decoder", _speech, "users who listen to it"),
     ]
-    for name, run, hurts in tries:
+    for name, run, hurts in cases:
         with torch.inference_mode():
-            found = distance(run(tried, sizes), run(wide, sizes))
+            found = distance(run(here, sizes), run(wide, sizes))
         yield judged(f"{name} in {_short(dtype)}", found, PART_TOLERANCE, hurts)
 
 

@@ -7,13 +7,13 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
+from parley.cli.doctor import Finding, broken, fine, note
 from parley.errors import SetupError
 from parley.models.minicpmo45 import trials
 from parley.models.minicpmo45.device import (
@@ -30,55 +30,40 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import described, one_line
 from parley.settings import ModelSettings
 
-Grade = Literal["fine", "note", "broken"]
-
 LEAST_BYTES: Final = 1024**3
 """What the trials need on the card."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartFinding:
-    """Result of one check."""
-
-    grade: Grade
-    subject: str
-    text: str
-    advice: str = ""
-
-
-def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
+def try_parts(settings: ModelSettings) -> Iterator[Finding]:
     """Check driver, compiler, headers and card, then try every part."""
     yield from driver()
     yield from toolchain()
     try:
         device = choose_device(settings.device)
     except SetupError as error:
-        yield PartFinding("broken", "card", str(error), error.hint)
+        yield broken("card", str(error), error.hint)
         return
     if device.type != "cuda":
-        yield PartFinding(
-            "note", "card", "no NVIDIA card is used: kernel, graphs, int4 and fp8 were not tried"
-        )
+        yield note("card", "no NVIDIA card is used: kernel, graphs, int4 and fp8 were not tried")
         return
     use_device(device)
     yield from _card(device)
     yield from _parts(settings, device)
 
 
-def driver(place: Path = DRIVER) -> Iterator[PartFinding]:
+def driver(place: Path = DRIVER) -> Iterator[Finding]:
     """Version of the NVIDIA driver, and of CUDA in torch."""
     cards = visible_cards(place, os.environ)
     if not cards and torch.version.cuda is None:
-        yield PartFinding(
-            "note", "driver", f"no NVIDIA card; torch {torch.__version__} has no CUDA"
-        )
+        yield note("driver", f"no NVIDIA card; torch {torch.__version__} has no CUDA")
         return
     version = driver_version(place)
     built = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-    yield PartFinding("fine" if version else "note", "driver", f"{version or 'unknown'}; {built}")
+    grade = fine if version else note
+    yield grade("driver", f"{version or 'unknown'}; {built}")
 
 
-def toolchain(environment: dict[str, str] | None = None) -> Iterator[PartFinding]:
+def toolchain(environment: dict[str, str] | None = None) -> Iterator[Finding]:
     """Compiler, headers and cache folder, which Triton needs for the first use of a kernel."""
     environment = dict(os.environ) if environment is None else environment
     compiler = environment.get("CC") or shutil.which("gcc") or shutil.which("clang") or ""
@@ -98,25 +83,27 @@ def toolchain(environment: dict[str, str] | None = None) -> Iterator[PartFinding
     )  # fmt: skip
     for subject, is_there, found, problem, advice in needs:
         if is_there:
-            yield PartFinding("fine", subject, found)
+            yield fine(subject, found)
         else:
-            yield PartFinding("note", subject, problem, advice)
+            yield note(subject, problem, advice)
 
 
-def _card(device: torch.device) -> Iterator[PartFinding]:
+def _card(device: torch.device) -> Iterator[Finding]:
     name = torch.cuda.get_device_name(device)
     major, minor = torch.cuda.get_device_capability(device)
     free, total = torch.cuda.mem_get_info(device)
     text = f"{name}, compute capability {major}.{minor}, {free / 2**30:.1f} of "
     text += f"{total / 2**30:.1f} GiB free"
-    grade: Grade = "fine" if free >= LEAST_BYTES else "broken"
-    yield PartFinding(grade, "card", text, "" if grade == "fine" else "These trials need 1 GiB.")
+    if free >= LEAST_BYTES:
+        yield fine("card", text)
+    else:
+        yield broken("card", text, "These trials need 1 GiB.")
 
 
-def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFinding]:
+def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Finding]:
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
-        yield PartFinding("fine", "triton", version)
+        yield fine("triton", version)
     for subject, instead, trial in tries(settings, full_sizes(), device):
         yield tried(subject, instead, trial)
 
@@ -147,7 +134,7 @@ def tries(
     ]  # fmt: skip
 
 
-def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFinding:
+def tried(subject: str, instead: str, trial: Callable[[], object]) -> Finding:
     """The result of one trial.
 
     Args:
@@ -156,10 +143,10 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFindin
     try:
         trial()
     except SetupError as error:
-        return PartFinding("note", subject, f"refused: {error}", error.hint)
+        return note(subject, f"refused: {error}", error.hint)
     except torch.AcceleratorError as error:
-        return PartFinding("broken", subject, f"the card failed: {one_line(str(error))}")
+        return broken(subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:
         advice = f"Slower: {instead} will serve." if instead else "No voice can be made without it."
-        return PartFinding("note", subject, described(error), advice)
-    return PartFinding("fine", subject, "works; its results are those of its plain form")
+        return note(subject, described(error), advice)
+    return fine(subject, "works; its results are those of its plain form")
