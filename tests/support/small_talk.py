@@ -7,18 +7,20 @@ from tests.support.small_minicpmo import IDS
 
 from parley.engine.segments import Text
 from parley.engine.work import StartSession, StepUnit, Window
-from parley.models.minicpmo45.llm.sampling import Choice
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.protocol.values import DuplexConfig
 
 
 class Script:
-    """Chooses what it is told; then whatever the model's own chooser takes for the end."""
+    """Chooses what it is told, then the end; remembers how it was asked."""
 
     def __init__(self, *tokens: int, end: int = IDS.chunk_eos) -> None:
         self.tokens = list(tokens)
         self.end = end
+        self.asks: list[Ask] = []
 
-    def choose(self, logits, asks: Sequence) -> list[Choice]:
+    def choose(self, logits, asks: Sequence[Ask]) -> list[Choice]:
+        self.asks += asks
         return [Choice(self.tokens.pop(0) if self.tokens else self.end, True) for _ in asks]
 
 

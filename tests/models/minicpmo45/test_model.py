@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.contracts.conversations import picture, quiet, turn, unit, voice
 from tests.support.long import times
-from tests.support.small_minicpmo import IDS, small_model
+from tests.support.small_minicpmo import IDS
 from tests.support.small_talk import answer, conversation, do, duplex, samples
 
 from parley.engine.segments import Audio, Image, Text
@@ -16,22 +16,6 @@ from parley.errors import ContextFull
 from parley.models.minicpmo45.conversation.parts import ModelObserver
 from parley.models.minicpmo45.conversation.state import RoundLedger
 from parley.settings import ModelBehaviour as Behaviour
-
-
-@pytest.fixture(scope="module")
-def shared():
-    model = small_model(slots=2)
-    yield model
-    model.unload()
-
-
-@pytest.fixture
-def model(shared):
-    shared.behaviour = Behaviour()
-    yield shared
-    for row in range(shared.rows):
-        shared.close(row)
-
 
 # What was decided differently, both ways.
 
@@ -305,6 +289,3 @@ def test_many_units_with_a_window_take_no_more_memory_than_a_few(model):
 
     assert len(used) == 1
     assert conversation(model).state.units == count
-
-
-# Refusals and odd inputs.

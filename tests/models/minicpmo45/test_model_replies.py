@@ -3,29 +3,13 @@
 import numpy as np
 import pytest
 from tests.contracts.conversations import picture, turn, unit, voice
-from tests.support.small_minicpmo import IDS, small_model
+from tests.support.small_minicpmo import IDS
 from tests.support.small_talk import Script, answer, conversation, do, duplex, samples
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, Window
 from parley.errors import BadInput
 from parley.media.pcm import Pcm
-from parley.settings import ModelBehaviour as Behaviour
-
-
-@pytest.fixture(scope="module")
-def shared():
-    model = small_model(slots=2)
-    yield model
-    model.unload()
-
-
-@pytest.fixture
-def model(shared):
-    shared.behaviour = Behaviour()
-    yield shared
-    for row in range(shared.rows):
-        shared.close(row)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.contracts.conversations import Cast, closing, turn
+from tests.contracts.conversations import Cast, turn
 from tests.support.small_minicpmo import IDS, small_model
+from tests.support.small_talk import Script
 
 from parley.engine.model import Job
 from parley.engine.segments import Text
 from parley.engine.work import Ending, Generate, GenerateResult, Stage, StartSession
 from parley.models.minicpmo45.conversation.replies import WholeReplyJob
 from parley.models.minicpmo45.conversation.speech import OfflineStream, Streams
-from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
@@ -23,37 +23,15 @@ from parley.models.minicpmo45.tts.turns import UTTERANCE_MINIMUM
 QUESTION = turn("user", Text("What is it?"))
 
 
-class Script:
-    """Chooses what it was told, and remembers how it was asked."""
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens = list(tokens)
-        self.asks: list[Ask] = []
-
-    def choose(self, logits: torch.Tensor, asks: Sequence[Ask]) -> list[Choice]:
-        self.asks += asks
-        return [Choice(self.tokens.pop(0), True) for _ in asks]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[MiniCPMO45]:
-    model = small_model(slots=1)
-    yield model
-    model.unload()
-
-
-@pytest.fixture
-def model(shared: MiniCPMO45) -> Iterator[MiniCPMO45]:
-    chooser = shared.chooser
-    with closing(shared):
-        yield shared
-    shared.chooser = chooser
-    vocoder_of(shared).offline = None
+@pytest.fixture(autouse=True)
+def _live_again(model: MiniCPMO45) -> Iterator[None]:
+    yield
+    vocoder_of(model).offline = None
 
 
 def reply(model: MiniCPMO45, said: Sequence[int], **options: Any) -> tuple[Any, Script]:
     """What becomes of a reply that says this."""
-    script = Script(said)
+    script = Script(*said)
     cast = Cast(model)
     model.chooser = script
     work = Generate(is_whole=True, **options)
@@ -201,12 +179,12 @@ def test_an_answer_in_one_piece_is_spoken_with_the_steps_of_answers_in_one_piece
 
 
 def test_a_streamed_answer_is_spoken_with_the_live_steps(model):
-    script = [97, 98, 99, IDS.tts_eos]
+    said = [97, 98, 99, IDS.tts_eos]
     sounds = []
     for steps in (None, 6):
         if steps:
             with_offline(model, steps)
-        model.chooser = Script(script)
+        model.chooser = Script(*said)
         cast = Cast(model)
         outcomes = cast.play(0, [StartSession("chat", seed=3), QUESTION, Generate()])
         pieces = [piece.pcm.samples for piece in outcomes[-1].pieces if piece.pcm is not None]
@@ -218,7 +196,7 @@ def test_a_streamed_answer_is_spoken_with_the_live_steps(model):
 def test_a_cancelled_answer_leaves_the_offline_stream_to_others(model):
     stream = with_offline(model, 6)
     cast = Cast(model)
-    model.chooser = Script([97, 98, 99, IDS.im_end])
+    model.chooser = Script(97, 98, 99, IDS.im_end)
     cast.play(0, [StartSession("chat", seed=3), QUESTION])
     job = model.start(0, Generate(is_whole=True))
     run(model, [job], Stage.VOCODE)
@@ -238,7 +216,7 @@ def test_answers_in_one_piece_take_turns_and_do_not_wait_for_one_that_failed():
         jobs: list[Job] = []
         for row in range(2):
             cast.play(row, [StartSession("chat", seed=3), QUESTION])
-            model.chooser = Script([97, 98, 99, IDS.im_end])
+            model.chooser = Script(97, 98, 99, IDS.im_end)
             jobs.append(model.start(row, Generate(is_whole=True)))
             run(model, jobs[row:], Stage.VOCODE)
         run(model, jobs)
