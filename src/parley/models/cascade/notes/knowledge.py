@@ -57,7 +57,7 @@ class Fact:
     def told(self) -> str:
         """The answer."""
         told = self.sentence.format(*self.values)
-        return told[0].upper() + told[1:].replace("..", ".")
+        return told[0].upper() + told[1:].replace("..", ".").replace("?.", "?")
 
 
 def _facts_of(block: Sequence[str]) -> Iterator[Fact]:
@@ -121,15 +121,18 @@ def definitions() -> dict[str, str]:
 @functools.cache
 def facts() -> list[Fact]:
     """All facts."""
-    rows = [line.split(" | ", 1) for line in lines_of("facts")]
     none = (frozenset[str](),)
-    found = [
-        Fact(frozenset(_keys(one)), none, fact) for keys, fact in rows for one in keys.split(",")
+    rows = [line.split(" | ", 1) for line in lines_of("facts")]
+    tabled = [
+        fact
+        for name in TABLES
+        for block in tables.blocks_of(f"know/tables/{name}")
+        for fact in _facts_of(block)
     ]
-    for name in TABLES:
-        for block in tables.blocks_of(f"know/tables/{name}"):
-            found += _facts_of(block)
-    return found
+    single = (
+        Fact(frozenset(_keys(one)), none, fact) for keys, fact in rows for one in keys.split(",")
+    )
+    return [*tabled, *single]
 
 
 @functools.cache
@@ -188,7 +191,7 @@ def _root(word: str) -> str:
     word = _SYNONYM.get(word, word)
     if len(word) > 4 and word.endswith(("ies", "ie")):
         word = word.removesuffix("s").removesuffix("ie") + "y"
-    if len(word) > 4 and word.endswith("oes"):
+    if len(word) > 4 and word.endswith(("oes", "xes", "ches", "shes", "sses", "zzes")):
         word = word[:-2]
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = _SYNONYM.get(word[:-1], word[:-1])

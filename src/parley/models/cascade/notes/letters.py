@@ -44,7 +44,7 @@ def letters_note(low: str) -> str | None:
         r"(?:the word )?([a-z]+)",
         low,
     )
-    if found and found[2] not in ("the", "alphabet", "english"):
+    if found and found[2] not in ("the", "alphabet", "english", "it", "that", "my", "your"):
         kind, word = found.groups()
         vowels = sum(letter in "aeiou" for letter in word)
         count = {"letters": len(word), "vowels": vowels, "consonants": len(word) - vowels}[kind]

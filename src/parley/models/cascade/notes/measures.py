@@ -9,6 +9,9 @@ from typing import Final
 from parley.models.cascade.notes.reckoning import BEYOND, chain, number
 from parley.models.cascade.notes.reckoning import NUMBER as _N
 from parley.models.cascade.numerals import as_digits
+from parley.models.cascade.tables import patterns
+
+_SAYS: Final = patterns("measures")
 
 _KINDS: Final[tuple[dict[str, float], ...]] = (
     {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "year": 31536000,
@@ -17,8 +20,9 @@ _KINDS: Final[tuple[dict[str, float], ...]] = (
      "kilometre": 1e6, "mile": 1609344},
     {"gram": 1, "ounce": 28.349523125, "pound": 453.59237, "kilogram": 1000, "ton": 1e6,
      "tonne": 1e6},
-    {"millilitre": 1, "teaspoon": 4.92892159375, "tablespoon": 14.78676478125, "cup": 236.5882365,
-     "pint": 473.176473, "litre": 1000, "gallon": 3785.411784},
+    {"millilitre": 1, "ounce": 29.5735295625, "teaspoon": 4.92892159375,
+     "tablespoon": 14.78676478125, "cup": 236.5882365, "pint": 473.176473, "litre": 1000,
+     "gallon": 3785.411784},
     {"piece": 1, "dozen": 12},
 )  # fmt: skip
 """Units of one kind, in the smallest of it."""
@@ -42,7 +46,7 @@ def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str
         said = " ".join((before, *answers[-1:])).replace(",", "")
         *_, amount = _AMOUNT.findall(as_digits(said)) or ("that",)
         text = _OF_THAT.sub(f"{amount} ", text)
-    for rule in (_how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked):
+    for rule in _RULES:
         found = rule(text)
         if found:
             return found
@@ -89,7 +93,7 @@ def _how_many(text: str) -> str | None:
         return f"{number(float(dozen[2]))} dozen is {number(12 * float(dozen[2]))}."
     found = re.search(
         rf"\bhow (?:many|much) ([a-z]+)(?: are| is)?(?: there)?(?: in| make| makes| has| does| "
-        rf"equal)+ {_N} ([a-z]+)",
+        rf"equal| is| are)+ {_N} ([a-z]+)",
         text,
     )
     if not found:
@@ -165,7 +169,8 @@ def _price(text: str) -> str | None:
 
 def _power(text: str) -> str | None:
     found = re.search(
-        rf"{_N} (?:to the power of|to the|raised to(?: the power of)?|\^|\*\*) ?(\d{{1,2}})\b", text
+        rf"{_N} ?(?:to the power of|to the|raised to(?: the power of)?|\^|\*\*) ?(\d{{1,2}})\b",
+        text,
     )
     if found and abs(float(found[1])) <= 1000 and abs(float(found[1])) ** int(found[2]) < 1e12:
         return (
@@ -186,10 +191,7 @@ _SHARES: Final = {
 
 
 def _shares(text: str) -> str | None:
-    found = re.search(
-        rf"\b(a|an|one|1|two|2|three|3) (third|quarter|fourth|fifth|sixth|eighth|tenth)s? of {_N}",
-        text,
-    )
+    found = re.search(rf"(?<!of )\b(an?|one|1|two|2|three|3) ({'|'.join(_SHARES)})s? of {_N}", text)
     if not found:
         return None
     many = {"a": 1, "an": 1, "one": 1, "1": 1, "two": 2, "2": 2, "three": 3, "3": 3}[found[1]]
@@ -251,3 +253,27 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     if not before:
         return "From which number? Tell me the whole sum, please."
     return chain(before[1], [(found[1], found[2])])
+
+
+def _divided(text: str) -> str | None:
+    """`18 balls for 4 people, how many each?`, `12 eggs cost 6 dollars, how much is one?`"""
+    amounts = [float(one) for one in re.findall(_N, text)]
+    if len(amounts) == 2 and _SAYS["each"].search(text):
+        return chain(str(max(amounts)), [("divided by", str(min(amounts)))])
+    cost = _SAYS["cost_of_one"].search(text)
+    return chain(cost[2], [("divided by", cost[1])]) if cost else None
+
+
+def _in_base(text: str) -> str | None:
+    """`255 in hexadecimal`."""
+    found = _SAYS["base"].search(text)
+    if not found:
+        return None
+    written = f"{int(found[1]):{ {'b': 'b', 'o': 'o', 'h': 'X'}[found[2][0]] }}"
+    return f"{found[1]} in {found[2]} is {written}."
+
+
+_RULES: Final = (
+    _how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked, _divided,
+    _in_base,
+)  # fmt: skip

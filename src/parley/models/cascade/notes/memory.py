@@ -136,7 +136,10 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     told = dict(listen([text]).facts) | {
         key: one for key, one in after.facts.items() if one != before.facts.get(key)
     }
-    kept = [f"{one[0].lower()}{one[1:-1]}" for one in told.values() if _SAYS["to_keep"].search(one)]
+    kept = [
+        one.removeprefix("You told me: ") for one in told.values() if _SAYS["to_keep"].search(one)
+    ]
+    kept = [f"{one[0].lower()}{one[1:-1]}" for one in kept]
     if kept and not text.rstrip().endswith("?"):
         return f"I will remember that {' and '.join(kept)}."
     is_told = listen([text]).name == after.name or before.name != after.name
@@ -173,6 +176,8 @@ def recall(text: str, told: Told) -> str | None:
     ):
         return f"Your name is {told.name}." if told.name else ""
     words = _words(low)
+    if _SAYS["to_do"].search(low):
+        return next((one for one in reversed([*told.facts.values()]) if "You told me" in one), "")
     best, score = None, 0.0
     for key, sentence in told.facts.items():
         keys = {_stem(word) for word in key.split()}
@@ -184,7 +189,7 @@ def recall(text: str, told: Told) -> str | None:
     if _SAYS["of_mine"].search(low) and (said := said_before(low, told)):
         return said
     if re.search(
-        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b"
+        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b(?! need)|\bhow old am i\b"
         r"|\bwhat am i allergic\b",
         low,
     ):
@@ -298,7 +303,8 @@ def _trim(value: str) -> str:
     cut = re.split(
         r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way|btw)\b", value
     )[0]
-    return re.sub(r"\b(?:my|our)\b", "your", " ".join(cut.split()).strip(" '\"-"))
+    value = " ".join(cut.split()).strip(" '\"-")
+    return re.sub(r"\bi\b", "you", re.sub(r"\b(?:my|our)\b", "your", value))
 
 
 def _words(low: str) -> set[str]:
@@ -309,11 +315,12 @@ def _stem(word: str) -> str:
     word = word.removesuffix("'s")
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
+    if len(word) > 5 and word.endswith("ed"):
+        word = word[:-2]
     return {
         "eat": "food",
         "favorite": "favourite",
         "color": "colour",
-        "worked": "work",
         "living": "job",
         "profession": "job",
     }.get(word, word)

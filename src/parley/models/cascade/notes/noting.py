@@ -200,6 +200,9 @@ def _known(
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed)
     if found is None and answers:
+        year = re.search(r"\b(?:in|from) (\d{4})\b", answers[-1])
+        if year and _SAYS["when"].search(low):
+            return f"That was in {year[1]}."
         asked = (_plain(one, earlier, seed) for one in _of_whom(low, earlier, answers[-1]))
         found = next((one for one in asked if one not in (None, answers[-1])), None)
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
@@ -215,7 +218,7 @@ def _there(low: str, said: Sequence[str]) -> str | None:
     return f"{asked} in {countries[-1]}?"
 
 
-MOST_SUBJECTS: Final = 8
+MOST_SUBJECTS: Final = 20
 """Of a long answer; a note is looked for with each."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
@@ -229,13 +232,18 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
         things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
         return [_SAYS["one"].sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
     if _SAYS["bare"].search(low):
-        return [f"{low.strip(' ?')} {answer}"]
+        asked = earlier[-1] if earlier and "when" in low else ""
+        return [f"{low.strip(' ?')} {said}" for said in (answer, asked)]
     if not (pronoun := _SAYS["pronoun"].search(low)):
         return []
     subject = _SAYS["subject"].search(answer)
     spoken_of = [subject[1]] if subject else []
     spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
-    spoken_of += re.findall(r"[a-z]+s\b", answer) if pronoun[0] in ("they", "them") else []
+    words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
+    if pronoun[0] in ("they", "them"):
+        spoken_of += [word for word in words if word.endswith("s")]
+    elif pronoun[0] in ("it", "that"):
+        spoken_of += words
     subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
     return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
 
@@ -270,11 +278,18 @@ LONGEST_ASKED: Final = 24
 def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
     """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
     hour?`: the note for the question before with these words, in place of some of its own."""
+    if earlier and _SAYS["request"].search(earlier[-1]):
+        text = f"{text}?"
     plain = [as_digits(one).replace("%", " percent") for one in (*earlier[-3:], text)]
     found = _SAYS["and"].match(plain.pop())
-    asked = next((one for one in reversed(plain) if not _SAYS["and"].match(one)), None)
-    if not found or asked is None or len(found["new"].split()) > 4:
+    if not found or len(found["new"].split()) > 4:
         return None
+    asked = (one for one in reversed(plain) if not _SAYS["and"].match(one))
+    again = (_with_others(found, one, note) for one in asked)
+    return next(filter(None, again), None)
+
+
+def _with_others(found: re.Match[str], asked: str, note: Callable[[str], str | None]) -> str | None:
     new, words = found["new"].split(), asked.strip(" ?.!").split()
     if len(words) > LONGEST_ASKED:
         return None
@@ -293,7 +308,7 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
         for at, size in sorted(spans, key=likeness)
         if any(map(str.isdigit, " ".join(words[at : at + size]))) == has_digit
     ]
-    is_more = found["tail"].startswith(("in ", "at ", "on "))
+    is_more = found["tail"].startswith(("in ", "at ", "on ", "backwards"))
     for question in [(*words, found["tail"])] * is_more + questions:
         told = note(" ".join(question) + "?")
         is_other = is_more and told != before and question[:-1] == tuple(words)

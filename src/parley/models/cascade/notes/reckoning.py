@@ -38,7 +38,11 @@ _FORMS = tuple(
 """`is_swapped`: the second number comes first."""
 _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\b(?:double|twice)(?: of)? {NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
-    (re.compile(rf"\b(?:half|the half)(?: of)? {NUMBER}"), "Half of {} is {}.", lambda v: v / 2),
+    (
+        re.compile(rf"\b(?:half|the half)(?: of)? {NUMBER}(?! \w+s of)"),
+        "Half of {} is {}.",
+        lambda v: v / 2,
+    ),
     (re.compile(rf"\bsquare root of {NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
     (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
     (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
