@@ -260,7 +260,7 @@ def _filters(case: Case, check: Checker) -> None:
         torch.device("cpu"),
     )
     history = torch.tensor([([-1] * 16 + r["history"])[-16:] for r in table])
-    shaped_logits = penalised(logits / 0.8, history, rules.numbers[:, 1])
+    shaped_logits = penalised(logits / 0.8, history, rules.numbers[:, 1:2])
     best, places = kept_candidates(shaped_logits, rules)
     for number, row in enumerate(table):
         kept = torch.isfinite(best[number])

@@ -105,9 +105,10 @@ class FusedAttention:
         if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
             out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None:
+            # Slices, since to walk over a tensor's rows takes longer than to attend to a short one.
             parts = [
-                self._attend(lines[None], keys[None], values[None], seen[None])
-                for lines, seen, slot in zip(grouped, mask, batch.slots, strict=True)
+                self._attend(grouped[i : i + 1], keys[None], values[None], mask[i : i + 1])
+                for i, slot in enumerate(batch.slots)
                 for keys, values in [cache.view(layer, slot, batch.reads)]
             ]
             out = parts[0] if size == 1 else torch.cat(parts)

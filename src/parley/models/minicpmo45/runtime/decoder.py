@@ -8,7 +8,6 @@ Shapes: `B` rows, `n` new tokens of each, `W` width, `H` heads of queries, `D` h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -106,23 +105,24 @@ class DecoderLayer(nn.Module):
         weights are in place. Saves calls, which is what small products on a CPU cost."""
         attention, mlp = self.self_attn, self.mlp
         parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-        self.asks, self.sizes = joined(parts), [part.out_features for part in parts]
+        self.asks = joined(parts)
         mlp.opened = joined([mlp.gate_proj, mlp.up_proj])
 
     def asked(self, x: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (..., heads, D) of states (..., W), the first two turned."""
         attention, normed = self.self_attn, self.input_layernorm(x)
-        made: Sequence[Tensor]
         if self.asks is None:
-            made = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
+            parts = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
+            made = torch.cat(parts, dim=-1)
         else:
-            made = torch.split(F.linear(normed, self.asks), self.sizes, -1)
-        shape = (*x.shape[:-1], -1, self.shape.head_width)
-        query, keys, values = (one.view(shape) for one in made)
+            made = F.linear(normed, self.asks)
+        made = made.view(*x.shape[:-1], -1, self.shape.head_width)
+        heads, turned = self.shape.heads, self.shape.heads + self.shape.key_heads
+        both, values = made[..., :turned, :], made[..., turned:, :]
         if self.shape.has_norms:
-            query, keys = attention.q_norm(query), attention.k_norm(keys)
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        heads = self.shape.heads
+            query, keys = both[..., :heads, :], both[..., heads:, :]
+            both = torch.cat((attention.q_norm(query), attention.k_norm(keys)), dim=-2)
+        both = rotated(both, *turn)
         return both[..., :heads, :], both[..., heads:, :], values
 
     def answered(self, x: Tensor, mixed: Tensor) -> Tensor:

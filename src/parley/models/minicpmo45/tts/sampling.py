@@ -104,12 +104,12 @@ def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
         logits: float32, shape (R, V), already divided by the temperature.
         history: int64, shape (R, W): the newest tokens of each row in any order, `NOTHING` where
             there are fewer.
-        penalty: float32, shape (R,).
+        penalty: float32, shape (R, 1).
     """
     seen = history.clamp_min(0)
     # How often each place's token was said; an unused place stands for token 0 as it is.
     counts = (seen[:, :, None] == history[:, None, :]).sum(-1)
-    factor = penalty[:, None] ** counts
+    factor = penalty**counts
     said = logits.gather(1, seen)
     return logits.scatter(1, seen, torch.where(said < 0, said * factor, said / factor))
 
@@ -156,10 +156,10 @@ def pick(
     Returns:
         int64, shape (R,).
     """
-    temperature, penalty, _ = rules.numbers.unbind(1)
-    shaped = logits.float() / temperature[:, None]
+    temperature, penalty = rules.numbers[:, :1], rules.numbers[:, 1:2]
+    shaped = logits.float() / temperature
     if exempt is not None:
-        penalty = penalty.masked_fill(exempt, 1.0)
+        penalty = penalty.masked_fill(exempt[:, None], 1.0)
     shaped = penalised(shaped, history, penalty)
     end = shaped.shape[-1] - 1
     token: Tensor | None = None
