@@ -198,16 +198,6 @@ async def test_others_on_its_path_are_spoken_to_as_before():
 
 
 @pytest.mark.usefixtures("added")
-async def test_the_first_message_decides_where_the_request_does_not():
-    async with running_stack() as stack, tape(stack, "?mode=audio") as socket:
-        assert (await hear(socket))["type"] == "session.queue_done"
-        await say(socket, type="session.begin")
-        assert (await hear(socket))["type"] == "session.created"
-        await say(socket, type="session.begin")
-        assert (await hear(socket))["what"] == "first: invalid_event"
-
-
-@pytest.mark.usefixtures("added")
 async def test_the_first_message_decides_while_the_client_waits():
     async with running_stack() as stack, occupied(stack) as busy, tape(stack, "") as socket:
         assert (await hear(socket))["type"] == "session.queued"
