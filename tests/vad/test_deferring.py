@@ -74,18 +74,6 @@ def test_nothing_waits_and_no_pause_begins_until_the_network_is_sure_that_nobody
     assert network.runs == [1] * 2 * PAUSE
 
 
-def test_a_snapshot_holds_what_was_waiting():
-    network, other = Network(), Network()
-    detector, elsewhere = DeferringDetector(network), DeferringDetector(other)
-    detector.probabilities(windows(STILL))
-    detector.probabilities(windows(0.0, 0.0))
-
-    restore(elsewhere, snapshot(detector))
-    elsewhere.probabilities(windows(LOUD))
-
-    assert other.levels == pytest.approx([STILL, 0.0, 0.0, LOUD])
-
-
 def test_a_pause_is_heard_for_its_first_seconds():
     network = Network()
     detector = DeferringDetector(network)

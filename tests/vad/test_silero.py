@@ -62,19 +62,6 @@ def test_a_spoken_sentence_is_one_utterance_of_its_length(silero):
     assert 1000 - 330 <= utterance.start_sample / 16 <= 1000 + 330
 
 
-def test_two_sentences_with_a_pause_are_two_utterances(silero):
-    said = found(
-        silero,
-        sound(silence(0.5)),
-        say("The first sentence is about birds."),
-        sound(silence(1.5)),
-        say("The second sentence is about trees."),
-        sound(silence(1.5)),
-    )
-
-    assert len(said) == 2
-
-
 @pytest.mark.parametrize(
     "noise",
     [

@@ -61,22 +61,6 @@ def test_one_utterance_begins_where_the_voice_does_and_ends_where_the_pause_bega
     assert np.all(np.diff(samples) == 1)
 
 
-def test_what_is_likely_to_be_said_is_what_is_said_in_the_end():
-    parts = (windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
-    finder = UtteranceFinder(Script(*parts), DEFAULTS)
-    likely, events = [], []
-    for chunk in chunks(ramp(64 * WINDOW_SAMPLES), 0.064):
-        events += finder.feed(chunk)
-        likely.append(finder.likely(240))
-    (said,) = utterances(events)
-
-    found = [one for one in likely if one is not None]
-    # 240 ms are four windows; the thirteenth ends it.
-    assert len(found) == 9
-    assert all(np.array_equal(one.pcm.samples, said.pcm.samples) for one in found)
-    assert finder.likely(0) is None
-
-
 def test_nothing_is_likely_while_a_person_speaks_or_has_only_clicked():
     for parts in ((windows(20, 0.95),), (windows(1, 0.95), windows(8, 0.0))):
         _, finder = hear(*parts)
@@ -88,16 +72,6 @@ def test_pre_roll_stops_at_the_beginning_of_the_sound():
     events, _ = hear(windows(1, 0.0), windows(30, 0.95), windows(13, 0.0))
 
     assert utterances(events)[0].pcm.samples[0] == 0
-
-
-def test_pre_roll_never_repeats_what_an_earlier_utterance_holds():
-    options = VadOptions(min_silence_duration_ms=128)
-    events, _ = hear(
-        windows(10, 0.95), windows(2, 0.0), windows(10, 0.95), windows(3, 0.0), options=options
-    )
-
-    first, second = utterances(events)
-    assert second.pcm.samples[0] == first.pcm.samples[-1] + 1
 
 
 @pytest.mark.parametrize(
