@@ -78,18 +78,23 @@ def duplex_works():
     ]
 
 
-def test_the_words_of_the_address_are_shown_and_spoken():
+def test_the_words_of_the_address_are_shown_and_spoken_and_sent_with_the_next_turn():
     script = Script()
-    outcome = answered(script)
+    with scripted_endpoint(script) as url:
+        played = Cast(cascade(url)).play(0, [*works(), *works()[2:]])
 
+    outcome = played[3]
     assert result_of(outcome).ending is Ending.DONE
     assert outcome.text == "Hello from far away."
     assert len(outcome.samples) > 0
-    sent = script.requests[0]
+    sent, following = script.requests
     assert sent["stream"] is True
     assert [message["role"] for message in sent["messages"]] == ["system", "user"]
     assert sent["messages"][0]["content"] == "Be brief."
     assert sent["messages"][1]["content"].startswith("You took 10 at")
+    answer = {"role": "assistant", "content": "Hello from far away."}
+    assert following["messages"][:3] == [*sent["messages"], answer]
+    assert following["messages"][3]["role"] == "user"
 
 
 def test_a_message_of_a_minute_is_heard_to_its_end():
@@ -104,16 +109,6 @@ def test_a_message_of_a_minute_is_heard_to_its_end():
     content = script.requests[0]["messages"][1]["content"]
     lengths = [int(found) / 10 for found in re.findall(r"You took (\d+)", content)]
     assert lengths == pytest.approx([20.0, 20.0, 3.0], abs=0.5)
-
-
-def test_the_next_turn_sends_what_was_said_before():
-    script = Script()
-    with scripted_endpoint(script) as url:
-        Cast(cascade(url)).play(0, [*works(), *works()[2:]])
-
-    roles = [message["role"] for message in script.requests[1]["messages"]]
-    assert roles == ["system", "user", "assistant", "user"]
-    assert script.requests[1]["messages"][2]["content"] == "Hello from far away."
 
 
 SSE = "text/event-stream"
@@ -184,13 +179,15 @@ def test_a_chat_reports_it_in_the_result_alone():
     assert "failed (500)" in result_of(outcome).problem
 
 
-def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do():
+def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do_and_the_history_nothing():
     with scripted_endpoint(Script(status=503)) as url:
-        played = Cast(cascade(url)).play(0, duplex_works())
+        model = cascade(url)
+        played = Cast(model).play(0, duplex_works())
 
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
     assert [bool(one.problem) for one in units] == [False, True, False]
     assert "has failed" in units[1].text
+    assert (memory_of(model).telling, memory_of(model).history.lines) == (None, ())
 
 
 WEATHER = Tool(function=ToolFunction(name="weather", parameters={}))
@@ -626,17 +623,6 @@ def test_a_turn_that_failed_is_not_in_the_history(script):
         cast.play(0, works()[2:])
 
     assert [one["role"] for one in script.requests[-1]["messages"]] == ["system", "user"]
-
-
-def test_a_duplex_turn_that_failed_is_not_in_the_history():
-    script = Script(status=503)
-    with scripted_endpoint(script) as url:
-        model = cascade(url)
-        Cast(model).play(0, duplex_works())
-
-    state: Any = memory_of(model)
-    assert state.telling is None
-    assert state.history.lines == ()
 
 
 def test_an_undeclared_call_is_dropped():
