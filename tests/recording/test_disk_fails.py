@@ -8,8 +8,7 @@ import wave
 from pathlib import Path
 
 import pytest
-from tests.recording.test_recorder import recordings
-from tests.support.recordings import a_unit, begun, head, tone
+from tests.support.recordings import a_unit, begun, head, recordings, tone
 from tests.support.sessions import loud, quiet, worker_harness
 
 from parley.dialects.events import SessionPaused, SessionReady, SessionResumed

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.recordings import JPEG, a_unit, begun, head, started, tone
+from tests.support.recordings import JPEG, a_unit, begun, head, recordings, started, tone
 from tests.support.sessions import WorkerHarness, loud, quiet, worker_harness
 from tests.support.timeline import sound, speak
 
-from parley.clock import SystemClock
 from parley.dialects.events import InputCommitted, OutputDelta
 from parley.media.wav import encode_wav
 from parley.protocol.kinds import Kind
@@ -23,18 +22,6 @@ from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders, make_id
 from parley.recording.lines import written
-from parley.recording.recorder import Recordings
-
-
-def recordings(tmp_path: Path, **more: Any) -> Recordings:
-    return Recordings(
-        RecordingFolders(tmp_path),
-        worker_id="w",
-        model="parrot",
-        clock=SystemClock(),
-        min_free_gb=0,
-        **more,
-    )
 
 
 def only(tmp_path: Path) -> Folder:
@@ -93,9 +80,7 @@ async def test_anyone_who_declines_is_not_recorded_and_gets_no_id(tmp_path, dial
 async def test_a_full_disk_means_no_recording(tmp_path, monkeypatch, free_gb, is_recorded):
     # As much as the admin page, which counts in 10^9, calls enough.
     monkeypatch.setattr("parley.recording.recorder.free_bytes", lambda path: round(free_gb * 1e9))
-    kept = Recordings(
-        RecordingFolders(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1
-    )
+    kept = recordings(tmp_path, min_free_gb=1)
     async with worker_harness(recordings=kept) as harness:
         talk = await harness.ready("duplex")
         told = await talk.until("prepared")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from tests.support import units
-from tests.support.recordings import started, tone
+from tests.support.recordings import recordings, started, tone
 
 from parley.clock import ManualClock
 from parley.dialects.events import (
@@ -49,7 +49,6 @@ from parley.protocol.values import DuplexConfig, Generation, TextPart
 from parley.recording import lines, store
 from parley.recording.finish import recover
 from parley.recording.layout import RecordingFolders
-from parley.recording.recorder import Recordings
 from parley.results import PrefillResult
 
 KEPT = Path(__file__).parent / "data/format.json"
@@ -163,9 +162,7 @@ TASKS: dict[str, Any] = {
 async def _record(data_dir: Path, dialect: Dialect) -> dict[str, Any]:
     """Run a script; returns every file by its path: JSON as it is, media by length and hash."""
     clock = ManualClock()
-    kept = Recordings(
-        RecordingFolders(data_dir), worker_id="w1", model="parrot", clock=clock, min_free_gb=0
-    )
+    kept = recordings(data_dir, worker_id="w1", clock=clock)
     recording = kept.begin(session_id="s1", dialect=dialect, kind=TASKS[dialect])
     assert recording is not None
     recording.seed = 12345

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 from tests.support import units
 
+from parley.clock import SystemClock
 from parley.dialects.events import (
     AudioInput,
     ResponseRequested,
@@ -21,9 +22,16 @@ from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import EntryLine, HeadLine, KeptSound, RecordedEntry
+from parley.recording.recorder import Recordings
 from parley.session_log.entries import Recorded
 
 JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
+
+
+def recordings(data_dir: Path, **more: Any) -> Recordings:
+    """What a worker of a parrot keeps there."""
+    given = {"worker_id": "w", "model": "parrot", "clock": SystemClock(), "min_free_gb": 0, **more}
+    return Recordings(RecordingFolders(data_dir), **given)
 
 
 def head(recording_id: str, *, config: Any = None, **more: Any) -> HeadLine:

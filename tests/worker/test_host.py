@@ -35,18 +35,6 @@ async def test_a_second_session_on_a_busy_worker_is_refused_before_it_is_accepte
         assert harness.host.heartbeat().errors == {"worker_busy": 4}
 
 
-async def test_two_slots_hold_two_sessions():
-    async with worker_harness(slots=2) as harness:
-        one = await harness.ready("duplex", "one")
-        two = await harness.ready("half_duplex", "two")
-        third = harness.begin("chat", "three")
-
-        assert await third.over() == BUSY_STATUS
-        assert one.socket.closed is None
-        assert two.socket.closed is None
-        assert harness.host.free_slots == 0
-
-
 async def test_a_newcomer_waits_for_a_session_that_is_being_cleaned_up():
     async with worker_harness() as harness:
         first = await harness.ready("duplex", "one")

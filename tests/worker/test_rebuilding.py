@@ -15,6 +15,7 @@ import pytest
 from tests.models.cascade.parts import small_cascade
 from tests.support.long import times
 from tests.support.patience import HANG_S, until
+from tests.support.recordings import recordings
 from tests.support.resumed_talks import (
     LAST_OF_ALL,
     TALKS,
@@ -31,16 +32,15 @@ from tests.support.sockets import FakeSocket
 from tests.support.talking import Message, b64
 from tests.support.timeline import silence, sound, speak
 
-from parley.clock import ManualClock, SystemClock
+from parley.clock import ManualClock
 from parley.dialects.events import InputCommitted, TurnCompleted, TurnStarted, UnitDone
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.models.parrot import Parrot
 from parley.protocol.resume import hash_of
 from parley.recording import lines
-from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.layout import Folder
 from parley.recording.lines import HeadLine
-from parley.recording.recorder import Recordings
 from parley.session.log import decoded
 from parley.session.rerun import rerun
 from parley.session_log import state_codec
@@ -103,11 +103,6 @@ async def asked(
     asking.holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
     assert (await asking.answer)["problem"] == ""
     return asking
-
-
-def recordings_in(folder: Path) -> Recordings:
-    folders, clock = RecordingFolders(folder), SystemClock()
-    return Recordings(folders, worker_id="w", model="parrot", clock=clock, min_free_gb=0)
 
 
 async def hear_all(
@@ -279,17 +274,17 @@ async def test_a_worker_that_has_followed_a_session_continues_it_as_well(
 async def test_a_session_that_ends_while_it_is_followed_is_not_recorded_again(
     tmp_path: Path,
 ) -> None:
-    recordings = recordings_in(tmp_path)
-    async with worker_harness(slots=2, recordings=recordings) as harness:
+    made = recordings(tmp_path)
+    async with worker_harness(slots=2, recordings=made) as harness:
         whole, logs = await whole_talk(harness, "duplex")
         ended = [state_codec.joined(kept.state)["closing"] is not None for kept in logs.taken]
         at = ended.index(True)
         followed = logs.taken[at - 1 : at]
         heard = await rebuilt_talk(harness, "duplex", 1, logs.taken[at], whole, followed=followed)
-    recordings.close()
+    made.close()
 
     assert comparable(plain(heard)) == comparable(plain(whole))
-    assert len([*recordings.folders]) == 1
+    assert len([*made.folders]) == 1
 
 
 async def goes_on_from_every_copy(
@@ -442,14 +437,14 @@ def plain(messages: list[Message]) -> list[Message]:
 async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     tmp_path: Path, name: str, part: float
 ) -> None:
-    recordings = recordings_in(tmp_path)
-    async with worker_harness(slots=2, recordings=recordings) as harness:
+    made = recordings(tmp_path)
+    async with worker_harness(slots=2, recordings=made) as harness:
         whole, logs = await whole_talk(harness, name)
         kept = logs.taken[round(part * len(logs.taken))]
         await rebuilt_talk(harness, name, 1, kept, whole)
-    recordings.close()
+    made.close()
 
-    folders = sorted(recordings.folders, key=lambda folder: head_of(folder).created_s)
+    folders = sorted(made.folders, key=lambda folder: head_of(folder).created_s)
     first, second = map(head_of, folders)
     assert second.continues == first.recording_id
     assert not first.continues
@@ -477,16 +472,16 @@ async def test_a_question_that_waited_for_its_answer_is_recorded_with_it(
     at = steps.index({"type": "input_audio_buffer.commit"}) + 1
     asked = [*steps[:at], "input_audio_buffer.committed", *steps[at:]]
     monkeypatch.setitem(STEPS, "openai_realtime", asked)
-    recordings = recordings_in(tmp_path)
-    async with worker_harness(slots=2, recordings=recordings) as harness:
+    made = recordings(tmp_path)
+    async with worker_harness(slots=2, recordings=made) as harness:
         whole, logs = await whole_talk(harness, "openai_realtime")
         kept = next(
             kept for kept in logs.taken if isinstance([*decoded(kept.entries)][-1], InputCommitted)
         )
         await rebuilt_talk(harness, "openai_realtime", 1, kept, whole)
-    recordings.close()
+    made.close()
 
-    folders = sorted(recordings.folders, key=lambda folder: head_of(folder).created_s)
+    folders = sorted(made.folders, key=lambda folder: head_of(folder).created_s)
     recorded = [json.loads(folder.recording.read_bytes())["turns"] for folder in folders]
     inputs = [[turn["input"].get("duration_ms", 0) for turn in turns] for turns in recorded]
     assert inputs[1] == inputs[0]

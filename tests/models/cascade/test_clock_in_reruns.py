@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker
+from tests.support.recordings import recordings
 from tests.support.sessions import worker_harness
 from tokenizers import Tokenizer
 
@@ -18,7 +19,6 @@ from parley.models.cascade.llama import Llama
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.recording.layout import RecordingFolders
-from parley.recording.recorder import Recordings
 from parley.session.rerun import rerun
 from parley.settings import ModelSettings
 from parley.vad.energy import EnergyDetector
@@ -41,9 +41,7 @@ async def test_the_time_is_that_of_the_recording(tmp_path: Path) -> None:
     parts = store.load_llama(data), store.load_tokenizer(data)
     clock = ManualClock()
     clock.time = THEN.timestamp  # type: ignore[method-assign]
-    kept = Recordings(
-        RecordingFolders(tmp_path), worker_id="w", model="pocket", clock=clock, min_free_gb=0
-    )
+    kept = recordings(tmp_path, model="pocket", clock=clock)
     async with worker_harness(recordings=kept, model=cascade(*parts)) as harness:
         talk = harness.begin("chat", "s")
         talk.say(ASKED)
