@@ -10,7 +10,7 @@ import pytest
 from parley.clock import ManualClock
 from parley.errors import ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
-from parley.gateway.queue import STEPS_BACK, Ticket
+from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
@@ -186,6 +186,18 @@ def served(parts: GatewayParts, tickets: list[Ticket]) -> list[Ticket]:
                 order.append(ticket)
                 held(ticket).release()
     return order
+
+
+def test_of_one_caller_the_first_is_served_first_though_its_sessions_have_ended_since():
+    queue = Queue(limit=4)
+    first, second = (
+        Ticket(Kind.CHAT, name, 0.0, 0.0, address="10.0.0.1") for name in ("first", "second")
+    )
+
+    queue.join(first, held=5)
+    queue.join(second, held=0)
+
+    assert (first.position, second.position) == (1, 2)
 
 
 def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others(parts):
