@@ -6,10 +6,9 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 from tests.openai.talking_model import TalkingModel
@@ -20,7 +19,6 @@ from openai import AsyncOpenAI
 from parley.models.parrot import Parrot
 
 RATE_HZ = 24_000
-EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 ENERGY: dict[str, Any] = {"vad": "energy"}
 
 
@@ -44,14 +42,16 @@ def quiet(seconds: float) -> str:
 class Talk:
     """A connection that keeps its events."""
 
-    def __init__(self, connection: AsyncRealtimeConnection) -> None:
+    schema: ClassVar[TypeAdapter[Any]] = TypeAdapter(RealtimeServerEvent)
+
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.events: list[Any] = []
 
     async def next(self) -> Any:
         async with asyncio.timeout(HANG_S):
             raw = await self.connection.recv_bytes()
-        event = EVENTS.validate_json(raw, strict=True)
+        event = self.schema.validate_json(raw, strict=True)
         assert type(event).__name__ != "dict"
         assert event.type == json.loads(raw)["type"]
         self.events.append(event)
@@ -88,7 +88,7 @@ class Talk:
             await self.connection.input_audio_buffer.append(audio=quiet(0.1))
 
     async def send(self, **message: Any) -> None:
-        await self.connection.send(message)  # type: ignore[arg-type]
+        await self.connection.send(message)
 
     async def set(self, **session: Any) -> Any:
         """The session, once it is changed."""

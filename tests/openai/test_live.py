@@ -3,74 +3,51 @@
 import asyncio
 import base64
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from openai.types.live import ServerEvent
 from pydantic import TypeAdapter
-from tests.openai.realtime_talk import RATE_HZ, quiet, tone
+from tests.openai.realtime_talk import RATE_HZ, Talk, quiet, tone
 from tests.openai.sdk_client import red_picture
-from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 
 from openai import AsyncOpenAI
-
-EVENTS: TypeAdapter[Any] = TypeAdapter(ServerEvent)
-
 
 SPOKEN = [tone(0.5), tone(0.5), tone(0.3), tone(0.7), *[quiet(0.5)] * 6]
 """Two seconds of a person and three of silence, in chunks that are not units."""
 
 
-class Talk:
-    """A connection that checks every event strictly, and keeps them."""
+class LiveTalk(Talk):
+    """Steps of such a session."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.events: list[Any] = []
+    schema = TypeAdapter(ServerEvent)
 
-    async def send(self, **message: Any) -> None:
-        await self.connection.send(message)
-
-    async def next(self) -> Any:
-        async with asyncio.timeout(HANG_S):
-            raw = await self.connection.recv_bytes()
-        event = EVENTS.validate_json(raw, strict=True)
-        assert event.type == json.loads(raw)["type"]
-        self.events.append(event)
-        return event
-
-    async def until(self, name: str) -> Any:
-        while (event := await self.next()).type != name:
-            assert event.type != "error" or name == "error", event
-        return event
+    def words(self) -> list[str]:
+        return [e.delta for e in self.events if e.type == "session.output_transcript.delta"]
 
     async def start(self, **session: Any) -> Any:
         await self.send(type="session.start", session={"model": "gpt-live-1", **session})
         return await self.until("session.started")
-
-    async def say(self, text: str) -> None:
-        await self.send(type="session.input_audio.append", audio=text)
 
     async def say_until(self, name: str, *chunks: str) -> Any:
         """As a microphone: the chunks again and again, until something is said."""
         waiting = asyncio.create_task(self.until(name))
         while not waiting.done():
             for chunk in chunks:
-                await self.say(chunk)
+                await self.send(type="session.input_audio.append", audio=chunk)
                 await asyncio.wait({waiting}, timeout=0.1)
         return waiting.result()
 
 
 @contextlib.asynccontextmanager
-async def talking() -> AsyncIterator[Talk]:
+async def talking() -> AsyncIterator[LiveTalk]:
     async with (
         running_stack() as running,
         AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
         client.live.connect() as connection,
     ):
-        yield Talk(connection)
+        yield LiveTalk(connection)
 
 
 async def test_a_session_from_start_to_close():
@@ -89,8 +66,7 @@ async def test_a_session_from_start_to_close():
     # Nobody asked to be told of interruptions: sound comes as it is played.
     assert len(base64.b64decode(said.delta)) == 2 * RATE_HZ // 10
     assert said.end_ms == said.start_ms + 100
-    words = [e for e in talk.events if e.type == "session.output_transcript.delta"]
-    assert words[0].delta
+    assert talk.words()[0]
     assert closed.reason == "close_requested"
     assert closed.usage.seconds >= 3
 
@@ -117,9 +93,8 @@ async def test_words_reach_a_model_that_reads_in_units():
             appended = await talk.until(f"session.{kind}.appended")
             assert appended.client_event_id == kind
         await talk.say_until("session.output_audio.delta", *SPOKEN)
-        words = [e.delta for e in talk.events if e.type == "session.output_transcript.delta"]
 
-    assert words
+    assert talk.words()
 
 
 async def test_two_times_a_person_speaks_are_answered_twice():
@@ -143,9 +118,9 @@ async def test_a_picture_goes_with_the_next_unit():
         picture = base64.b64encode(red_picture()).decode()
         await talk.send(type="session.input_image.append", image=picture)
         await talk.say_until("session.output_audio.delta", *SPOKEN)
-        words = [e.delta for e in talk.events if e.type == "session.output_transcript.delta"]
 
-    assert "You spoke" in "".join(words) or "I saw" in "".join(words)
+    said = "".join(talk.words())
+    assert "You spoke" in said or "I saw" in said
 
 
 async def test_mistakes_are_told_with_the_clients_event_and_the_session_continues():

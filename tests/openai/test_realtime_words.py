@@ -302,7 +302,7 @@ async def test_a_field_within_an_item_that_does_not_exist_is_named():
                 {"type": "conversation.item.create", "item": item},
                 {"type": "response.create", "response": {"input": [item]}},
             ):
-                await talk.connection.send(asked)  # type: ignore[arg-type]
+                await talk.connection.send(asked)
                 named.append((await talk.error()).param)
 
     assert named == [
