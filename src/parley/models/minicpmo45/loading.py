@@ -47,9 +47,6 @@ from parley.settings import ModelSettings
 
 log = logs.get(__name__)
 
-PREFILL_PIECE_TOKENS = 512
-"""Positions of a row that one step takes in, at most."""
-
 
 def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     """Load what the settings name.
@@ -108,7 +105,6 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         name=Path(settings.name).name,
         behaviour=settings.behaviour,
         graphs=graphs,
-        prefill_piece_tokens=PREFILL_PIECE_TOKENS,
         prompt_voice=None if folder is None else _prompt_voice(default_voice_of(settings, folder)),
         voice_problem=problem,
         has_small_caches=chosen.has_small_caches,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,18 +120,14 @@ class MemoryPlan:
     longest: int = 0
     share: int = 0
     loading_bytes: int = 0
-    lacks: frozenset[str] = field(default_factory=frozenset)
-    """Names in `parts` and `once` of what is not counted: it is on the device already."""
 
     @property
     def weights_bytes(self) -> int:
-        """All parts, loaded ones included."""
         return sum(self.parts.values())
 
     @property
     def once_bytes(self) -> int:
-        both = {**self.parts, **self.once}
-        return sum(size for name, size in both.items() if name not in self.lacks)
+        return self.weights_bytes + sum(self.once.values())
 
     @property
     def slot_bytes(self) -> int:
@@ -158,7 +154,11 @@ class MemoryPlan:
 
     def without(self, *names: str) -> MemoryPlan:
         """The plan without things that are already on the device."""
-        return replace(self, lacks=self.lacks | frozenset(names))
+        parts, once = (
+            {name: size for name, size in some.items() if name not in names}
+            for some in (self.parts, self.once)
+        )
+        return replace(self, parts=parts, once=once)
 
     def table(self, slots: int) -> list[str]:
         """The plan, a line for each item."""
