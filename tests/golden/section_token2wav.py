@@ -13,7 +13,7 @@ causal one, which computes pitch in float64, from the mel), and end to end with 
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from tests.golden.case import TOLERANCE, Case, Checker
 from tests.support.rule_weights import shaped, weight
-from tests.support.whole_flow import whole_mel
 from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.conformer import AttentionHistory, Past
+from parley.models.minicpmo45.token2wav.estimator import Places
 from parley.models.minicpmo45.token2wav.flow import Flow
-from parley.models.minicpmo45.token2wav.flow_memory import FlowStep
+from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, FlowRow, FlowStep
+from parley.models.minicpmo45.token2wav.flow_shape import Schedule
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import PITCH_AHEAD, CausalVocoder
@@ -107,7 +108,8 @@ def _encoder(case: Case, check: Checker) -> None:
     flow, arrays = _flow(case), case.arrays
     given = case.json["input"]
     tokens = given["prompt_tokens"] + given["generated_tokens"]
-    whole = flow.encoder(flow.input_embedding(torch.tensor([tokens])), is_last=True).frames
+    ids = torch.tensor([tokens])
+    whole = flow.encoder(flow.input_embedding(ids), is_last=True, history=_nothing(flow)).frames
     check.equal("frames", whole.shape[1], case.json["frames"])
     check.close("encoder_every3", whole[0, ::3], arrays["encoder_every3"])
     check.close("mu_every3", flow.encoder_proj(whole)[0, ::3], arrays["mu_every3"])
@@ -116,7 +118,7 @@ def _encoder(case: Case, check: Checker) -> None:
 
 def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
     """The recorded pieces run without trimming; their lengths are in the note and the arrays."""
-    history = None
+    history = _nothing(flow)
     taken = 0
     names = [name for name in case.arrays if name.startswith("chunk")]
     names.sort(key=lambda name: int(re.sub(r"\D", "", name)))
@@ -128,17 +130,15 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
         x = flow.input_embedding(torch.tensor([piece]))
         made = flow.encoder(x, is_last=is_last, history=history)
         check.close(name, made.frames[0], wanted)
-        token_entries, frame_entries = made.token_entries, made.frame_entries
-        if history is not None:
-            token_entries = torch.cat([history.tokens.entries, token_entries], dim=4)
-            frame_entries = torch.cat([history.frames.entries, frame_entries], dim=4)
+        token_entries = torch.cat([history.tokens.entries, made.token_entries], dim=4)
+        frame_entries = torch.cat([history.frames.entries, made.frame_entries], dim=4)
         taken += count
         tokens_past, frames_past = (
             Past(entries, torch.tensor([entries.shape[4]]), slice(None))
             for entries in (token_entries, frame_entries)
         )
         history = AttentionHistory(tokens_past, frames_past, made.left, made.up)
-    if history is None:
+    if not taken:
         check.note("no pieces were recorded")
         return
     # The published caches join both rates and both convolutions; ours are apart.
@@ -147,6 +147,31 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
     check.equal("att_cache", [layers, 1, heads, columns, 2 * width], case.json["att_cache"])
     frames = history.left.shape[1] + history.up.shape[1]
     check.equal("cnn_cache", [1, history.left.shape[2], frames], case.json["cnn_cache"])
+
+
+def _nothing(flow: Flow) -> AttentionHistory:
+    """What the encoder remembers before a first piece."""
+    memory = FlowMemory(flow, 1, steps=1, places=0, columns=0)
+    return memory.history(slice(None), torch.zeros(1, 2, dtype=torch.long), (0, 0))
+
+
+def _whole_mel(
+    flow: Flow, tokens: Sequence[int], embedding: Tensor, prompt: Tensor, schedule: Schedule
+) -> Tensor:
+    """A mel of speech, float32, shape (80, 2 n - P), in one piece with its prompt.
+
+    Args:
+        tokens: prompt tokens, then what is said.
+        embedding: the voice's 192 numbers.
+        prompt: the prompt's mel, shape (P, 80).
+    """
+    frames = 2 * len(tokens)
+    memory = FlowMemory(flow, 1, steps=schedule.count, places=frames, columns=0)
+    memory.rows[0] = FlowRow(speaker=flow.speaker(embedding))
+    given = F.pad(prompt, (0, 0, 0, frames - len(prompt)))[None].to(memory.left)
+    ids = [[max(0, token) for token in tokens]]
+    step = flow.advance(memory, [0], ids, schedule, is_last=True, prompt=given)
+    return step.mel[0, :, len(prompt) :]
 
 
 def _offline(case: Case, check: Checker) -> None:
@@ -163,12 +188,17 @@ def _offline(case: Case, check: Checker) -> None:
     shape = (int(match.group(2)), int(match.group(3)))
     x, mu, prompt = (torch.from_numpy(shaped(name, shape)).T[None] for name in names)
     estimator = flow.estimator
-    past = torch.zeros(len(estimator.blocks), 2, 2, 2, estimator.width)
+    frames = x.shape[1]
+    memory = FlowMemory(flow, 1, steps=1, places=frames, columns=0).step(0)
+    mask = torch.ones(2, 1, 1, frames, dtype=torch.bool)
+    places = Places(torch.tensor([0]), 0, torch.arange(frames)[None], mask, frames)
     velocity, _ = estimator(
         x,
         estimator.conditions(mu, flow.speaker(voice)[None], prompt),
         estimator.modulation(torch.tensor([float(match.group(4))])),
-        past,
+        places.past_of(memory.conv),
+        memory,
+        places,
     )
     check.close("estimator", velocity[0, 0].T, arrays["estimator"])
 
@@ -178,7 +208,7 @@ def _offline(case: Case, check: Checker) -> None:
         if steps is None:
             continue
         schedule = flow.schedule(int(steps.group(1)))
-        mel = whole_mel(flow, tokens, voice, rule(given["prompt_mel"]), schedule)
+        mel = _whole_mel(flow, tokens, voice, rule(given["prompt_mel"]), schedule)
         check.summary(name, mel[None], wanted)
         check.close(f"{name}_every3", mel[:, ::3], arrays[f"{name}_every3"])
 

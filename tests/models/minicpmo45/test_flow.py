@@ -5,7 +5,6 @@ from copy import deepcopy
 import pytest
 import torch
 from tests.support.tiny_voice import TINY_FLOW
-from tests.support.whole_flow import whole_mel
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime.layers import PackedLinear
@@ -82,18 +81,6 @@ def memory_of(flow: Flow, slots: int = 1, *, steps: int = 3) -> FlowMemory:
         embedding = torch.randn(192, generator=generator)
         memory.rows[slot] = FlowRow(prompt=60, speaker=flow.speaker(embedding))
     return memory
-
-
-def test_stream_of_one_last_piece_equals_the_whole(flow: Flow) -> None:
-    memory = memory_of(flow)
-    embedding = torch.randn(192, generator=torch.Generator().manual_seed(0))
-    tokens = list(range(20))
-    schedule = flow.schedule(3)
-
-    streamed = flow.stream(memory, [0], [tokens], schedule, is_last=True)
-    whole = whole_mel(flow, tokens, embedding, torch.zeros(0, 80), schedule)
-
-    torch.testing.assert_close(streamed[0], whole, atol=1e-5, rtol=1e-5)
 
 
 def test_a_packed_flow_says_the_same(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,13 +151,13 @@ class RelativeAttention(nn.Module):
     def _project(self, codes: Tensor) -> Tensor:
         return self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
 
-    def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Attend over past and new entries.
 
         Args:
             x: shape (R, T, W).
             past: this layer's keys and values, shape (2, R, H, C, head width).
-            mask: bool, shape (R, 1, 1, C + T); None if every row's columns are all valid.
+            mask: bool, shape (R, 1, 1, C + T): valid columns.
 
         Returns:
             Shape (R, T, W), and the new entries, (2, R, H, T, head width).
@@ -167,14 +167,12 @@ class RelativeAttention(nn.Module):
         k = self.linear_k(x).view(shape).transpose(1, 2)
         v = self.linear_v(x).view(shape).transpose(1, 2)
         new = torch.stack([k, v])
-        if past is not None:
-            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         count, columns = x.shape[1], k.shape[2]
         codes = self.distances(columns - 1, -(count - 1))
         raw = torch.matmul((q + self.pos_bias_v).transpose(1, 2), codes).contiguous()
         bias = _shifted(raw, columns) / math.sqrt(self.head_width)
-        if mask is not None:
-            bias = bias.masked_fill(~mask, -torch.inf)
+        bias = bias.masked_fill(~mask, -torch.inf)
         u = (q + self.pos_bias_u).transpose(1, 2)
         out = F.scaled_dot_product_attention(u, k, v, attn_mask=bias)
         return self.linear_out(out.transpose(1, 2).flatten(2)), new
@@ -218,7 +216,7 @@ class ConformerBlock(nn.Module):
         self.norm_mha = nn.LayerNorm(width, eps=1e-12)
         self.norm_ff = nn.LayerNorm(width, eps=1e-12)
 
-    def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         y, new = self.self_attn(self.norm_mha(x), past, mask)
         x = x + y
         return x + self.feed_forward(self.norm_ff(x)), new
@@ -229,7 +227,6 @@ class ConformerEncoder(nn.Module):
 
     def __init__(self, *, width: int, heads: int, inner: int, blocks: int, up_blocks: int) -> None:
         super().__init__()
-        self.width, self.heads = width, heads
         self.embed = Embed(width)
         self.pre_lookahead_layer = LookAhead(width)
         self.encoders = nn.ModuleList([ConformerBlock(width, heads, inner) for _ in range(blocks)])
@@ -240,42 +237,29 @@ class ConformerEncoder(nn.Module):
         )
         self.after_norm = nn.LayerNorm(width)
 
-    def forward(
-        self, x: Tensor, *, is_last: bool, history: AttentionHistory | None = None
-    ) -> Encoded:
+    def forward(self, x: Tensor, *, is_last: bool, history: AttentionHistory) -> Encoded:
         """Encode the next tokens of every row.
 
         Args:
             x: token embeddings, shape (R, T + 3, W); the last piece has no look-ahead: (R, T, W).
-            history: None for a whole utterance or the first piece.
         """
-        rows = x.shape[0]
         x = self.embed(x)
         if is_last:
             x = F.pad(x, (0, 0, 0, LOOK_AHEAD))
-        left = x.new_zeros(rows, LEFT_FRAMES, self.width) if history is None else history.left
-        up = x.new_zeros(rows, UP_FRAMES, self.width) if history is None else history.up
-        x, left = self.pre_lookahead_layer(x, left)
-        past = None if history is None else history.tokens
-        x, token_entries = _through(self.encoders, x, past)
-        x, up = self.up_layer(x, up)
-        x = self.up_embed(x)
-        past = None if history is None else history.frames
-        x, frame_entries = _through(self.up_encoders, x, past)
+        x, left = self.pre_lookahead_layer(x, history.left)
+        x, token_entries = _through(self.encoders, x, history.tokens)
+        x, up = self.up_layer(x, history.up)
+        x, frame_entries = _through(self.up_encoders, self.up_embed(x), history.frames)
         return Encoded(self.after_norm(x), token_entries, frame_entries, left, up)
 
 
-def _through(blocks: nn.ModuleList, x: Tensor, past: Past | None) -> tuple[Tensor, Tensor]:
+def _through(blocks: nn.ModuleList, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
     """Run blocks of one rate."""
-    mask = here = None
-    if past is not None:
-        reads = past.entries.shape[-2]
-        columns = torch.arange(reads + x.shape[1], device=x.device)
-        mask = (columns >= (reads - past.counts)[:, None])[:, None, None]
+    reads = past.entries.shape[-2]
+    columns = torch.arange(reads + x.shape[1], device=x.device)
+    mask = (columns >= (reads - past.counts)[:, None])[:, None, None]
     entries: list[Tensor] = []
     for number, block in enumerate(blocks):
-        if past is not None:
-            here = past.entries[:, number, past.rows]
-        x, new = block(x, here, mask)
+        x, new = block(x, past.entries[:, number, past.rows], mask)
         entries.append(new)
     return x, torch.stack(entries, dim=1)

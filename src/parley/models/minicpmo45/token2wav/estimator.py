@@ -169,27 +169,18 @@ class FrameAttention(nn.Module):
         self.k_norm = nn.LayerNorm(head_width)
         self.proj = nn.Linear(inner, width)
 
-    def forward(
-        self, x: Tensor, keys: Tensor | None, values: Tensor | None, places: Places | None
-    ) -> Tensor:
-        """`x` has shape (2 R, T, W); caches are one block's, None for a whole utterance."""
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, places: Places) -> Tensor:
+        """`x` has shape (2 R, T, W); caches are one block's."""
         shape = (*x.shape[:2], self.heads, self.head_width)
         q = self.q_norm(self.to_q(x).view(shape)).transpose(1, 2)
         k = self.k_norm(self.to_k(x).view(shape))
         v = self.to_v(x).view(shape)
-        if keys is None or values is None or places is None:
-            out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2))
-        else:
-            places.write(keys, k)
-            places.write(values, v)
-            if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
-                return self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
-            out = F.scaled_dot_product_attention(
-                q,
-                places.read(keys).to(q.dtype),
-                places.read(values).to(q.dtype),
-                attn_mask=places.mask,
-            )
+        places.write(keys, k)
+        places.write(values, v)
+        if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
+            return self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
+        read = places.read(keys).to(q.dtype), places.read(values).to(q.dtype)
+        out = F.scaled_dot_product_attention(q, *read, attn_mask=places.mask)
         return self.proj(out.transpose(1, 2).flatten(2))
 
 
@@ -253,9 +244,9 @@ class EstimatorBlock(nn.Module):
         x: Tensor,
         time: Tensor,
         past: Tensor,
-        keys: Tensor | None,
-        values: Tensor | None,
-        places: Places | None,
+        keys: Tensor,
+        values: Tensor,
+        places: Places,
     ) -> tuple[Tensor, Tensor]:
         """`time` is this block's (9, W); returns the frames, in `x`'s place, and the convolutions'
         next past."""
@@ -353,30 +344,27 @@ class Estimator(nn.Module):
         conditions: Tensor,
         time: Modulation,
         past: Tensor,
-        memory: EstimatorMemory | None = None,
-        places: Places | None = None,
+        memory: EstimatorMemory,
+        places: Places,
     ) -> tuple[Tensor, Tensor]:
         """One evaluation.
 
         Args:
             x: shape (R, T, 80).
-            conditions: from `conditions`; of one half alone: shape (R, T, W).
-            past: the convolutions' past frames, shape (blocks, 2 R, 2, 2, W), or (blocks, R, …).
+            conditions: from `conditions`.
+            past: the convolutions' past frames, shape (blocks, 2 R, 2, 2, W).
 
         Returns:
-            Velocities of shape (R, 2, T, 80) or (R, 1, T, 80), and the next past.
+            Velocities of shape (R, 2, T, 80), and the next past.
         """
-        rows, _, bins = x.shape
-        seen = F.linear(x, self.in_proj.weight[:, :bins])
-        h = seen.repeat_interleave(conditions.shape[0] // rows, dim=0) + conditions
+        seen = F.linear(x, self.in_proj.weight[:, : x.shape[2]])
+        h = seen.repeat_interleave(2, dim=0) + conditions
         new_past: list[Tensor] = []
         for number, block in enumerate(self.blocks):
-            keys = values = None
-            if memory is not None:
-                keys, values = memory.keys[number], memory.values[number]
+            keys, values = memory.keys[number], memory.values[number]
             h, kept = block(h, time.blocks[number], past[number], keys, values, places)
             new_past.append(kept)
         shift, scale = time.final
         h = F.layer_norm(h, (self.width,), scale, shift, eps=1e-6)
-        velocity = torch.unflatten(self.final_layer.linear(h), 0, (rows, -1))
+        velocity = torch.unflatten(self.final_layer.linear(h), 0, (-1, 2))
         return velocity, torch.stack(new_past)
