@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,13 +79,14 @@ _FULL_SIZE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class SliceRules:
-    """How a picture is sliced. Source: `preprocessor_config.json`; model.md 1, 4."""
+    """How a picture is sliced. Source: `preprocessor_config.json`, whose field names these are;
+    model.md 1, 4."""
 
-    max_slices: int = 9
-    resolution: int = 448
-    patch: int = 14
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    max_slice_nums: int = 9
+    scale_resolution: int = 448
+    patch_size: int = 14
+    norm_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    norm_std: tuple[float, ...] = (0.5, 0.5, 0.5)
     use_image_id: bool = True
 
 
@@ -284,16 +285,6 @@ def _sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
 def _slices(preprocessor: Mapping[str, Any] | None, raw: Mapping[str, Any]) -> SliceRules:
     if preprocessor is None:
         return SliceRules(use_image_id=bool(raw.get("use_image_id", True)))
-    names = {
-        "max_slices": "max_slice_nums",
-        "resolution": "scale_resolution",
-        "patch": "patch_size",
-        "mean": "norm_mean",
-        "std": "norm_std",
-        "use_image_id": "use_image_id",
-    }
-    defaults = SliceRules()
-    given = {name: preprocessor[theirs] for name, theirs in names.items() if theirs in preprocessor}
-    return replace(
-        defaults, **{name: type(getattr(defaults, name))(one) for name, one in given.items()}
-    )
+    defaults = asdict(SliceRules())
+    given = {name: preprocessor[name] for name in defaults if name in preprocessor}
+    return SliceRules(**{name: type(defaults[name])(one) for name, one in given.items()})

@@ -181,7 +181,7 @@ class UnitPrefillJob(PrefillJob):
         places: list[Placeholder] = []
         for index, (pixels, limit) in enumerate(self.work.pictures):
             height, width = pixels.shape[:2]
-            grid = choose_grid(width, height, limit or rules.max_slices, rules.resolution)
+            grid = choose_grid(width, height, limit or rules.max_slice_nums, rules.scale_resolution)
             count = 1 if grid is None else 1 + grid[0] * grid[1]
             for piece in range(count):
                 tags = (

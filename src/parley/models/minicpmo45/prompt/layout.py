@@ -219,8 +219,8 @@ def _expand_picture(
     queries: int,
 ) -> None:
     ids = tokenizer.ids
-    limit = rules.max_slices if picture.max_slices is None else picture.max_slices
-    grid = choose_grid(picture.width, picture.height, limit, rules.resolution)
+    limit = rules.max_slice_nums if picture.max_slices is None else picture.max_slices
+    grid = choose_grid(picture.width, picture.height, limit, rules.scale_resolution)
     if picture.with_id:
         out += [ids.image_id, *tokenizer.encode(str(picture.index)), ids.image_id_end]
     offset = 0

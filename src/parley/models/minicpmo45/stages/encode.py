@@ -26,7 +26,7 @@ def capture_encoders(model: StepParts) -> None:
     rules = model.config.slices
     sizes = [fitting_size(*camera, rules, enlarge=True) for camera in CAMERAS]
     model.picture_encoder.capture(
-        (height // rules.patch, width // rules.patch) for width, height in sizes
+        (height // rules.patch_size, width // rules.patch_size) for width, height in sizes
     )
     options = model.unit_mel
     trim = math.ceil(options.redundancy_frames / 2)

@@ -81,14 +81,14 @@ def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
     Raises:
         BadInput: `max_slices` is not positive, or the picture has no area.
     """
-    limit = rules.max_slices if max_slices is None else int(max_slices)
+    limit = rules.max_slice_nums if max_slices is None else int(max_slices)
     if limit <= 0:
         raise BadInput("max_slice_nums must be at least 1.", field="max_slice_nums")
     if pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         raise BadInput(f"A picture needs shape (height, width, 3), got {pixels.shape}.")
     picture = PillowImage.fromarray(np.ascontiguousarray(pixels))
     width, height = picture.size
-    grid = choose_grid(width, height, limit, rules.resolution)
+    grid = choose_grid(width, height, limit, rules.scale_resolution)
     parts = [_resize(picture, fitting_size(width, height, rules, enlarge=grid is None))]
     if grid is not None:
         columns, rows = grid
@@ -110,12 +110,12 @@ def fitting_size(
 
     The height follows from the aspect ratio and is truncated; the width follows from that height.
     """
-    side = rules.resolution
+    side = rules.scale_resolution
     if width * height > side * side or enlarge:
         ratio = width / height
         height = int(side / math.sqrt(ratio))
         width = int(height * ratio)
-    return _whole(width, rules.patch), _whole(height, rules.patch)
+    return _whole(width, rules.patch_size), _whole(height, rules.patch_size)
 
 
 def tiled_size(
@@ -139,9 +139,9 @@ def _resize(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Im
 
 
 def _to_patches(picture: PillowImage.Image, rules: SliceRules) -> tuple[Tensor, tuple[int, int]]:
-    side = rules.patch
+    side = rules.patch_size
     values = np.asarray(picture, dtype=np.float32) / np.float32(255.0)
-    mean, std = np.asarray(rules.mean, np.float32), np.asarray(rules.std, np.float32)
+    mean, std = np.asarray(rules.norm_mean, np.float32), np.asarray(rules.norm_std, np.float32)
     values = ((values - mean) / std).astype(np.float32)
     rows, columns = values.shape[0] // side, values.shape[1] // side
     # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x)
