@@ -16,9 +16,11 @@ from parley.dialects.events import (
     ChatRequested,
     Clip,
     DuplexSetup,
+    Failed,
     HalfDuplexSetup,
     OutputDelta,
     Picture,
+    SessionEnded,
     Sound,
     StopRequested,
     TurnTranscribed,
@@ -27,7 +29,7 @@ from parley.dialects.events import (
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.half_duplex import VOICE_PROMPT
 from parley.dialects.sound import WireSound
-from parley.errors import InvalidPayload
+from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
@@ -268,6 +270,18 @@ def test_a_result_says_when_it_was_sent_and_what_it_cost():
 
 
 # ---- ends ----
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event", "code"),
+    [
+        (connection("half_duplex"), Failed(InferenceFailed()), 1011),
+        (duplex(), Failed(InferenceFailed()), None),
+        (duplex(), SessionEnded("error", InferenceFailed()), 1011),
+    ],
+)
+def test_a_failure_ends_only_what_cannot_continue(dialect, event, code):
+    assert dialect.encode(event).close_code == code
 
 
 def answer_in_pieces(name: str) -> list[dict]:
