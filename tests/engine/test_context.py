@@ -149,21 +149,6 @@ def test_what_is_carried_over_has_a_limit_and_loses_the_oldest():
     assert carried == [None, None, (2, 3, 4, 5, 6)]
 
 
-def test_a_listening_unit_that_is_dropped_leaves_what_was_carried_alone():
-    ledger = book_with(CONTEXT)
-    unit(ledger, 15, said=(1, 2))
-    for _ in range(3):
-        unit(ledger)
-    ledger.commit(ledger.plan())
-    unit(ledger)
-
-    plan = ledger.plan()
-
-    assert plan.previous is None
-    assert plan.keep == ((0, 26), (39, 78))
-    assert plan.length_tokens == 26 + 39
-
-
 def test_a_checkpoint_brings_everything_back():
     ledger = book_with()
     unit(ledger)

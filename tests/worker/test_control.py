@@ -97,17 +97,6 @@ async def test_a_worker_says_hello_with_the_secret_then_beats():
         assert gateway.headers[0][SECRET_HEADER] == "s3"
 
 
-async def test_phases_reach_the_gateway_in_order():
-    async with fake_gateway_control() as gateway, linked(gateway.url, Reporter()) as link:
-        await gateway.until(Heartbeat)
-        ended = SessionPhase("lease", "session", Kind.CHAT, Phase.ENDED)
-        link.report(PHASE)
-        link.report(ended)
-        await gateway.until(SessionPhase, 2)
-
-        assert [m for m in gateway.heard if isinstance(m, SessionPhase)] == [PHASE, ended]
-
-
 async def test_after_a_break_the_worker_says_again_who_it_is_and_what_lives():
     reporter = Reporter()
     async with fake_gateway_control() as gateway, linked(gateway.url, reporter) as link:
