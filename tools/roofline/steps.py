@@ -26,13 +26,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from parley.engine.work import Stage
 from parley.models.minicpmo45 import weights
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel
-from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
-from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.random_model import ByteTokenizer
 from parley.models.minicpmo45.runtime.attention import SlotAttention
@@ -48,8 +45,6 @@ from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS, SpeechPasses
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
-from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
-from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
 from parley.protocol.values import DuplexConfig
 
 TEXT_TOKENS: Final = 18
@@ -173,10 +168,16 @@ class UnitSteps:
         self.slots = slots
         self.context_tokens = context_tokens
         self.device = device = network.llm.device
-        capacity = context_tokens + ANSWER_RESERVE
-        self.cache = network.llm.make_cache(slots, capacity, is_eight_bit=has_small_caches)
-        rope = network.llm.make_rope(capacity)
-        self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=graphs)
+        self.model = model = MiniCPMO45(
+            network,
+            config,
+            ByteTokenizer(),
+            slots=slots,
+            context_tokens=context_tokens,
+            graphs=graphs,
+            has_small_caches=has_small_caches,
+        )
+        self.cache, self.sounds, self.steps = model.context, model.audio_cache, model.steps
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
         # Made once per device, so it does not belong to a step.
@@ -189,7 +190,6 @@ class UnitSteps:
             )
         attention = network.apm.attention = network.llm.attention
         decoder.attention = self.voice.flow.attention = attention
-        self.sounds = network.apm.make_cache(slots, is_eight_bit=has_small_caches)
 
     def prepared(self, rows: int) -> list[Prepared]:
         """The steps of a unit of `rows` conversations together."""
@@ -212,36 +212,26 @@ class UnitSteps:
         pixels = np.zeros((*CAMERA, 3), np.uint8)
         with unseen():
             # Pictures are cut, and sent to the card, before their unit's turn comes.
-            media = MediaThreads(self.config.slices, self.device, torch.bfloat16)
-            pieces = media.pieces(pixels, 1)
-        encoder = PictureEncoder(
-            self.network.vpm,
-            self.network.resampler,
-            batch=self.config.vision_batch,
-            graphs=self.graphs,
-        )
-        with unseen():
+            pieces = self.model.media.pieces(pixels, 1)
+            encoder = self.model.picture_encoder
             # Positions are worked out with the first picture of a size and kept.
             encoder.resampler(encoder.features(pieces.patches, pieces.sizes[0]), pieces.sizes[0])
         return lambda: encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
 
     def hear(self, rows: int) -> Run:
         """Everybody says something for a second."""
-        network = self.network
-        encoder = SoundEncoder(network.apm, network.audio_projection_layer, self.config)
-        mel = LiveMel()
+        encoder, mel = self.model.sound_encoder, LiveMel()
         with unseen():
             mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
             mel, frames = mel.push(np.zeros(RATE_HZ, np.float32), encoder.extractor)
         margins = [mel.options.redundancy_frames] * rows
-        steps = LiveSteps(network.apm, self.sounds, self.graphs)
 
         def run() -> object:
             self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
             return encoder.hear_live(
                 [frames] * rows,
                 list(range(rows)),
-                steps,
+                self.model.live_steps,
                 prefixes=margins,
                 suffixes=margins,
             )
@@ -266,12 +256,10 @@ class UnitSteps:
 
     def choose(self, rows: int) -> Run:
         """A token each, by the rules of a unit."""
-        vocabulary = int(self.config.language.vocab_size)
-        ids = SpecialIds()
+        vocabulary, ids = int(self.config.language.vocab_size), SpecialIds()
+        chooser = self.model.chooser
+        assert isinstance(chooser, Chooser)
         with unseen():
-            chooser = Chooser(
-                ByteTokenizer(), vocabulary, self.device, rows=self.slots, graphs=self.graphs
-            )
             logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16, device=self.device)
         rule = unit_rule(DuplexConfig(), ids, listen_id=ids.listen)
         asks = [Ask(rule, seed=row, draws=0, history=tuple(range(50))) for row in range(rows)]

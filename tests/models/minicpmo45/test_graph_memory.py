@@ -6,7 +6,6 @@ while it runs.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,15 +15,10 @@ from tools.roofline.steps import PaperModel
 from torch import Tensor
 
 from parley.cli.bench.gpu_parts import shallow
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
-from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
 from parley.models.minicpmo45.config import make_config
-from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.plan import GRAPHS_BYTES, GRAPHS_SLOT_BYTES, MOST_SLOTS
-from parley.models.minicpmo45.random_model import ByteTokenizer, full_sizes
+from parley.models.minicpmo45.random_model import full_sizes
 from parley.models.minicpmo45.runtime.graphs import GRAPHS_LIMIT
-from parley.models.minicpmo45.stages.encode import capture_encoders
-from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
 LONGEST_CONTEXT = 31_744
 
@@ -53,23 +47,9 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
         return tuple(result.clone() for result in results)
 
     paper.graphs.run = run  # type: ignore[method-assign]
-    vocabulary = int(config.language.vocab_size)
-    chooser = Chooser(ByteTokenizer(), vocabulary, paper.device, rows=slots, graphs=paper.graphs)
-    chooser.capture(torch.bfloat16)
-    paper.steps.capture()
+    paper.model._capture()
     paper.decoder.capture()
     paper.voice.capture()
-    pictures = PictureEncoder(
-        paper.network.vpm, paper.network.resampler, batch=config.vision_batch, graphs=paper.graphs
-    )
-    sound = LiveSteps(paper.network.apm, paper.sounds, paper.graphs)
-    parts = SimpleNamespace(
-        config=config,
-        unit_mel=LiveMelOptions(redundancy_frames=2),
-        picture_encoder=pictures,
-        live_steps=sound,
-    )
-    capture_encoders(parts)
     return found
 
 
