@@ -349,7 +349,7 @@ def test_what_was_seen_before_is_not_denied():
         ("Call me tomorrow.", "I cannot call"),
         ("Do you have feelings?", "no feelings"),
         ("Are you smarter than me?", "quick with sums"),
-        ("Is it okay to lie?", "for people to decide"),
+        ("Is it okay to lie?", "people see it differently"),
         ("Guess what happened to me today!", "What happened?"),
         ("I didn't understand you.", "repeat that"),
     ],

@@ -235,7 +235,8 @@ def _fact(low: str) -> str | None:
         measure = _SAYS["measure"].search(low)
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
             continue
-        if len(left) <= len(keys) + (0 if len(keys) > 1 else -1):
+        named = len(keys - _FILLER)
+        if len(left - _NEUTRAL) <= (named if named > 1 else 0):
             return sentence
     return None
 
@@ -314,6 +315,13 @@ def vocabulary() -> frozenset[str]:
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
 
 
+_NEUTRAL = frozenset(
+    _keys(
+        "world my our body human people person english word average today really general usual "
+        "best good something anything about between old new little big more most like get use make"
+    )
+)
+"""Words that make no other question of one."""
 _FILLER = frozenset(
     _keys(
         "what whats is are was were the a an of in on at to do does did you your me tell know "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.models.cascade.notes.said import latest, lowered
-from parley.models.cascade.tables import blocks_of, patterns
+from parley.models.cascade.tables import blocks_of, lines_of, patterns
 
 _SAYS: Final = patterns("memory")
 _NO_NAMES = frozenset(
@@ -25,6 +25,7 @@ _NO_NAMES = frozenset(
 _ALSO = [
     (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
 ]
+_NAMES = frozenset(" ".join(lines_of("notes/names")).split())
 _STOP = frozenset(
     "what whats what's is are was were the a an of my our your me i you do does did can could "
     "tell remember recall know again please who where which how when that it to in on for and told "
@@ -101,7 +102,9 @@ def listen(texts: Iterable[str]) -> Told:
             continue
         if named:
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
-        said.append(plain)
+            plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
+        if not _SAYS["question"].search(plain.lower()):
+            said.append(plain)
         read = _read(plain)
         if read.forgets:
             name = None
@@ -185,7 +188,9 @@ def recall(text: str, told: Told) -> str | None:
         if share >= max(score, 0.3):
             best, score = sentence, share
     if best is not None:
-        return best
+        said = said_before(low, told)
+        is_more = said and (words - _words(lowered(best))) & _words(lowered(said))
+        return said if is_more else best
     if _SAYS["of_mine"].search(low) and (said := said_before(low, told)):
         return said
     if re.search(
@@ -225,9 +230,11 @@ def _remembered(low: str, told: Told) -> str | None:
 
 def _find_name(plain: str) -> str | None:
     found = None
-    for pattern in (_SAYS["introduced"], _SAYS["name"], _SAYS["i_am_name"]):
+    for pattern in (_SAYS["alone"], _SAYS["introduced"], _SAYS["name"], _SAYS["i_am_name"]):
         for match in pattern.finditer(_lower_lead(plain) if pattern is _SAYS["name"] else plain):
             word = (match[1] or match[match.lastindex or 1]).strip(" '-")
+            if pattern is _SAYS["alone"] and word.lower() not in _NAMES:
+                continue
             if word.lower().split()[0] not in _NO_NAMES and len(word) > 1:
                 found = word[0].upper() + word[1:]
     corrected = _SAYS["not_but"].search(plain) if found else None
