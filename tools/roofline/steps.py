@@ -399,7 +399,7 @@ class PaperModel(UnitSteps):
 
     def _caches(self) -> Iterable[Tensor]:
         yield from (*self.cache.tensors, *self.sounds.tensors, *self.decoder.cache.tensors)
-        yield from (tensor for tensor, _ in self.voice.memory._tensors())
+        yield from self.voice.memory.tensors
 
 
 @contextmanager

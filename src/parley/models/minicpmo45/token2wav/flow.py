@@ -38,7 +38,6 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowStep,
     Indices,
     Trim,
-    are_neighbours,
 )
 from parley.models.minicpmo45.token2wav.flow_shape import (
     FlowShape,
@@ -223,7 +222,7 @@ class Flow(nn.Module):
         speakers = [row.speaker for row in rows if row.speaker is not None]
         assert len(speakers) == len(rows), "rows must have a voice"
         used = [np.concatenate([row.places, here]) for row, here in zip(rows, new, strict=True)]
-        reads = memory.places, memory.tokens.shape[4], memory.frames.shape[4]
+        reads = memory.reads
         if self.device.type == "cpu" and not self._graphs.is_active:
             reads = (
                 1 + max(int(here.max()) for here in used),
@@ -237,12 +236,13 @@ class Flow(nn.Module):
             [slot, row.tokens, row.frames, *here, *said]
             for slot, row, here, said in zip(slots, rows, new, tokens, strict=True)
         ]
+        are_neighbours = list(slots) == list(range(slots[0], slots[0] + len(slots)))
         return _Window(
             to_device(torch.tensor(table), self.device),
             to_device(torch.from_numpy(mask), self.device),
             torch.stack(speakers),
             self.noise_from([len(row.places) for row in rows], len(new[0])),
-            slots[0] if are_neighbours(slots) else None,
+            slots[0] if are_neighbours else None,
             reads,
         )
 
@@ -309,17 +309,8 @@ class Flow(nn.Module):
             return
         frames, weight = WINDOW_FRAMES, self.encoder_proj.weight
         random = torch.Generator().manual_seed(frames)
-        held = [
-            memory.keys,
-            memory.values,
-            memory.conv,
-            memory.tokens,
-            memory.frames,
-            memory.left,
-            memory.up,
-        ]
-        reads = memory.places, memory.tokens.shape[4], memory.frames.shape[4]
-        with filled(held):
+        reads = memory.reads
+        with filled(memory.tensors):
             for size in buckets(len(memory.rows)):
                 table = torch.arange(3 + frames + WINDOW_TOKENS + LOOK_AHEAD).repeat(size, 1) - 3
                 table[:, 0] = torch.arange(size)

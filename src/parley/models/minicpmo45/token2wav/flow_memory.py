@@ -9,7 +9,6 @@ Letters: `S` slots, `P` mel frames of a row's prompt. Source: speech.md 3.4."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
@@ -130,18 +129,7 @@ class HasShape(Protocol):
     encoder_proj: nn.Linear
 
 
-def memory_for_prompts(
-    flow: HasShape,
-    slots: int,
-    *,
-    steps: int,
-    prompt_frames: int,
-    history: torch.dtype | None = None,
-) -> FlowMemory:
-    """Memory of rows with prompts of at most `prompt_frames` mel frames."""
-    columns = prompt_frames + KEPT_FRAMES
-    places = columns + MOST_FRAMES
-    return FlowMemory(flow, slots, steps=steps, places=places, columns=columns, history=history)
+_TENSORS = ("keys", "values", "conv", "tokens", "frames", "left", "up")
 
 
 class FlowMemory:
@@ -186,26 +174,23 @@ class FlowMemory:
         self.rows = [FlowRow() for _ in range(slots)]
         self._checkpoints: list[WeakSet[FlowCheckpoint]] = [WeakSet() for _ in range(slots)]
 
-    def _tensors(self) -> list[tuple[Tensor, int]]:
-        return [
-            (self.keys, 2),
-            (self.values, 2),
-            (self.conv, 2),
-            (self.tokens, 2),
-            (self.frames, 2),
-            (self.left, 0),
-            (self.up, 0),
-        ]
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, name) for name in _TENSORS]
+
+    @property
+    def reads(self) -> tuple[int, int, int]:
+        """Places of the estimator's and columns of the encoder's history at both rates."""
+        return self.places, self.tokens.shape[4], self.frames.shape[4]
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor, _ in self._tensors())
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     def leave_device(self) -> None:
         """Move to the host's memory; what is copied from there still finds it. Nothing to do on a
         CPU."""
-        for name in ("keys", "values", "conv", "tokens", "frames", "left", "up"):
-            tensor: Tensor = getattr(self, name)
+        for name, tensor in zip(_TENSORS, self.tensors, strict=True):
             if tensor.device.type == "cuda":
                 setattr(self, name, tensor.cpu().pin_memory())
 
@@ -377,8 +362,3 @@ def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> 
         length = len(run)
         cache[:, :, slot, :, place : place + length] = both[:, :, :, run[0] : run[0] + length]
         place += length
-
-
-def are_neighbours(slots: Sequence[int]) -> bool:
-    """True if slots follow each other, so that caches are read as views."""
-    return list(slots) == list(range(slots[0], slots[0] + len(slots)))

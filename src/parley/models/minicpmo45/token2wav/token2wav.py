@@ -29,12 +29,13 @@ from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
+    KEPT_FRAMES,
+    MOST_FRAMES,
     FlowCheckpoint,
     FlowMemory,
     FlowRow,
     FlowStep,
     Trim,
-    memory_for_prompts,
 )
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
@@ -111,12 +112,10 @@ class Token2Wav:
         self.prompt_frames = prompt_frames
         self.schedule = flow.schedule(steps)
         flow.pack()
-        self.memory = memory_for_prompts(
-            flow,
-            slots,
-            steps=steps,
-            prompt_frames=prompt_frames,
-            history=history,
+        columns = prompt_frames + KEPT_FRAMES
+        places = columns + MOST_FRAMES
+        self.memory = FlowMemory(
+            flow, slots, steps=steps, places=places, columns=columns, history=history
         )
         if graphs is not None:
             vocoder.graphs, vocoder.slots = graphs, slots
@@ -147,11 +146,6 @@ class Token2Wav:
     @property
     def row_bytes(self) -> int:
         return self.memory.nbytes // len(self._turns)
-
-    @property
-    def voice_bytes(self) -> int:
-        """Device bytes of the primed voices kept ready."""
-        return sum(voice.nbytes for voice in self._voices.values())
 
     def capture(self) -> None:
         self.flow.capture(self.schedule)

@@ -273,20 +273,6 @@ class SpeechPasses:
         return drawn[: codes.index(end) + 1] if end in codes else drawn
 
 
-def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
-    """Capture `advanced` in all shapes of rows that sample so, with and without filters."""
-    if not decoder.graphs.is_active:
-        return
-    with filled(decoder.cache.tensors):
-        _compare_reading(decoder, sampling)
-        for reads in reaches(LEAST_COLUMNS, decoder.capacity):
-            for size in buckets(len(decoder.rows)):
-                _capture(decoder, sampling, size, reads)
-        if decoder.attention.reads_in_place:
-            for size in buckets(len(decoder.rows)):
-                _capture(decoder, sampling, size, decoder.capacity, CONDITION_ROWS)
-
-
 def _capture(
     decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 0
 ) -> None:
@@ -421,5 +407,16 @@ class MiniCPMTTS(SpeechNetwork):
 
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:
-        """Capture the passes of rows that sample so, in every shape; nothing without graphs."""
-        capture(self, sampling or self.config.sampling)
+        """Capture `advanced` in all shapes of rows that sample so, with and without filters;
+        nothing without graphs."""
+        if not self.graphs.is_active:
+            return
+        sampling = sampling or self.config.sampling
+        sizes, columns = buckets(len(self.rows)), reaches(LEAST_COLUMNS, self.capacity)
+        shapes = [(size, reads, 0) for reads in columns for size in sizes]
+        if self.attention.reads_in_place:
+            shapes += [(size, self.capacity, CONDITION_ROWS) for size in sizes]
+        with filled(self.cache.tensors):
+            _compare_reading(self, sampling)
+            for shape in shapes:
+                _capture(self, sampling, *shape)
