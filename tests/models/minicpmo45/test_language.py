@@ -95,6 +95,18 @@ def test_an_even_prefill_equals_the_packed_one(llm):
     torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
 
 
+def test_a_batch_that_is_padded_beyond_a_cache_equals_the_packed_one(llm):
+    cache, rope = llm.make_cache(2, 20), llm.make_rope(20)
+    feed(llm, cache, rope, 0, words(18))
+    spans = [Span(0, 18, 2), Span(1, 0, 3)]
+    embeds = llm.embed(words(5))
+
+    got = LanguageSteps(llm, cache, rope, is_padded=True).prefill(embeds, spans)
+    want = llm(embeds, spans, cache, rope)
+
+    torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+
+
 def test_moving_keys_equals_having_rotated_them_for_the_new_place():
     rope = RopeTable(
         head_dim=32, base=1e6, positions=9000, device=torch.device("cpu"), rounds=False

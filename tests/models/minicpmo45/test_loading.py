@@ -65,6 +65,15 @@ def test_a_device_that_is_not_there_is_named(device):
         load(ModelSettings(name="minicpmo45", device=device, random_weights=True))
 
 
+def test_a_kernel_that_cannot_be_used_is_refused_before_anything_is_loaded():
+    settings = ModelSettings(
+        name="minicpmo45", device="cpu", random_weights=True, attention="triton"
+    )
+
+    with pytest.raises(SetupError, match="NVIDIA GPU"):
+        load(settings)
+
+
 def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
     kept: dict[object, int] = {}
     for steps in (5, 10):
