@@ -4,7 +4,6 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,25 +11,26 @@ import pytest
 import soundfile
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.recordings import tone
+from tests.support.talking import b64
 
 from parley.media.wav import encode_wav
 
 ADMIN = {"x-admin-token": "the-admin"}
+ANNA = {"name": "Anna", "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
 
 
-def serving(data_dir: Path, **parts: Any) -> AbstractAsyncContextManager[RunningGateway]:
-    storage = {"data_dir": data_dir, "min_free_gb": 0}
-    return running_gateway(storage=storage, security={"admin_token": "the-admin"}, **parts)
+def serving(data_dir: Path, **limits: int) -> AbstractAsyncContextManager[RunningGateway]:
+    return running_gateway(
+        storage={"data_dir": data_dir, "min_free_gb": 0},
+        security={"admin_token": ADMIN["x-admin-token"], "trust_proxy": True},
+        limits=limits,
+    )
 
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     async with serving(tmp_path) as running:
         yield running
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 async def test_a_voice_is_added_fetched_listed_and_deleted(http):
@@ -98,9 +98,8 @@ async def test_strange_voice_ids_are_404(http, bad):
     assert (await http.delete(f"/api/assets/ref_audio/{bad}", headers=ADMIN)).status_code == 404
 
 
-async def register(http, name="Anna", **headers):
-    body = {"name": name, "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
-    answer = await http.post("/api/assets/ref_audio", json=body, headers=headers)
+async def register(http, **headers):
+    answer = await http.post("/api/assets/ref_audio", json=ANNA, headers=headers)
     assert answer.status_code == 200, answer.text
     return f"/api/assets/ref_audio/{answer.json()['id']}"
 
@@ -153,13 +152,9 @@ async def test_an_admin_publishes_a_voice_and_takes_it_back(http):
 
 
 async def test_one_address_registers_so_many_voices_and_keys_have_their_own(tmp_path):
-    async with (
-        serving(tmp_path, limits={"voices_per_client": 2}) as gateway,
-        gateway.http() as http,
-    ):
+    async with serving(tmp_path, voices_per_client=2) as gateway, gateway.http() as http:
         first, _ = [await register(http) for _ in range(2)]
-        body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
-        third = await http.post("/api/assets/ref_audio", json=body)
+        third = await http.post("/api/assets/ref_audio", json=ANNA)
         await register(http, **await key(gateway, "anna"))
         await http.delete(first)
         await register(http)
@@ -198,22 +193,12 @@ async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path)
 
 
 async def test_neighbours_in_one_ipv6_network_share_a_strangers_voices(tmp_path: Path):
-    async with (
-        running_gateway(
-            storage={"data_dir": tmp_path, "min_free_gb": 0},
-            security={"trust_proxy": True},
-            limits={"voices_per_client": 1},
-        ) as running,
-        running.http() as client,
-    ):
-        body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(1.5, 16_000)))}
-        statuses = [
-            (
-                await client.post(
-                    "/api/assets/ref_audio", json=body, headers={"x-forwarded-for": address}
-                )
-            ).status_code
+    async with serving(tmp_path, voices_per_client=1) as gateway, gateway.http() as http:
+        answers = [
+            await http.post(
+                "/api/assets/ref_audio", json=ANNA, headers={"x-forwarded-for": address}
+            )
             for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
         ]
 
-    assert statuses == [200, 409, 200]
+    assert [answer.status_code for answer in answers] == [200, 409, 200]

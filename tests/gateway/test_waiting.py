@@ -11,6 +11,8 @@ import pytest
 from tests.support.gateways import (
     HELLO,
     RunningGateway,
+    arriving,
+    error_of,
     occupied,
     running_gateway,
     turned_away,
@@ -18,7 +20,7 @@ from tests.support.gateways import (
 )
 from tests.support.long import times
 from tests.support.stand_in_worker import StandInWorker
-from tests.support.talking import PATHS, end_of, hear, say
+from tests.support.talking import PATHS, end_of, hear, hear_until, say
 from websockets.asyncio.client import connect
 
 import parley
@@ -40,8 +42,7 @@ async def test_strict_order_across_dialects_with_positions_and_falling_estimates
         moved = [await hear(chat)]
         while moved[-1]["position"] != 1:
             moved.append(await hear(chat))
-        while (done := await hear(realtime))["type"] == "session.queue_update":
-            pass
+        updates, _ = await hear_until(realtime, "session.queue_done")
         await say(realtime, type="session.close")
         answer, code = await end_of(chat)
 
@@ -50,7 +51,7 @@ async def test_strict_order_across_dialects_with_positions_and_falling_estimates
         assert chat_queued["queue_length"] == 2
         assert update["estimated_wait_s"] < queued["estimated_wait_s"]
         assert update["eta_seconds"] == update["estimated_wait_s"]
-        assert done["type"] == "session.queue_done"
+        assert {update["type"] for update in updates} <= {"session.queue_update"}
         kinds = [message["type"] for message in answer if message["type"] != "queue_update"]
         assert kinds == ["queue_done", "prefill_done", "done"]
         assert code == 1000
@@ -192,10 +193,8 @@ async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(gate
         await say(client, type="nonsense")
         unknown = await hear(client)
 
-        body = error["error"] if dialect == "realtime" else error
-        assert body["code"] == "not_ready"
-        told = unknown["error"] if dialect == "realtime" else unknown
-        assert told["code"] == "unknown_event"
+        assert error_of(error)["code"] == "not_ready"
+        assert error_of(unknown)["code"] == "unknown_event"
         assert len(gateway.runtime.dispatcher.queue) == 1
 
 
@@ -210,9 +209,7 @@ async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(gate
     ],
 )
 async def test_stop_while_waiting_cancels_in_the_dialects_words(gateway, dialect, stop, answer):
-    async with occupied(gateway), connect(gateway.ws(PATHS[dialect])) as client:
-        if dialect == "chat":
-            await say(client, **HELLO)
+    async with occupied(gateway), arriving(gateway, dialect) as client:
         await hear(client)
         await say(client, type=stop)
         messages, code = await end_of(client)
@@ -282,24 +279,20 @@ async def test_one_waiter_more_than_the_limit_is_refused_with_1013():
         told: dict[str, tuple[dict[str, Any], int]] = {}
         late = {"half_duplex": "/ws/half_duplex/late", "duplex": "/ws/duplex/omni_late"}
         for dialect, path in (PATHS | late).items():
-            async with connect(gateway.ws(path)) as client:
-                if dialect == "chat":
-                    await say(client, **HELLO)
+            async with arriving(gateway, dialect, path) as client:
                 (message,), code = await end_of(client)
                 told[dialect] = (message, code)
         async with gateway.http() as http:
             rest = await http.post("/api/chat", json=HELLO)
 
         sentence = f"Queue full ({limit} requests)"
+        for refused, code in told.values():
+            error = error_of(refused)
+            assert (refused["type"], error["code"], code) == ("error", "queue_full", 1013)
+            assert error["message"] == sentence
         for dialect in ("chat", "half_duplex", "duplex"):
-            refused, code = told[dialect]
-            assert (refused["type"], refused["code"], code) == ("error", "queue_full", 1013)
-            assert refused["error"] == refused["message"] == sentence
-        failure, code = told["realtime"]
-        assert failure["error"]["code"] == "queue_full"
-        assert failure["error"]["type"] == "server_error"
-        assert failure["error"]["message"] == sentence
-        assert code == 1013
+            assert told[dialect][0]["error"] == sentence
+        assert told["realtime"][0]["error"]["type"] == "server_error"
         assert rest.status_code == 503
         assert rest.json() == {"detail": sentence, "code": "queue_full"}
 

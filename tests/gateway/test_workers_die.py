@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.gateways import (
     HELLO,
     RunningGateway,
     all_free,
+    arriving,
+    error_of,
     occupied,
     running_gateway,
     turned_away,
@@ -17,7 +20,7 @@ from tests.support.gateways import (
 from tests.support.patience import HANG_S
 from tests.support.ports import free_port
 from tests.support.stand_in_worker import StandInWorker
-from tests.support.talking import PATHS, end_of, hear, say
+from tests.support.talking import PATHS, end_of, hear, hear_until, say
 from websockets.asyncio.client import connect
 
 from parley.gateway import acquisition, worker_pool
@@ -41,10 +44,8 @@ async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_rea
     gateway: RunningGateway, worker: StandInWorker, dialect: str, was_ready: bool
 ):
     worker.may_answer.clear()
-    async with connect(gateway.ws(PATHS[dialect])) as client:
-        if dialect == "chat":
-            await say(client, **HELLO)
-        else:
+    async with arriving(gateway, dialect) as client:
+        if dialect != "chat":
             await hear(client)
             await say(client, type="prepare")
         await until(lambda: worker.heard)
@@ -55,13 +56,10 @@ async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_rea
         messages, code = await end_of(client)
 
     assert code == (1011 if was_ready else 1013)
+    assert (messages[0]["type"], error_of(messages[0])["code"]) == ("error", "worker_lost")
+    assert "lost" in error_of(messages[0])["message"]
     if dialect == "realtime":
-        assert messages[0]["error"]["code"] == "worker_lost"
-        assert "lost" in messages[0]["error"]["message"]
         assert messages[1:] == [{"type": "session.closed", "reason": "error"}] * was_ready
-    else:
-        assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
-        assert "lost" in messages[0]["message"]
     assert statuses(gateway) == ["offline"]
     assert gateway.runtime.dispatcher.worker_pool.leases == []
 
@@ -118,28 +116,27 @@ async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next(ga
     assert waiting == 10
 
 
-async def _unreachable(gateway, name: str):
-    """A worker whose control socket works but whose session port is closed."""
+@contextlib.asynccontextmanager
+async def unreachable(gateway: RunningGateway, name: str = "broken") -> AsyncIterator[str]:
+    """The address of a worker whose control socket works but whose session port is closed."""
     worker = StandInWorker(gateway.url, name=name)
     worker.url = f"http://127.0.0.1:{free_port()}"
     worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
     await worker.join()
-    return worker
+    yield worker.url
+    await worker.leave()
 
 
 async def test_clients_of_an_unreachable_worker_are_served_by_the_next(gateway):
-    broken = await _unreachable(gateway, "broken")
     async with (
+        unreachable(gateway),
         StandInWorker(gateway.url, name="sound", slots=2) as sound,
         connect(gateway.ws(PATHS["realtime"])) as first,
         connect(gateway.ws(PATHS["duplex"])) as second,
     ):
-        while (await hear(first))["type"] != "session.queue_done":
-            pass
-        while (await hear(second))["type"] != "queue_done":
-            pass
+        await hear_until(first, "session.queue_done")
+        await hear_until(second, "queue_done")
         assert len(sound.sessions) == 2
-    await broken.leave()
 
 
 async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
@@ -147,11 +144,12 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
 ):
     monkeypatch.setattr(acquisition, "QUIET_S", 0.2)
     patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=HANG_S)
-    async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
-        broken = await _unreachable(gateway, "broken")
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            messages, code = await end_of(client)
-        await broken.leave()
+    async with (
+        running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway,
+        unreachable(gateway),
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        messages, code = await end_of(client)
 
     assert messages[0]["type"] == "session.queued"
     assert (messages[-1]["error"]["code"], code) == ("worker_connect_failed", 1013)
@@ -159,45 +157,40 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
 
 async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable():
     endless = DialPolicy(attempts=1000, pause_s=0.05, open_limit_s=HANG_S)
-    async with running_gateway(policy=endless, probe_every_s=0.2) as gateway:
-        broken = await _unreachable(gateway, "broken")
+    async with running_gateway(policy=endless, probe_every_s=0.2) as gateway, unreachable(gateway):
         told, code = await turned_away(gateway.ws(PATHS["realtime"]))
-        await broken.leave()
 
     assert told in ("worker_connect_failed", "service_unavailable")
     assert code == 1013
 
 
 async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it(gateway, http):
-    broken = await _unreachable(gateway, "broken")
-    (known,) = gateway.runtime.dispatcher.worker_pool
-    await until(lambda: known.is_unreachable)
-    told = await turned_away(gateway.ws(PATHS["realtime"]))
-    ready = await http.get("/ready")
-    (listed,) = (await http.get("/workers")).json()["workers"]
-    await broken.leave()
+    async with unreachable(gateway) as url:
+        (known,) = gateway.runtime.dispatcher.worker_pool
+        await until(lambda: known.is_unreachable)
+        told = await turned_away(gateway.ws(PATHS["realtime"]))
+        ready = await http.get("/ready")
+        (listed,) = (await http.get("/workers")).json()["workers"]
 
     assert told == ("service_unavailable", 1013)
     assert ready.status_code == 503
     assert listed["unreachable"] is True
-    assert listed["url"] == broken.url
+    assert listed["url"] == url
 
 
 @pytest.mark.parametrize("dialect", ["realtime", "half_duplex", "chat"])
 async def test_a_second_unreachable_worker_ends_the_wait_with_1013(
     gateway: RunningGateway, dialect: str
 ):
-    broken = [await _unreachable(gateway, name) for name in ("one", "two")]
-    async with connect(gateway.ws(PATHS[dialect])) as client:
-        if dialect == "chat":
-            await say(client, **HELLO)
+    async with (
+        unreachable(gateway, "one"),
+        unreachable(gateway, "two"),
+        arriving(gateway, dialect) as client,
+    ):
         messages, code = await end_of(client)
-    for worker in broken:
-        await worker.leave()
 
-    last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
     # Which of the two depends on whether the gateway has asked the workers already.
-    assert last["code"] in ("worker_connect_failed", "service_unavailable")
+    assert error_of(messages[-1])["code"] in ("worker_connect_failed", "service_unavailable")
     assert code == 1013
     assert not any("queue_done" in message["type"] for message in messages)
     assert len(gateway.runtime.dispatcher.queue) == 0
@@ -212,17 +205,17 @@ async def test_an_unreachable_worker_is_used_again_when_its_health_answers(gatew
     worker.answers_health = True
     await until(lambda: not known.is_unreachable)
     async with connect(gateway.ws(PATHS["realtime"])) as client:
-        while (done := await hear(client))["type"] != "session.queue_done":
-            pass
+        await hear_until(client, "session.queue_done")
 
     assert refused == ("service_unavailable", 1013)
-    assert done["type"] == "session.queue_done"
 
 
 async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_back():
     patient = DialPolicy(attempts=2, pause_s=2 * HANG_S)
-    async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
-        broken = await _unreachable(gateway, "broken")
+    async with (
+        running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway,
+        unreachable(gateway),
+    ):
         client = await connect(gateway.ws(PATHS["realtime"]))
         await until(lambda: gateway.runtime.dispatcher.worker_pool.leases)
 
@@ -230,7 +223,6 @@ async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_b
         await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
 
         await until(lambda: not gateway.runtime.serving.connection_handler.live)
-        await broken.leave()
 
 
 async def test_a_broken_control_socket_alone_does_not_end_sessions(gateway, worker):

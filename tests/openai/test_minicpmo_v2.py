@@ -16,6 +16,7 @@ from tests.openai.talking_model import TalkingModel
 from tests.support.patience import HANG_S
 from tests.support.sounds import silence, speak
 from tests.support.stack import RunningStack, running_stack
+from tests.support.talking import b64
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -23,10 +24,6 @@ from parley.engine.engine import Engine
 from parley.models.parrot import Parrot
 from parley.recording.layout import Folder, RecordingFolders
 from parley.session.rerun import Comparison, rerun
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def sound(pcm: Any) -> str:
@@ -120,25 +117,16 @@ async def test_a_session_hears_and_answers_one_kind_per_message(mode):
     assert code == 1000
 
 
+INIT = {"type": "session.init", "payload": {"system_prompt": "x"}}
+
+
 @pytest.mark.parametrize(
     ("messages", "code"),
     [
         ([{"type": "session.init"}], "missing_field"),
         ([{"type": "session.init", "payload": []}], "invalid_payload"),
-        (
-            [
-                {"type": "session.init", "payload": {"system_prompt": "x"}},
-                {"type": "session.init", "payload": {"system_prompt": "x"}},
-            ],
-            "invalid_event",
-        ),
-        (
-            [
-                {"type": "session.init", "payload": {"system_prompt": "x"}},
-                {"type": "input.append", "input": {"audio": "!!!"}},
-            ],
-            "invalid_payload",
-        ),
+        ([INIT, INIT], "invalid_event"),
+        ([INIT, {"type": "input.append", "input": {"audio": "!!!"}}], "invalid_payload"),
     ],
 )
 async def test_a_mistake_is_fatal(messages, code):

@@ -15,8 +15,8 @@ import uvicorn.server
 import websockets
 from tests.support.patience import HANG_S
 from tests.support.patience import until as until
-from tests.support.talking import end_of, hear
-from websockets.asyncio.client import connect
+from tests.support.talking import PATHS, end_of, hear, say
+from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import Clock, ManualClock
 from parley.gateway import acquisition
@@ -158,8 +158,23 @@ async def turned_away(url: str, *said: str | bytes, **more: Any) -> tuple[str, i
             await client.send(frame)
         messages, code = await end_of(client)
     (told,) = [message for message in messages if message["type"] == "error"]
-    error = told["error"] if isinstance(told["error"], dict) else told
-    return str(error["code"]), code
+    return str(error_of(told)["code"]), code
+
+
+def error_of(message: dict[str, Any]) -> dict[str, Any]:
+    """Its code and message, which the realtime dialect has in an object of their own."""
+    return message["error"] if isinstance(message["error"], dict) else message
+
+
+@contextlib.asynccontextmanager
+async def arriving(
+    gateway: RunningGateway, dialect: str, path: str = ""
+) -> AsyncIterator[ClientConnection]:
+    """A client that connects; with chat it also asks, because it has no place before."""
+    async with connect(gateway.ws(path or PATHS[dialect])) as client:
+        if dialect == "chat":
+            await say(client, **HELLO)
+        yield client
 
 
 @contextlib.asynccontextmanager
