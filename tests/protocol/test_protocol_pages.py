@@ -4,12 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.dialects import MESSAGES, NAMES, connection
 
 from parley import errors
 from parley.errors import ParleyError
 from parley.protocol import codec
+from parley.protocol.resume import ResumeClientMessage, ResumeServerMessage
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "protocols"
 EXAMPLE = re.compile(r"```json (client|server)(?:=(\w+))?\n(.*?)```", re.DOTALL)
@@ -35,6 +37,15 @@ def test_every_example_is_a_message_that_loses_nothing(name: str, sender: str, t
     for field, value in json.loads(text).items():
         if not isinstance(value, dict | list):
             assert message[field] == value
+
+
+def test_the_examples_of_resuming_are_messages() -> None:
+    found = EXAMPLE.findall((PAGES / "resume.md").read_text(encoding="utf-8"))
+    assert len(found) >= 5
+
+    for sender, _, text in found:
+        kind = ResumeClientMessage if sender == "client" else ResumeServerMessage
+        assert msgspec.to_builtins(msgspec.json.decode(text, type=kind)) == json.loads(text)
 
 
 def rows(name: str) -> list[tuple[str, str]]:
