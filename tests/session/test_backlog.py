@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.session.test_conversation_interruption import SERVER_VAD
+from tests.session.test_conversation_interruption import SERVER_VAD, talking
 from tests.support.patience import until
 from tests.support.sessions import Talk, WorkerHarness, feed, pcm64, worker_harness
 from tests.support.sockets import FakeSocket
@@ -95,10 +95,7 @@ async def test_half_duplex_answers_what_was_said_while_the_worker_stood_still() 
 async def test_what_was_said_while_the_worker_stood_still_interrupts_no_answer() -> None:
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
-        talk = harness.begin("openai_realtime")
-        session = {"type": "realtime", "audio": {"input": {"turn_detection": SERVER_VAD}}}
-        talk.say({"type": "session.update", "session": session})
-        await talk.until("session.updated")
+        talk = await talking(harness, SERVER_VAD)
         harness.gate.shut(Stage.DECODE)
         feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
         await talk.until("response.created")

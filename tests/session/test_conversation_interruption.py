@@ -1,14 +1,13 @@
 """Interruptions in a conversation of items: the rules of half-duplex and duplex, OpenAI's words."""
 
-import asyncio
 import base64
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.openai.talking_model import TalkingModel
-from tests.support.sessions import Talk, WorkerHarness, feed, stranger, worker_harness
-from tests.support.timeline import chunks, silence, sound, speak
+from tests.support.sessions import Talk, WorkerHarness, feed, feed_in_time, stranger, worker_harness
+from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -129,15 +128,21 @@ async def test_where_responses_are_not_to_be_interrupted_speech_is_a_turn_of_its
     assert not any(text.startswith("one") for text in model.contexts[-1])
 
 
-async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
-    early: list[bool] = []
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each turn that was to be taken in early, whether it was."""
+    tried: list[bool] = []
     prefill_early = HalfDuplexView.prefill_early
 
     async def noted(view, request, **more):
-        early.append(await prefill_early(view, request, **more))
-        return early[-1]
+        tried.append(await prefill_early(view, request, **more))
+        return tried[-1]
 
     monkeypatch.setattr(HalfDuplexView, "prefill_early", noted)
+    return tried
+
+
+async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch, early):
     contexts = []
     for is_early in (True, False):
         if not is_early:
@@ -149,10 +154,7 @@ async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
                 if count == 3:
                     session = {"type": "realtime", "instructions": "Be brief."}
                     talk.say({"type": "session.update", "session": session})
-                for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
-                    feed(talk, chunk)
-                    # As in real time: the early work starts between two chunks.
-                    await asyncio.sleep(0.02)
+                await feed_in_time(talk, sound(silence(0.3), speak(1.0), silence(0.4)))
                 feed(talk, sound(silence(0.4)))
                 await talk.until("response.done", count)
                 await harness.pass_time(1.0, due="played")
@@ -163,19 +165,11 @@ async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
     assert contexts[0] == contexts[1]
 
 
-async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answer(monkeypatch):
-    early: list[bool] = []
-    prefill_early = HalfDuplexView.prefill_early
-
-    async def noted(view, request, **more):
-        early.append(await prefill_early(view, request, **more))
-        return early[-1]
-
-    monkeypatch.setattr(HalfDuplexView, "prefill_early", noted)
+async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answer(early):
     model = TalkingModel(answer=ANSWER)
     async with worker_harness(clock=ManualClock(), model=model) as harness:
-        hear, talk = feed, await talking(harness, SERVER_VAD)
-        hear(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done")
         await harness.pass_time(5.0, due="played")
         (item_id,) = {m["item_id"] for m in talk.socket.sent if m["type"].endswith("audio.delta")}
@@ -184,10 +178,8 @@ async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answe
         cut = {"item_id": item_id, "content_index": 0, "audio_end_ms": 450}
         talk.say({"type": "conversation.item.truncate", **cut})
         await talk.until("conversation.item.truncated")
-        for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
-            hear(talk, chunk)
-            await asyncio.sleep(0.02)
-        hear(talk, sound(silence(0.4)))
+        await feed_in_time(talk, sound(silence(0.3), speak(1.0), silence(0.4)))
+        feed(talk, sound(silence(0.4)))
         await talk.until("response.done", 2)
 
     assert early == [True]

@@ -6,6 +6,7 @@ from tests.support.sessions import (
     Talk,
     WorkerHarness,
     feed,
+    feed_in_time,
     heard,
     loud,
     quiet,
@@ -100,10 +101,7 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
         async with worker_harness(clock=ManualClock()) as harness:
             talk = await harness.ready("half_duplex")
             said = sound(silence(1), speak(1.5), silence(0.5), speak(1), silence(0.5))
-            for chunk in chunks(said, 0.1):
-                feed(talk, chunk)
-                # As in real time: the early work starts between two chunks.
-                await asyncio.sleep(0.02)
+            await feed_in_time(talk, said)
             was_generating = "generating" in talk.types
             feed(talk, sound(silence(0.7)))
             texts.append((await talk.until("turn_done"))["text"])

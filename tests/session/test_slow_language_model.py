@@ -8,8 +8,8 @@ import pytest
 from tests.models.cascade.endpoint import Script, scripted_endpoint
 from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker
 from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, feed, worker_harness
-from tests.support.timeline import chunks, silence, sound, speak
+from tests.support.sessions import Talk, WorkerHarness, feed, feed_in_time, worker_harness
+from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Ending, GenerateResult, Stage
@@ -42,20 +42,13 @@ async def talking(
             )
 
 
-async def said(talk: Talk, pcm=SENTENCE) -> None:
-    """As in real time: the early work starts between two chunks."""
-    for chunk in chunks(pcm, 0.1):
-        feed(talk, chunk)
-        await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("mode", ["off", "stop"])
 @pytest.mark.parametrize("kind", ["thinks", "hangs", "is_mute"])
 async def test_who_stops_an_answer_and_speaks_is_heard(kind, mode):
     script = Script()
     setattr(script, kind, True)
     async with talking(script, mode=mode) as (harness, talk):
-        await said(talk)
+        await feed_in_time(talk, SENTENCE)
         await talk.until("generating")
         # A request that was not sent yet when its turn is stopped is never sent.
         assert await asyncio.to_thread(script.asked.wait, HANG_S)
@@ -79,7 +72,7 @@ async def test_an_early_answer_to_a_turn_that_was_stopped_meanwhile_is_stopped_t
     script = Script(thinks=True)
     async with talking(script) as (harness, talk):
         harness.gate.shut(Stage.PREFILL)
-        await said(talk)
+        await feed_in_time(talk, SENTENCE)
         await talk.until("generating")
         assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         await talk.until("turn_done")

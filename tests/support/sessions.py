@@ -226,6 +226,13 @@ def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
+async def feed_in_time(talk: Talk, pcm: Pcm) -> None:
+    """As in real time: the early work starts between two chunks."""
+    for chunk in chunks(pcm, 0.1):
+        feed(talk, chunk)
+        await asyncio.sleep(0.02)
+
+
 def stranger(seconds: float) -> Pcm:
     """A voice as loud as the user's, and not the parrot's, which says again what it heard."""
     samples = 0.3 * np.random.default_rng(1).standard_normal(round(seconds * INPUT_RATE_HZ))
