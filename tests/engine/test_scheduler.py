@@ -78,6 +78,24 @@ def test_a_leader_in_a_hurry_waits_for_nobody():
     assert plan(ready, 1.0 - MARGIN_S + 0.01) == Step(Stage.DECODE, (0,))
 
 
+def test_patient_work_never_starves_under_full_live_load():
+    """Two live rows keep the device busy for ever; the chat still moves every other second."""
+    now_s, chat_since_s, waits = 0.0, 0.0, []
+    for _ in range(2000):
+        ready = [
+            live(0, Stage.DECODE, now_s + 0.5),
+            live(1, Stage.SPEECH, now_s + 0.6),
+            patient(2, Stage.PREFILL, chat_since_s),
+        ]
+        step = present(plan(ready, now_s))
+        now_s += 0.02
+        if 2 in step.rows:
+            waits.append(now_s - chat_since_s)
+            chat_since_s = now_s
+    assert len(waits) > 15
+    assert max(waits) < PATIENCE_S + 0.1
+
+
 class Device:
     """A day on a device: rows walk through stages that cost time."""
 
