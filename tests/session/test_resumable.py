@@ -79,7 +79,7 @@ class Bench:
         await self.socket.receive()
 
     async def hear_much(self) -> None:
-        """So much that the client is told how much of it was received."""
+        """So much that the client is sent a count of it."""
         for _ in range(2 * INPUT_ACK_EVERY):
             self.first.say({"type": "sound"})
             await self.socket.receive()
