@@ -15,7 +15,8 @@ from torch import Tensor
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Ending, Finalize, Prefill, Stage, StartSession, StepUnit, Window
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.job import ModelJob
+from parley.models.minicpmo45.conversation.prefill import Feed
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.prompt.layout import Prompt
 from parley.models.minicpmo45.stages.language import read_ends

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from parley.engine.work import Work
 from parley.media.pcm import Pcm
+from parley.models.job import ModelJob
 from parley.models.minicpmo45.conversation.parts import ModelObserver
-from parley.models.minicpmo45.conversation.prefill import ModelJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, Group, Unsettled
 from parley.models.minicpmo45.llm.network import LanguageModel

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
-from parley.models.job import ModelJob as ModelJob
+from parley.models.job import ModelJob
 from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.speech import VOICE_WAIT_S

@@ -10,7 +10,6 @@ from torch import Tensor
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Prefill, Stage
 from parley.errors import BadInput, ContextFull, InvalidRequest
-from parley.models.job import ModelJob as ModelJob
 from parley.models.minicpmo45.audio_encoder.mel import (
     FIRST_FED_SAMPLES,
     FIRST_LIVE_SAMPLES,

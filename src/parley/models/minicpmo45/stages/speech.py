@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.errors import InferenceFailed
-from parley.models.minicpmo45.conversation.prefill import ConversationJob, ModelJob, StartJob
+from parley.models.job import ModelJob
+from parley.models.minicpmo45.conversation.prefill import ConversationJob, StartJob
 from parley.models.minicpmo45.stages.parts import StepParts
 
 SPEECH_TOKENS_PER_STEP = 5
