@@ -214,9 +214,8 @@ class SpeechNetwork(nn.Module):
     def checkpoint(self, row: SpeechRow) -> RowCheckpoint:
         """Remember where a row is. Costs nothing: columns are put aside when they are about to be
         overwritten while the checkpoint is still referenced."""
-        checkpoint = RowCheckpoint(
-            row.first, row.length, row.position, row.draws, tuple(row.history), row.window
-        )
+        checkpoint = RowCheckpoint(SpeechRow(row.index, row.seed))
+        checkpoint.row.take(row)
         if row.length:
             row.checkpoints.add(checkpoint)
         return checkpoint
@@ -227,22 +226,14 @@ class SpeechNetwork(nn.Module):
         if checkpoint.copy is not None:
             self._save(row, 0)
             self.cache.write_copy(row.index, checkpoint.copy, 0)
-        row.first, row.length, row.position = (
-            checkpoint.first,
-            checkpoint.length,
-            checkpoint.position,
-        )
-        row.draws, row.history, row.window = (
-            checkpoint.draws,
-            list(checkpoint.history),
-            checkpoint.window,
-        )
+        row.take(checkpoint.row)
 
     def _save(self, row: SpeechRow, start: int) -> None:
         """Save what checkpoints need of columns from `start` on, before they are overwritten."""
         for checkpoint in list(row.checkpoints):
-            if checkpoint.copy is None and checkpoint.length > start:
-                checkpoint.copy = self.cache.lift(row.index, 0, checkpoint.length)
+            length = checkpoint.row.length
+            if checkpoint.copy is None and length > start:
+                checkpoint.copy = self.cache.lift(row.index, 0, length)
 
     @torch.inference_mode()
     def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:

@@ -39,21 +39,17 @@ class BlockRule:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class RowCheckpoint:
-    """A remembered point of a row: counters, and which columns they are about.
+    """A remembered point of a row.
 
-    The columns stay in the cache; a step that is about to overwrite them first saves them in
-    `copy` first (`MiniCPMTTS.step`).
+    Its columns stay in the cache; a step that is about to overwrite them saves them in `copy` first
+    (`MiniCPMTTS.step`).
 
     Args:
-        copy: the columns up to `length` as the cache stores them, once they had to be put aside.
+        row: as it was.
+        copy: the columns up to its length as the cache stores them, once they had to be put aside.
     """
 
-    first: int
-    length: int
-    position: int
-    draws: int
-    history: tuple[int, ...]
-    window: int | None
+    row: SpeechRow
     copy: CacheCopy | None = None
 
 
@@ -82,6 +78,11 @@ class SpeechRow:
     history: list[int] = field(default_factory=list)
     window: int | None = None
     checkpoints: WeakSet[RowCheckpoint] = field(default_factory=WeakSet)
+
+    def take(self, other: SpeechRow) -> None:
+        """Become what another one is, which stays as it is."""
+        self.first, self.length, self.position = other.first, other.length, other.position
+        self.draws, self.history, self.window = other.draws, list(other.history), other.window
 
     def forget(self) -> None:
         """Empty the cache and start at position 0; the draws continue."""
