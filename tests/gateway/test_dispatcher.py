@@ -117,6 +117,10 @@ def test_who_is_cut_off_keeps_its_place_for_a_while(parts):
     parts.dispatcher.cancel(cancelled)
     left = [one.position for one in (second, parts.ask(address="10.0.0.4"))]
 
+    parts.worker("w1")
+    parts.dispatcher.cut_off(second)  # Its worker is being dialled.
+    parts.ask(address="10.0.0.5")
+    second = parts.ask(address="10.0.0.2", waited_as=second.ticket_id)
     back = parts.ask(address="10.0.0.1", waited_as=first.ticket_id)
     places = [back.position, second.position, parts.ask(waited_as=cancelled.ticket_id).position]
     parts.dispatcher.cut_off(second)

@@ -115,8 +115,7 @@ class Dispatcher:
 
     def cut_off(self, ticket: Ticket) -> None:
         """A client is gone, perhaps to return: it keeps its place, without being waited for."""
-        if not self.cancel(ticket):
-            return
+        self.cancel(ticket)
         now = self.clock.monotonic()
         for ticket_id in [one for one, (_, until) in self._cut_off.items() if until <= now]:
             del self._cut_off[ticket_id]
