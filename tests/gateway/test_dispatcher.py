@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from parley.clock import ManualClock
-from parley.errors import ServiceUnavailable, WorkerConnectFailed
+from parley.errors import QueueFull, ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
@@ -131,6 +131,25 @@ def test_who_is_cut_off_keeps_its_place_for_a_while(parts):
     assert left == [1, 2]
     assert (back.ticket_id, places) == (first.ticket_id, [1, 2, 4])
     assert late.position == len(parts.queue)
+
+
+def test_no_more_places_are_kept_than_clients_may_wait(parts):
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    parts.queue.limit = 2
+    shown = []
+    for number in range(3):
+        shown.append(parts.ask(address=f"10.0.0.{number}").ticket_id)
+        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
+    waits = parts.ask(address="10.0.0.9")
+
+    for number in (1, 2):
+        parts.ask(address=f"10.0.0.{number}", waited_as=shown[number])
+
+    assert [one.ticket_id for one in parts.queue] == [*shown[1:], waits.ticket_id]
+    with pytest.raises(QueueFull):
+        parts.ask(address="10.0.0.0", waited_as=shown[0])
 
 
 def test_leaving_and_returning_collects_no_places(parts):

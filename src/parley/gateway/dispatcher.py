@@ -51,7 +51,8 @@ class Dispatcher:
         self._returns_until = self._held_until = float("-inf")
         self._window_s = 0.0
         self._cut_off: dict[str, tuple[Ticket, float]] = {}
-        """By id, tickets whose clients may return, until a time; the oldest first."""
+        """By id, tickets whose clients may return, until a time; the oldest first, and no more than
+        may wait."""
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
@@ -116,10 +117,10 @@ class Dispatcher:
     def cut_off(self, ticket: Ticket) -> None:
         """A client is gone, perhaps to return: it keeps its place, without being waited for."""
         self.cancel(ticket)
-        now = self.clock.monotonic()
-        for ticket_id in [one for one, (_, until) in self._cut_off.items() if until <= now]:
-            del self._cut_off[ticket_id]
-        self._cut_off[ticket.ticket_id] = ticket, now + self._window_s
+        kept, now = self._cut_off, self.clock.monotonic()
+        kept[ticket.ticket_id] = ticket, now + self._window_s
+        while kept and (len(kept) > self.queue.limit or kept[next(iter(kept))][1] <= now):
+            del kept[next(iter(kept))]
 
     def _returns(self, ticket: Ticket, waited_as: str, held: int) -> bool:
         now = self.clock.monotonic()
