@@ -317,8 +317,8 @@ def vocabulary() -> frozenset[str]:
 
 _NEUTRAL = frozenset(
     _keys(
-        "world my our body human people person english word average today really general usual "
-        "best good something anything about between old new little big more most like get use make"
+        "world my our body human word average today really general usual "
+        "something anything about between old new little big more most like get use make"
     )
 )
 """Words that make no other question of one."""

@@ -113,7 +113,7 @@ def _plain(text: str) -> str:
 
 def _by_words(text: str) -> str | None:
     low = _plain(text)
-    words = _LETTERS.findall(low)
+    words = [*dict.fromkeys(_LETTERS.findall(low))]
     if not words:
         return None
     if len(words) <= 2 and not _ENGLISH.intersection(words):

@@ -266,6 +266,8 @@ def _divided(text: str) -> str | None:
 
 def _in_base(text: str) -> str | None:
     """`255 in hexadecimal`."""
+    if code := _SAYS["code"].search(text):
+        return f"{code[0]} is {int(code[0], 0)}."
     found = _SAYS["base"].search(text)
     if not found:
         return None

@@ -209,7 +209,9 @@ def said_before(low: str, told: Told) -> str | None:
         return None
     said = [one for one in told.said if lowered(one) != low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
-    return f"You said: {best}" if 2 * len(words & _words(lowered(best))) >= len(words) else None
+    # "Is my English good?" asks more than whether it was spoken of.
+    needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were)\b", low))
+    return f"You said: {best}" if 2 * len(words & _words(lowered(best))) >= needed else None
 
 
 def _remembered(low: str, told: Told) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from random import Random
 from typing import Final
 
@@ -50,6 +51,7 @@ from parley.models.cascade.notes.said import (
     latest,
     lowered,
     plainly,
+    spelled_out,
     varied,
 )
 from parley.models.cascade.numerals import as_digits
@@ -134,7 +136,7 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     """What is said where there is no note: what users said about it themselves, or a sentence that
     fits the form of theirs, because the model invents answers and misunderstands statements.
     None for greetings and what follows a picture."""
-    low = lowered(latest(text))
+    low = lowered(spelled_out(latest(text)))
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
     return memory.said_before(low, memory.listen(earlier)) or form_note(low, len(answers))
@@ -152,7 +154,7 @@ NOT_TOLD = "You have not told me that."
 def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
-    text, earlier = latest(text), [latest(one) for one in earlier]
+    text, earlier = spelled_out(latest(text)), [spelled_out(latest(one)) for one in earlier]
     low = lowered(text)
     each = _each(text, lambda part: _known(part, earlier, seed, answers, now))
     if each:
@@ -182,7 +184,8 @@ def _known(
     measured = measure_note(low, answers, earlier[-1] if earlier else "")
     if measured:
         return measured
-    found = _plain(text, earlier, seed)
+    found = _of_last(low, earlier, answers, seed) if _SAYS["pronoun"].search(low) else None
+    found = found or _plain(text, earlier, seed)
     if found is None and told is not None:
         return NOT_TOLD
     if found is None:
@@ -199,13 +202,19 @@ def _known(
         )
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed)
-    if found is None and answers:
-        year = re.search(r"\b(?:in|from) (\d{4})\b", answers[-1])
-        if year and _SAYS["when"].search(low):
-            return f"That was in {year[1]}."
-        asked = (_plain(one, earlier, seed) for one in _of_whom(low, earlier, answers[-1]))
-        found = next((one for one in asked if one not in (None, answers[-1])), None)
+    found = found or _of_last(low, earlier, answers, seed)
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
+
+
+def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
+    """The note for a question about what was spoken of last."""
+    if not answers:
+        return None
+    year = re.search(r"\b(?:in|from) (\d{4})\b", answers[-1])
+    if year and _SAYS["when"].search(low):
+        return f"That was in {year[1]}."
+    asked = (_plain(one, earlier, seed) for one in _of_whom(low, earlier, answers[-1]))
+    return next((one for one in asked if one not in (None, answers[-1])), None)
 
 
 def _there(low: str, said: Sequence[str]) -> str | None:
@@ -218,7 +227,7 @@ def _there(low: str, said: Sequence[str]) -> str | None:
     return f"{asked} in {countries[-1]}?"
 
 
-MOST_SUBJECTS: Final = 20
+MOST_SUBJECTS: Final = 30
 """Of a long answer; a note is looked for with each."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
@@ -243,7 +252,7 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     if pronoun[0] in ("they", "them"):
         spoken_of += [word for word in words if word.endswith("s")]
     elif pronoun[0] in ("it", "that"):
-        spoken_of += words
+        spoken_of += [*words, *map(" ".join, pairwise(words))]
     subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
     return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
 
@@ -280,7 +289,10 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     hour?`: the note for the question before with these words, in place of some of its own."""
     if earlier and _SAYS["request"].search(earlier[-1]):
         text = f"{text}?"
-    plain = [as_digits(one).replace("%", " percent") for one in (*earlier[-3:], text)]
+    plain = [
+        as_digits(re.sub(r"[\"“”]", "", one)).replace("%", " percent")
+        for one in (*earlier[-3:], text)
+    ]
     found = _SAYS["and"].match(plain.pop())
     if not found or len(found["new"].split()) > 4:
         return None
