@@ -14,7 +14,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "parley"
 SHARED = {
     "Chunk": "of a chat's answer, as sent; of a context, in MiniCPM-o",
     "Conversation": "of a row, in two models that do not know each other",
-    "Interrupted": "the answer to a deprecated message; what the detector of interruptions finds",
     "Message": "of a WebSocket; of a chat as sent; of a conversation with its content",
     "PrefillJob": "of two models that do not know each other",
     "Recogniser": "what the cascade wants, and its Whisper that satisfies it",

@@ -221,7 +221,7 @@ MUTANTS: Final = [
         ("self.playback.unsend(self._session.drop_output())", "self._session.drop_output()"),
         ("self.playback.unsend(self._session.drop_output())", "pass"),
         ('if self._options is None or self._options.mode != "stop":', 'if False:'),
-        ("case SpeechOver() if not self._is_interruption:", "case SpeechOver():"),
+        ('case "over" if not self._is_interruption:', 'case "over":'),
     ),
     *_mutants(
         "unsent", "session/duplex.py", "tests/session/test_interruption.py",

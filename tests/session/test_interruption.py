@@ -27,7 +27,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import InterruptionOptions, PlaybackReport
 from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
-from parley.turns.interruption import Interrupted, InterruptionDetector
+from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad.energy import EnergyDetector
 from parley.views.half_duplex import HalfDuplexView
 
@@ -375,7 +375,7 @@ async def test_what_the_fence_held_back_is_not_counted_as_sent():
     interruptions = interrupting(clock)
     interruptions.say("a", None, 1000)
 
-    interruptions._follow(Interrupted(0))
+    interruptions._follow(InterruptionEvent("interrupted", 0))
     interruptions.begin()
     interruptions.say("b", None, 1000)
     clock.advance(1.0)

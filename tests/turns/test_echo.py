@@ -109,7 +109,7 @@ def test_what_is_remembered_is_bounded():
 def listen_quietly(played: PlayedSound, start_s: float, end_s: float) -> None:
     for index in range(round((end_s - start_s) / 0.032)):
         starts_s = start_s + 0.032 * index
-        played.hear(np.zeros(512, np.float32), starts_s, starts_s + 0.032)
+        played.hear(np.zeros(512, np.float32), starts_s, starts_s + 0.032, is_loud=False)
 
 
 def test_where_nothing_was_heard_of_what_was_played_only_a_sure_echo_is_one():

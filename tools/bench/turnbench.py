@@ -28,7 +28,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
 from parley.protocol.values import VAD_DEFAULTS
 from parley.turns import TurnJudges
-from parley.turns.interruption import Interrupted, InterruptionDetector
+from parley.turns.interruption import InterruptionDetector
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 
 SPEAKERS: Final = ("speaker_1", "speaker_2")
@@ -111,7 +111,7 @@ class _Speaker:
         self._was_other = is_other
         is_watched = is_other and not self._began_first
         events = self._watch.feed(pcm, now_s) if is_watched else self._watch.learn(pcm)
-        if any(isinstance(event, Interrupted) for event in events):
+        if any(event.kind == "interrupted" for event in events):
             self.interruptions.append(now_s)
 
 

@@ -22,13 +22,7 @@ from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.playback import Playback
 from parley.session.session import Session
 from parley.turns import NO_JUDGES, TurnJudges
-from parley.turns.interruption import (
-    Interrupted,
-    InterruptionDetector,
-    InterruptionEvent,
-    SpeechOver,
-    SpeechSuspected,
-)
+from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
@@ -241,12 +235,12 @@ class Interruptions:
         self._idle.set()
 
     def _follow(self, event: InterruptionEvent) -> None:
-        match event:
-            case SpeechSuspected():
+        match event.kind:
+            case "suspected":
                 self._speech_is_open = True
-            case Interrupted():
+            case "interrupted":
                 self._is_interruption = True
-            case SpeechOver() if not self._is_interruption:
+            case "over" if not self._is_interruption:
                 self._speech_is_open = False
         if self.is_watching and not self.is_cut:
             self._report(event)
@@ -254,12 +248,12 @@ class Interruptions:
     def _report(self, event: InterruptionEvent) -> None:
         """Tell the client, and stop the answer where it is interrupted."""
         state: InterruptionState = "suspected"
-        if isinstance(event, SpeechOver):
+        if event.kind == "over":
             if not self._is_suspected:
                 # The end of what has interrupted an answer already.
                 return
             state = "dismissed"
-        elif isinstance(event, Interrupted):
+        elif event.kind == "interrupted":
             if self._options is None or self._options.mode != "stop":
                 return
             state = "stopped"

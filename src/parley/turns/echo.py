@@ -18,8 +18,11 @@ from parley.media.pcm import Pcm, Samples
 from parley.media.resample import resample
 from parley.turns.echo_levels import (
     EXPLAINED,
+    EXPLAINED_MOMENT,
     EXPLAINED_SHORT,
+    HASTY_LEAST_FRAMES,
     HELD_S,
+    LEAST_FRAMES,
     EchoLevels,
     Powers,
     held,
@@ -34,6 +37,10 @@ ECHO_ALIKE: Final = 0.6
 echoes it is above 0.85, above 0.64 in a reverberant room; of two speakers it stays below 0.56, but
 for their first moment."""
 
+UNSURE_FRAMES: Final = 7
+"""Of what is loud, so much may be the beginning of an interruption: 128 ms of speech make a
+suspicion, and words begin softly."""
+
 SURELY_ALIKE: Final = 0.85
 """The same at any other time, and where the echo is known to be softer. Two speakers are never as
 alike as that."""
@@ -41,8 +48,8 @@ alike as that."""
 PLAYED_DBFS: Final = -45.0
 """Sound is played from this level on."""
 
-SOON_S: Final = 0.1
-"""The delay for which that is looked at."""
+SOON_S, HASTY_SOON_S = 0.1, 0.3
+"""The delay for which that is looked at; the longer one where the first moments decide."""
 
 DELAY_S: Final = 0.45
 """So long after it was played an echo is to be expected: network, devices, and the room."""
@@ -80,6 +87,9 @@ above it and 95 in 100 from an overdriven loudspeaker; of people who speak over 
 SPECTRA_LEAST_S: Final = 0.35
 """Shorter sounds cannot be distinguished by their spectra."""
 
+MOMENT_S: Final = 0.128
+"""Of shorter ones, little is known from the level."""
+
 KNOWN_ALIKE: Final = 0.12
 """So much more alike it has to be where the echo's level is known, and does not account for it."""
 
@@ -112,9 +122,15 @@ class _Piece:
 
 class PlayedSound:
     """What a client has been sent and when it plays it. Memory is bounded by `WAITING_S` of sound,
-    1.4 MB."""
+    1.4 MB.
 
-    def __init__(self) -> None:
+    Args:
+        is_hasty: the first moments of speech decide, so what is loud is learnt unless
+            `forget_newest` is called within `UNSURE_FRAMES`.
+    """
+
+    def __init__(self, *, is_hasty: bool = False) -> None:
+        self._is_hasty = is_hasty
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
         self._has_reports = False
@@ -123,7 +139,9 @@ class PlayedSound:
         """Of echoes that come when none is to be expected: heard twice."""
         self._once_s: float | None = None
         """Of the last such echo."""
-        self._levels = EchoLevels()
+        self._levels = EchoLevels(HASTY_LEAST_FRAMES if is_hasty else LEAST_FRAMES)
+        self._newest: deque[tuple[Powers, Powers]] = deque()
+        """Heard, and what was played: not learnt yet."""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -154,19 +172,18 @@ class PlayedSound:
                 break
         self._pieces += moved
 
-    def is_heard_in(self, heard: Samples, at_s: float) -> bool:
+    def is_heard_in(self, heard: Samples, at_s: float, *, learns: bool = True) -> bool:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, is an echo.
-        Learns when echoes are to be expected."""
+
+        Args:
+            learns: when echoes are to be expected; not from what will be asked about again.
+        """
         is_echo, delay_s = self._find(heard, at_s)
-        if delay_s is not None:
+        if learns and delay_s is not None:
             if self._once_s is not None and abs(delay_s - self._once_s) <= NEAR_S:
                 self._delay_s = delay_s
             self._once_s = delay_s
         return is_echo
-
-    def is_like(self, heard: Samples, at_s: float) -> bool:
-        """The same, of what `is_heard_in` will be asked about again: learns nothing."""
-        return self._find(heard, at_s)[0]
 
     def is_alike_in_time(self, heard: Samples, at_s: float) -> bool:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
@@ -196,7 +213,8 @@ class PlayedSound:
         if not len(self._between(at_s - seconds - DELAY_S, at_s).nonzero()[0]):
             return True
         *_, share = self._explained(heard, at_s)
-        return share is not None and share < EXPLAINED_SHORT
+        most = EXPLAINED_MOMENT if seconds < MOMENT_S else EXPLAINED_SHORT
+        return share is not None and share < most
 
     def _explained(self, heard: Samples, at_s: float) -> tuple[Powers, Powers, float | None]:
         """The powers of what ended at `at_s`, the most that its echo may come of, and the share of
@@ -222,12 +240,22 @@ class PlayedSound:
         end_s = start_s + 0.032 * frames
         return held(powers_of_slow(self._between(start_s - HELD_S, end_s)), frames)
 
-    def hear(self, heard: Samples, starts_s: float, ends_s: float) -> None:
+    def hear(self, heard: Samples, starts_s: float, ends_s: float, *, is_loud: bool) -> None:
         """Half a window of the microphone while no speech is suspected."""
-        near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
-        energy = sum(float(np.dot(part, part)) for part in near if len(part))
-        if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
-            self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
+        soon_s = HASTY_SOON_S if self._is_hasty else SOON_S
+        near = self._between(starts_s - soon_s, ends_s - soon_s)
+        if float(np.dot(near, near)) >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (
+            PLAYED_DBFS / 10
+        ):
+            self._newest.append((powers_of(heard), self._expected(starts_s, 1)))
+            if not (is_loud and self._is_hasty):
+                self._levels.learn(*self._newest.pop())
+            elif len(self._newest) > UNSURE_FRAMES:
+                self._levels.learn(*self._newest.popleft())
+
+    def forget_newest(self) -> None:
+        """Somebody interrupts: what was heard last was not the echo alone."""
+        self._newest.clear()
 
     def _find(self, heard: Samples, at_s: float) -> tuple[bool, float | None]:
         """Is it an echo? Also returns the delay of one that was not to be expected."""

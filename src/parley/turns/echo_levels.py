@@ -25,6 +25,8 @@ from parley.media.pcm import Samples
 EXPLAINED: Final = 0.62
 EXPLAINED_SHORT: Final = 0.44
 """From these shares on a sound, or one of less than 0.35 s, is an echo."""
+EXPLAINED_MOMENT: Final = 0.1
+"""From this share on one of less than 0.128 s may be."""
 
 HELD_FRAMES: Final = 14
 HELD_S: Final = 0.032 * HELD_FRAMES
@@ -32,7 +34,7 @@ HELD_S: Final = 0.032 * HELD_FRAMES
 
 LEARNT_FRAMES: Final = 160
 """Five seconds of played sound show how loud its echo is."""
-LEAST_FRAMES: Final = 16
+LEAST_FRAMES, HASTY_LEAST_FRAMES = 16, 6
 QUANTILE: Final = 0.9
 MARGIN: Final = 2.0
 """3 dB."""
@@ -71,7 +73,8 @@ def held(powers: Powers, frames: int) -> Powers:
 
 
 class EchoLevels:
-    def __init__(self) -> None:
+    def __init__(self, least_frames: int = LEAST_FRAMES) -> None:
+        self._least_frames = least_frames
         self._ratios: deque[npt.NDArray[np.float64]] = deque(maxlen=LEARNT_FRAMES)
         self._usual: npt.NDArray[np.float64] | None = None
 
@@ -88,7 +91,7 @@ class EchoLevels:
     def explained(self, heard: Powers, expected: Powers) -> float | None:
         """The share of a sound that may be echo, 0 to 1, each band and frame by the root of its
         power; None: too little was heard of what is played."""
-        if len(self._ratios) < LEAST_FRAMES or not len(heard):
+        if len(self._ratios) < self._least_frames or not len(heard):
             return None
         if self._usual is None:
             self._usual = np.quantile(np.array(self._ratios), QUANTILE, axis=0)

@@ -1,9 +1,9 @@
 """Is the user interrupting? Listens to the microphone while the assistant is heard.
 
-It reports, in this order: the user may be speaking (`SpeechSuspected`: play more softly, decide
-later), they interrupt (`Interrupted`), and the speech is over (`SpeechOver`). Without the second it
-was a cough, an acknowledgement or the assistant's own echo. A pure state machine without clocks and
-sockets. Times are monotonic seconds.
+It reports that the user may be speaking (play more softly, decide later), that they interrupt, and
+that the speech is over, in this order (`InterruptionEvent`). Without the second it was a cough, an
+acknowledgement or the assistant's own echo. A pure state machine without clocks and sockets. Times
+are monotonic seconds.
 
 Audio is examined in windows of 1024 samples (64 ms), as in `utterance.py`, but a new window starts
 every half window, so that an interruption need not wait for a window to fill. While nothing is
@@ -27,13 +27,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
-from parley.turns.echo import PlayedSound
+from parley.turns.echo import SPECTRA_LEAST_S, PlayedSound
 from parley.turns.judges import NO_JUDGES, TurnJudges
 from parley.turns.onset import ASKED_MS as ONSET_MS
 from parley.turns.onset import COMMAND_ODDS, LEAST_MEAN, LEAST_ODDS, OTHER_ODDS, OVER
@@ -97,28 +97,13 @@ _ASKED_SAMPLES: Final = ASKED_MS[0] * _SAMPLES_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechSuspected:
-    """The user may be interrupting since `at_sample`."""
+class InterruptionEvent:
+    """`suspected`: the user may be interrupting since `at_sample`; `interrupted`: they do, and the
+    speech started there; `over`: the speech has ended. Without an `interrupted` before, it was a
+    noise or an acknowledgement."""
 
+    kind: Literal["suspected", "interrupted", "over"]
     at_sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The user interrupts; the speech started at `at_sample`."""
-
-    at_sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechOver:
-    """Nobody speaks any more at `at_sample`; without an `Interrupted` before, it was a noise or an
-    acknowledgement."""
-
-    at_sample: int
-
-
-InterruptionEvent = SpeechSuspected | Interrupted | SpeechOver
 
 
 @dataclass(slots=True)
@@ -177,7 +162,7 @@ class InterruptionDetector:
         self._most = max(self._least, most)
         """... and an interruption."""
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
-        self._played = PlayedSound()
+        self._played = PlayedSound(is_hasty=self._is_heeding)
         self._heard: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
         self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
         self._was_echo = False
@@ -238,6 +223,7 @@ class InterruptionDetector:
         samples = np.concatenate([self._rest, pcm.samples])
         whole = len(samples) - len(samples) % HALF_SAMPLES
         ends_s = at_s - len(samples) / RATE_HZ
+        self._rest = samples[:0]
         events: list[InterruptionEvent] = []
         for half, probability in heard_in(self._detector, samples[:whole], HALF_SAMPLES):
             ends_s += HALF_SAMPLES / RATE_HZ
@@ -253,7 +239,7 @@ class InterruptionDetector:
 
     def _end_speech(self, events: list[InterruptionEvent]) -> None:
         if self._is_suspected:
-            events.append(SpeechOver(self._position))
+            events.append(InterruptionEvent("over", self._position))
         if self._speech is not None:
             spoken_ms = self._speech.spoken / _SAMPLES_PER_MS
             self._voice.end(self._speech.power, spoken_ms, is_user=self._speech.is_interrupted)
@@ -270,7 +256,7 @@ class InterruptionDetector:
         stands_out = self._stands_out(level)
         if not self._is_suspected:
             starts_s = ends_s - HALF_SAMPLES / RATE_HZ
-            self._played.hear(half, starts_s, ends_s)
+            self._played.hear(half, starts_s, ends_s, is_loud=stands_out)
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
             self._speak(
@@ -299,7 +285,11 @@ class InterruptionDetector:
         restore(detector, kept)
         if probability < self._threshold:
             return
-        if self._was_echo if self._is_sure else self._played.is_like(heard, ends_s):
+        if (
+            self._was_echo
+            if self._is_sure
+            else self._played.is_heard_in(heard, ends_s, learns=False)
+        ):
             return
         fresh = HALF_SAMPLES if self._speech is None else rest - self._counted
         self._counted = rest
@@ -325,7 +315,7 @@ class InterruptionDetector:
         speech.pause = 0
         if not speech.is_suspected and speech.spoken >= self._least and self._may_be_user(speech):
             speech.is_suspected = True
-            events.append(SpeechSuspected(speech.began))
+            events.append(InterruptionEvent("suspected", speech.began))
         self._ask(speech, ends_s, events)
         most = self._most
         if speech.is_acknowledgement and (speech.odds is None or speech.odds < 0):
@@ -338,11 +328,14 @@ class InterruptionDetector:
         if speech.is_interrupted or not speech.is_suspected or not self._may_be_user(speech):
             return
         heard = self._said(speech, before_ms=0)
-        if not self._is_heeding and self._played.is_alike_in_time(heard, ends_s):
+        if self._played.is_alike_in_time(heard, ends_s):
             self._end_speech(events)
             return
+        if self._is_heeding and not self._is_surely_user(speech, heard, ends_s):
+            return
+        self._played.forget_newest()
         speech.is_interrupted = True
-        events.append(Interrupted(speech.began))
+        events.append(InterruptionEvent("interrupted", speech.began))
 
     def _ask(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
         """Ask the judges, if it is time to."""
@@ -397,11 +390,12 @@ class InterruptionDetector:
         return speech.odds
 
     def _said(self, speech: _Speech, *, before_ms: int) -> Samples:
-        """Sound since it began, without a trailing pause; at most `KEPT_S`."""
+        """Half a window or more since it began, without a trailing pause; at most `KEPT_S`."""
         last = len(self._heard) - max(0, speech.pause // HALF_SAMPLES - 1)
-        count = (self._position - speech.began) // HALF_SAMPLES + before_ms // 32
+        count = max(1, (self._position - speech.began) // HALF_SAMPLES + before_ms // 32)
         halves = list(self._heard)[max(0, len(self._heard) - count) : max(1, last)]
-        return np.concatenate([np.empty(0, np.float32), *halves])
+        said = np.concatenate([*halves, self._rest])
+        return said[len(said) % HALF_SAMPLES :]
 
     def _compared(self, *newest: Samples) -> Samples:
         """The last sound, as much as is looked for in what was played."""
@@ -412,6 +406,12 @@ class InterruptionDetector:
         if self._is_heeding:
             return True
         return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS)
+
+    def _is_surely_user(self, speech: _Speech, heard: Samples, ends_s: float) -> bool:
+        """True if this cannot be an echo, as far as sound that is too short for spectra tells."""
+        if len(heard) >= SPECTRA_LEAST_S * RATE_HZ or self._played.is_excluded(heard, ends_s):
+            return True
+        return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS, unknown=False)
 
     def _stands_out(self, level: float) -> bool:
         """True if a window is louder than the room usually is."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from parley.errors import SetupError
 from parley.media.mel_filters import mel_filters
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.turns.end_of_turn import EndOfTurn
+from parley.vad.silero import one_thread
 
 BUNDLED: Final = Path(__file__).parent / "data" / "end_of_turn.onnx"
 
@@ -43,26 +44,12 @@ class MelNetwork:
         Raises:
             SetupError: ONNX Runtime is absent, or the file has another shape.
         """
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise SetupError(
-                "onnxruntime is not installed.",
-                hint="Install the worker's packages again, or set worker.end_of_turn to silence "
-                "and worker.interruption_words to false.",
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.inter_op_num_threads = 1
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(path), sess_options=options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise SetupError(
-                f"The network could not be loaded from {path}: {error}", hint=hint
-            ) from error
+        self._session = one_thread(
+            path,
+            absent="Install the worker's packages again, or set worker.end_of_turn to silence "
+            "and worker.interruption_words to false.",
+            broken=hint,
+        )
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         if len(shape) != 3 or shape[1] != BINS or not isinstance(shape[2], int):

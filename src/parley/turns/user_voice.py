@@ -62,10 +62,11 @@ class UserVoice:
         elif not self.may_be(power, math.inf):
             self._others.append((power, speech_ms))
 
-    def may_be(self, power: float, speech_ms: float) -> bool:
-        """True if a person who has spoken for `speech_ms` with this mean power may be the user."""
+    def may_be(self, power: float, speech_ms: float, *, unknown: bool = True) -> bool:
+        """True if a person who has spoken for `speech_ms` with this mean power may be the user;
+        `unknown` if nothing is known yet."""
         if len(self._powers) * self._half_s < KNOWN_S:
-            return True
+            return unknown
         return self._above_db(power) >= -float(np.interp(speech_ms, SOFTER_MS, self._softer_db))
 
     @property

@@ -66,6 +66,29 @@ def model_path() -> Path:
     return path
 
 
+def one_thread(path: Path, *, absent: str, broken: str) -> Any:
+    """An ONNX network that is so quick that more threads would wait for each other.
+
+    Raises:
+        SetupError: ONNX Runtime is absent, or cannot load the file; each with that hint.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise SetupError("onnxruntime is not installed.", hint=absent) from error
+    options = onnxruntime.SessionOptions()
+    options.inter_op_num_threads = options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise SetupError(
+            f"The network could not be loaded from {path}: {error}", hint=broken
+        ) from error
+
+
 class SileroModel:
     """The network, loaded once per process. Call it to get a detector for one conversation."""
 
@@ -76,19 +99,7 @@ class SileroModel:
             SetupError: ONNX Runtime or the network is absent, or the network has inputs that
                 this module does not know.
         """
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise SetupError("onnxruntime is not installed.", hint=_HINT) from error
-
-        options = onnxruntime.SessionOptions()
-        # One window costs a tenth of a millisecond: more threads would only wait for each other.
-        options.inter_op_num_threads = 1
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        self._session: Any = onnxruntime.InferenceSession(
-            str(path or model_path()), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        self._session = one_thread(path or model_path(), absent=_HINT, broken=_HINT)
         names = {node.name for node in self._session.get_inputs()}
         if names != {"input", "h", "c"}:
             raise SetupError(

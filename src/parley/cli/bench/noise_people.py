@@ -19,7 +19,7 @@ from parley.cli.bench.people import People, overdriven, with_pause
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import InterruptionOptions, VadOptions
 from parley.turns import TurnJudges
-from parley.turns.interruption import Interrupted, InterruptionDetector
+from parley.turns.interruption import InterruptionDetector
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 
 CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10
@@ -205,7 +205,7 @@ def interrupted(
         if played is not None:
             detector.play(Pcm(played[start:end], INPUT_RATE_HZ), start / INPUT_RATE_HZ)
         for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ), end / INPUT_RATE_HZ):
-            if isinstance(event, Interrupted):
+            if event.kind == "interrupted":
                 yield end
 
 
