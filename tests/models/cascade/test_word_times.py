@@ -112,6 +112,21 @@ def test_words_that_were_misheard_have_times_as_what_they_were_taken_for(recogni
     assert work.word_times(FOREIGN_SPEECH) == ()
 
 
+def test_of_two_texts_the_one_that_was_said_is_likelier_whatever_else_is_asked(recogniser, speaker):
+    samples, _ = said(speaker, "what is the opposite of gold", FEMALE)
+    work = recogniser.begin(samples)
+    while not work.step():
+        continue
+
+    said_, other = work.likelihoods(["What is the opposite of gold", "What is the opposite of hot"])
+    alone = work.likelihoods(["What is the opposite of gold"])
+    longer = work.likelihoods(["What is the opposite of gold", "How many legs does a spider have"])
+
+    assert 0 > said_ > other + 3
+    assert alone == pytest.approx([said_], abs=0.5)
+    assert longer[0] == pytest.approx(said_, abs=0.5)
+
+
 def test_what_is_no_word_of_the_text_has_no_times():
     pieces = [" Hello", " [", "music", "]", " An", "na", "."]
     starts = np.arange(8.0)

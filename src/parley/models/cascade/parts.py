@@ -44,6 +44,9 @@ NOT_CAUGHT = (
 )
 """Answers to words of which the recogniser was unsure and that match no note; never the same twice
 in a row."""
+PER_COST = 4.0
+"""How much likelier in the sound, in log probability, a sentence has to be than one that is nearer
+by a cost of 1 to what was written."""
 UNCLEAR = -0.5
 """Words below this confidence are unsure; of 32 prompts of a person none was heard with less."""
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
@@ -75,8 +78,12 @@ class OneStep:
 
 
 @runtime_checkable
-class TimedHearing(Hearing, Protocol):
-    """Of a recogniser that knows when words were said."""
+class KeptHearing(Hearing, Protocol):
+    """Of a recogniser that keeps the sound, and can look for words in it."""
+
+    def likelihoods(self, texts: list[str]) -> list[float]:
+        """Log probability of each text, however it ends, in the sound."""
+        ...
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
         """Times of the words of `text`, in seconds: `heard`, or what it was taken for; () if
@@ -174,7 +181,7 @@ class CascadeParts:
         """True if the notes know this text as a whole turn."""
         return self.writer.takes_notes and notes.is_expected(text, history.told)
 
-    def understood(self, heard: Heard, history: History) -> Heard:
+    def understood(self, heard: Heard, history: History, hearing: Hearing) -> Heard:
         """The recognised words, for the bundled model: of what is not expected, the sentence that
         sounds like it, if one does; nothing invented from speech in another language."""
         text = heard.text
@@ -182,11 +189,14 @@ class CascadeParts:
             return heard
         is_expected = self.is_expected(text, history)
         if not is_expected and self.phrases is not None:
-            found = self.phrases.nearest(
-                text, heard.confidence, lambda one: self.is_expected(one, history)
-            )
-            if found is not None:
-                return replace(heard, text=found)
+            near = self.phrases.near(text, heard.confidence)
+            if len(near) > 1 and isinstance(hearing, KeptHearing):
+                chances = hearing.likelihoods([one.rstrip("?.!") for one, _ in near])
+                pairs = zip(near, chances, strict=True)
+                near = [(one, PER_COST * cost - chance) for (one, cost), chance in pairs]
+            for one, _ in sorted(near, key=lambda pair: pair[1]):
+                if self.is_expected(one, history):
+                    return replace(heard, text=one)
         has_sense = len(text.split()) <= 2 or is_expected
         if heard.confidence >= (SURELY_FOREIGN if has_sense else FOREIGN):
             return heard

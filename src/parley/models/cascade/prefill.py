@@ -15,7 +15,7 @@ from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
-from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing, TimedHearing
+from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing, KeptHearing
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
@@ -214,10 +214,10 @@ class PrefillJob(CascadeJob):
             return
         heard = self._hearing.heard
         assert heard is not None
-        heard = self._parts.understood(heard, self._state.history)
+        heard = self._parts.understood(heard, self._state.history, self._hearing)
         self._choices.heard(heard)
         # Words of a later sound, or of a later piece of it, would need its place.
-        if self._is_clip and not self._heard and isinstance(self._hearing, TimedHearing):
+        if self._is_clip and not self._heard and isinstance(self._hearing, KeptHearing):
             self._words = self._hearing.word_times(heard.text)
         self._hearing = None
         if self._state.is_unit_open:

@@ -168,6 +168,13 @@ class Recognition:
         else:
             self.heard = self._best
 
+    def likelihoods(self, texts: list[str]) -> list[float]:
+        """Log probability of each text, however it ends, in the sound."""
+        assert self._held is not None
+        ids = [self._words.ids(f" {text}") for text in texts]
+        found = self._network.likelihoods(self._words.start, ids, self._held[0].kept)
+        return [float(one) for one in found]
+
     def word_times(self, text: str) -> tuple[WordTime, ...]:
         """When each word of `text` was said, in seconds: `heard`, or what it was taken for."""
         if self._held is None or text in ("", FOREIGN_SPEECH):

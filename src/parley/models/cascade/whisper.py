@@ -63,13 +63,18 @@ class Vocabulary:
 
     def ids(self, text: str) -> list[int]:
         """A text as the longest pieces, one after the other."""
-        known = {piece: token for token, piece in reversed(list(enumerate(self.pieces)))}
+        known = _tokens(self.pieces)
         left, found = text.encode(), []
         while left:
             size = next(n for n in range(len(left), 0, -1) if left[:n] in known)
             found.append(known[left[:size]])
             left = left[size:]
         return found
+
+
+@functools.lru_cache(2)
+def _tokens(pieces: tuple[bytes, ...]) -> dict[bytes, int]:
+    return {piece: token for token, piece in reversed(list(enumerate(pieces)))}
 
 
 class Attention(nn.Module):
@@ -212,6 +217,37 @@ class Whisper(nn.Module):
 
         x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
         return self._logits(self._decode(x, heard, attend, looks)[-1:])[0]
+
+    @torch.inference_mode()
+    def likelihoods(
+        self, start: tuple[int, ...], texts: list[list[int]], heard: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Log probability of each of several texts in one sound, however they end (R,).
+
+        Args:
+            start: what every transcript begins with.
+        """
+        longest = max(map(len, texts))
+        padded = torch.tensor([[*start, *ids, *[0] * (longest - len(ids))] for ids in texts])
+        rows, length = padded.shape
+
+        def each(x: Tensor) -> Tensor:
+            return x.view(len(x), rows, length, -1).transpose(0, 1)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            mixed = functional.scaled_dot_product_attention(
+                each(query), each(key), each(value), is_causal=True
+            )
+            return mixed.transpose(0, 1).reshape(query.shape)
+
+        x = (self.embed(padded) + self.text_places[:length]).flatten(0, 1)
+        x = self._decode(x, heard, attend).view(rows, length, -1)[:, len(start) - 1 : -1]
+        chances = torch.log_softmax(self._logits(x.flatten(0, 1)).float(), -1).view(
+            *x.shape[:2], -1
+        )
+        chosen = chances.gather(-1, padded[:, len(start) :, None])[..., 0]
+        is_there = torch.arange(longest) < torch.tensor(list(map(len, texts)))[:, None]
+        return (chosen * is_there).sum(1)
 
     def _decode(
         self,
