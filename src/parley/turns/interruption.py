@@ -408,7 +408,7 @@ class InterruptionDetector:
         return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS)
 
     def _is_surely_user(self, speech: _Speech, heard: Samples, ends_s: float) -> bool:
-        """True if this cannot be an echo, as far as sound that is too short for spectra tells."""
+        """True if this cannot be an echo, even where it is too short to compare spectra."""
         if len(heard) >= SPECTRA_LEAST_S * RATE_HZ or self._played.is_excluded(heard, ends_s):
             return True
         return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS, unknown=False)
