@@ -25,6 +25,11 @@ def lines_of(name: str) -> list[str]:
     return [line for block in blocks_of(name) for line in block]
 
 
+def words(name: str) -> dict[str, frozenset[str]]:
+    """Lists of words: in a block the name of one, and its words."""
+    return {first: frozenset(" ".join(lines).split()) for first, *lines in blocks_of(name)}
+
+
 @functools.cache
 def _parts() -> list[tuple[str, str]]:
     return [(f"<{name}>", part) for name, part in blocks_of("notes/parts", glue="")]

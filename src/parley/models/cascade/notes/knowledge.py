@@ -160,17 +160,13 @@ def opposite_note(low: str) -> str | None:
 def unknown_note(low: str) -> str | None:
     """That an opposite is not known, in so many words: the model would invent one."""
     word = _opposite_of(low)
-    if not word or word in opposites() or word in _NO_WORDS:
+    if not word or word in opposites() or word in _WORDS["no_words"]:
         return None
     return f"I don't know the opposite of {word}."
 
 
+_WORDS = tables.words("notes/words")
 _ARTICLES = frozenset(("a", "an", "the", "of"))
-_NO_THINGS = frozenset(
-    "people human person man woman baby child kid hand foot car train plane earth star tree flower "
-    "player soldier ship island city new".split()
-)
-_NO_WORDS = frozenset("a an the that this it what which something anything everything life".split())
 
 
 def _opposite_of(low: str) -> str:
@@ -206,6 +202,11 @@ def _keys(text: str) -> list[str]:
     return [_root(word) for word in re.findall(r"[a-z0-9]+", low)]
 
 
+@functools.cache
+def _roots(name: str) -> frozenset[str]:
+    return frozenset(map(_root, _WORDS[name]))
+
+
 def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
@@ -225,7 +226,7 @@ def _fact(low: str) -> str | None:
     is_question = bool(_SAYS["question"].search(low)) or "?" in low
     for keys, sentence in _candidates(words):
         # A short key must not catch a long question about something else.
-        content = words - _FILLER
+        content = words - _roots("filler")
         left = content - keys
         others = left - {*_keys(sentence)}
         if others & _things() or (left and not is_question):
@@ -235,8 +236,8 @@ def _fact(low: str) -> str | None:
         measure = _SAYS["measure"].search(low)
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
             continue
-        named = len(keys - _FILLER)
-        if len(left - _NEUTRAL) <= (named if named > 1 else 0):
+        named = len(keys - _roots("filler"))
+        if len(left - _roots("neutral")) <= (named if named > 1 else 0):
             return sentence
     return None
 
@@ -298,7 +299,7 @@ def _things() -> frozenset[str]:
     animals = (name for block in blocks for names, _ in _rows(block)[1] for name in names)
     named = " ".join((*country_names(), *capitals().values(), *animals))
     words = {one for one in _keys(f"{named} africa asia europe america") if len(one) > 1}
-    return frozenset(words) - _ARTICLES - _NO_THINGS
+    return frozenset(words) - _ARTICLES - _WORDS["no_things"]
 
 
 def country_in(text: str) -> str | None:
@@ -313,25 +314,6 @@ def vocabulary() -> frozenset[str]:
     keys = (word for fact in facts() for word in fact.keys)
     texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
-
-
-_NEUTRAL = frozenset(
-    _keys(
-        "world my our body human word average today really general usual "
-        "something anything about between old new little big more most like get use make"
-    )
-)
-"""Words that make no other question of one."""
-_FILLER = frozenset(
-    _keys(
-        "what whats is are was were the a an of in on at to do does did you your me tell know "
-        "please can "
-        "could i it its and so that this there for how many much why who where when which called "
-        "have has "
-        "with by okay hey say um uh well name if one as from exactly really hi hello parley "
-        "usually normally"
-    )
-)
 
 
 def definition_note(low: str) -> str | None:

@@ -14,24 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.models.cascade.notes.said import latest, lowered
-from parley.models.cascade.tables import blocks_of, lines_of, patterns
+from parley.models.cascade.tables import blocks_of, lines_of, patterns, words
 
 _SAYS: Final = patterns("memory")
-_NO_NAMES = frozenset(
-    "sorry fine good tired sad happy here back from not so very really just going doing trying "
-    "hungry bored okay ok ill sick sure afraid glad new lost curious excited interested confused "
-    "looking free ready great well alright busy alone lonely".split()
-)
 _ALSO = [
     (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
 ]
+_WORDS = words("notes/words")
 _NAMES = frozenset(" ".join(lines_of("notes/names")).split())
-_STOP = frozenset(
-    "what whats what's is are was were the a an of my our your me i you do does did can could "
-    "tell remember recall know again please who where which how when that it to in on for and told "
-    "just "
-    "said say s called name named remind now so still earlier before let have about us".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +118,7 @@ def _straight(text: str) -> str:
 def _renamed(plain: str) -> str | None:
     found = _SAYS["renamed"].search(_lower_lead(plain))
     new = next((one for one in found.groups() if one), None) if found else None
-    return new if new and new.lower() not in _NO_NAMES else None
+    return new if new and new.lower() not in _WORDS["no_names"] else None
 
 
 def introduced(text: str, earlier: Sequence[str]) -> str | None:
@@ -237,10 +227,10 @@ def _find_name(plain: str) -> str | None:
             word = (match[1] or match[match.lastindex or 1]).strip(" '-")
             if pattern is _SAYS["alone"] and word.lower() not in _NAMES:
                 continue
-            if word.lower().split()[0] not in _NO_NAMES and len(word) > 1:
+            if word.lower().split()[0] not in _WORDS["no_names"] and len(word) > 1:
                 found = word[0].upper() + word[1:]
     corrected = _SAYS["not_but"].search(plain) if found else None
-    if corrected and corrected[1].lower() not in _NO_NAMES:
+    if corrected and corrected[1].lower() not in _WORDS["no_names"]:
         found = corrected[1]
     return found
 
@@ -317,7 +307,7 @@ def _trim(value: str) -> str:
 
 
 def _words(low: str) -> set[str]:
-    return {_stem(word) for word in re.findall(r"[a-z0-9']+", low) if word not in _STOP}
+    return {_stem(word) for word in re.findall(r"[a-z0-9']+", low) if word not in _WORDS["asking"]}
 
 
 def _stem(word: str) -> str:
