@@ -282,6 +282,8 @@ def _by_chance(low: str, seed: int) -> str | None:
 
 LONGEST_ASKED: Final = 24
 """Words of a question that is asked again with others: a note is looked for three times a word."""
+LONGEST_EARLIER: Final = 10
+"""The same of one before the last."""
 
 
 def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
@@ -296,8 +298,9 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     found = _SAYS["and"].match(plain.pop())
     if not found or len(found["new"].split()) > 4:
         return None
-    asked = (one for one in reversed(plain) if not _SAYS["and"].match(one))
-    again = (_with_others(found, one, note) for one in asked)
+    last, *others = [one for one in reversed(plain) if not _SAYS["and"].match(one)] or [""]
+    short = [one for one in others if len(one.split()) <= LONGEST_EARLIER]
+    again = (_with_others(found, one, note) for one in (last, *short))
     return next(filter(None, again), None)
 
 
