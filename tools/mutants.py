@@ -73,7 +73,7 @@ MUTANTS: Final = [
         ("            await self._take_over()\n            began_s", "            began_s"),
     ),
     *_mutants("unanswered", "worker/rebuilding.py", "tests/worker/test_rebuilding.py -k question_that", ("        done -= len(self.unanswered)\n", "")),
-    *_mutants("conclude", "session/replay.py", "tests/worker/test_rebuilding.py", ("        await self._make_silenced()\n        await self._context.settle()\n", "")),
+    *_mutants("conclude", "session/replay.py", "tests/session/test_replay.py", ("        await self._make_silenced()\n        await self._context.settle()\n", ""), ("        await self._make_silenced()\n        await self._context.settle()\n", "        await self._make_silenced()\n")),
     *_mutants("peek", "session_log/redis_logs.py", "tests/session_log/test_backends.py", ("await self._read(log_id, 0)", "await self._read(log_id, 1)")),
     *_mutants(
         "gone", "gateway/worker_control.py", "tests/gateway/test_workers_die.py",
