@@ -199,7 +199,7 @@ class _Clients:
                     limits=ConnectionLimits(),
                     keepalive=self._keepalive,
                     open_limit_s=30.0,
-                    tls=self._tls,
+                    tls=self._tls if url.startswith("wss:") else None,
                 )
                 self._members.append((connection, tally))
                 tally.sessions += 1
