@@ -542,6 +542,19 @@ async def test_a_session_whose_worker_brings_it_stays_there(young: Young) -> Non
     assert (rebuilt, young.dropped) == ([], [])
 
 
+@pytest.mark.parametrize("newest", ["first", "second"])
+async def test_of_two_sessions_with_one_id_the_one_that_began_last_is_found(
+    young: Young, newest: str
+) -> None:
+    both = (of_session(Phase.ACTIVE, lease_id) for lease_id in ("first", "second"))
+    young.pool.welcome(hello(*both), object())
+
+    # Its client began again before its first session was known here.
+    young.kept.connect(present(young.pool.find_lease(newest)))
+
+    assert present(await young.kept.find("call")).lease_id == newest
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(
     young: Young, is_first: bool

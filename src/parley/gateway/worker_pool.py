@@ -395,16 +395,24 @@ class WorkerPool:
                 return lease
         return None
 
-    def find_resumable(self, session_id: str) -> Lease | None:
+    def find_resumable(self, session_id: str, lease_id: str = "") -> Lease | None:
         """The lease of a session that a client may resume. One that is being closed, as far as we
-        know, is found last: the session may have moved from there."""
+        know, is found last: the session may have moved from there.
+
+        Args:
+            lease_id: found first. Two sessions have one id if a client began again while its first
+                session was not known here yet.
+        """
         workers = self._workers.values()
         held = (lease for worker in workers for lease in worker.leases.values())
         closing = (lease for worker in workers for lease in worker.closing.values())
+        found = None
         for lease in chain(held, closing):
             if lease.session_id == session_id and lease.resume is not None:
-                return lease
-        return None
+                if lease.lease_id == lease_id:
+                    return lease
+                found = found or lease
+        return found
 
     # Reports of an executor
 
