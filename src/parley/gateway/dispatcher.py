@@ -139,11 +139,7 @@ class Dispatcher:
         return Ticket(kind, session_id, now, now_time, address, key_id)
 
     def check(self, kind: Kind) -> None:
-        """Check that `submit` would take a client now.
-
-        Raises:
-            QueueFull, ServiceUnavailable: as it would.
-        """
+        """Raise QueueFull or ServiceUnavailable if `submit` would refuse a client now."""
         self._check_workers(kind)
         self.queue.check_room()
 

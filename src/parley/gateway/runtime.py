@@ -40,10 +40,7 @@ log = logs.get(__name__)
 
 class GatewayRuntime:
     """The parts of one gateway and their lifetime, `run`. Built on the event loop that will serve.
-
-    Args:
-        reload: reads the settings again.
-    """
+    `reload` reads the settings again."""
 
     def __init__(
         self,
@@ -98,11 +95,7 @@ class GatewayRuntime:
 
     def apply(self, settings: Settings, *, workers_too: bool) -> None:
         """Use these settings for later clients, as far as they can change while sessions run; see
-        `gateway/reload.py`.
-
-        Args:
-            workers_too: the workers have their settings from here.
-        """
+        `gateway/reload.py`. `workers_too`: the workers have their settings from here."""
         self.settings = settings
         self.access.apply(settings)
         self.stores.apply(settings)

@@ -81,11 +81,7 @@ class WebFiles(StaticFiles):
         self._finished = functools.lru_cache(PAGES_KEPT)(self._finish)
 
     def page(self, name: str, scope: Scope, status_code: int = 200) -> Response:
-        """A page, as the asking browser takes it.
-
-        Raises:
-            FileNotFoundError: it is not there.
-        """
+        """A page, as the asking browser takes it. Raises FileNotFoundError."""
         asked = _asked(scope)
         depth = min(scope["path"].count("/") - 1, DEPTH_LIMIT)
         key = _PageKey(self._version(), name, depth, language_of(asked), takes_gzip(asked))
@@ -95,7 +91,6 @@ class WebFiles(StaticFiles):
         return Response(body, status_code, headers)
 
     def _finish(self, key: _PageKey) -> tuple[bytes, dict[str, str]]:
-        """A page's body and headers."""
         html = (self._folder / f"{key.name}.{key.language}.html").read_text("utf-8")
         content = html.replace('"/static/', f'"{"../" * key.depth}static/').encode()
         etag = hashlib.sha256(content).hexdigest()[:32]
@@ -110,7 +105,6 @@ class WebFiles(StaticFiles):
         return self._seen_version
 
     def has(self, name: str) -> bool:
-        """True if there is such a page."""
         self._look()
         return name in self._names
 
