@@ -97,8 +97,11 @@ class Engine:
         self._thread.start()
 
     async def warm_up(self) -> None:
-        """Run every kind of step once; do this before the first handle is taken. Raises SetupError:
-        the model cannot even do that."""
+        """Run every kind of step once; do this before the first handle is taken.
+
+        Raises:
+            SetupError: the model cannot even do that.
+        """
         try:
             await self.call(lambda model: model.warm_up())
             # Warming up shows what a model cannot do, such as speak with a voice that is broken.
@@ -131,8 +134,11 @@ class Engine:
         return self._handle()
 
     async def take_slot(self) -> SlotHandle:
-        """A handle, as soon as one is free; first come, first served. Raises ServiceUnavailable:
-        the engine is not running, or ended meanwhile."""
+        """A handle, as soon as one is free; first come, first served.
+
+        Raises:
+            ServiceUnavailable: the engine is not running, or ended meanwhile.
+        """
         if not self.is_running:
             raise ServiceUnavailable("The model is not running.")
         handle = self.try_take_slot()
@@ -154,8 +160,11 @@ class Engine:
         await self._broken.wait()
 
     async def stop(self, *, limit_s: float = 10.0, unload: bool = True) -> None:
-        """Fail what runs, free every row, end the thread. Safe to repeat. `unload`: also free the
-        model, which must not be used afterwards."""
+        """Fail what runs, free every row, end the thread. Safe to repeat.
+
+        Args:
+            unload: also free the model, which must not be used afterwards.
+        """
         if self._thread is None or self._is_stopped:
             return
         self._is_stopped = True

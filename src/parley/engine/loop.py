@@ -53,8 +53,11 @@ class RowCall:
 
 
 def roll_back(model: Model, row: int, checkpoint: Checkpoint) -> int:
-    """Return a row to a checkpoint; returns the context length in tokens. Raises InferenceFailed:
-    it cannot be returned to any more."""
+    """Return a row to a checkpoint; returns the context length in tokens.
+
+    Raises:
+        InferenceFailed: it cannot be returned to any more.
+    """
     if not model.can_roll_back(checkpoint):
         raise InferenceFailed("The context has moved past the checkpoint.")
     model.roll_back(checkpoint)

@@ -42,8 +42,11 @@ def end_unused(prepared: subprocess.Popen[str]) -> None:
 
 @dataclass(eq=False, repr=False)
 class LocalExecutor(Executor):
-    """See the module, and `Executor` for the other arguments. `prepared`: a process that becomes
-    the first child (`prepare_worker`)."""
+    """See the module, and `Executor` for the other arguments.
+
+    Args:
+        prepared: a process that becomes the first child (`prepare_worker`).
+    """
 
     prepared: subprocess.Popen[str] | None = None
 
@@ -114,8 +117,11 @@ def visible_gpus(
 
 
 def worker_environments(settings: Settings, count: int, **worker: Any) -> list[dict[str, str]]:
-    """One environment for each of `count` workers, any of which may meet on one machine; `worker`:
-    settings of `[worker]`."""
+    """One environment for each of `count` workers, any of which may meet on one machine.
+
+    Args:
+        worker: settings of `[worker]`.
+    """
     shared = settings.worker.model_copy(update={"port": 0, "advertise_url": None, **worker})
     environment = as_environment(settings.model_copy(update={"worker": shared}))
     return [{**environment, variable("worker.index"): str(index)} for index in range(count)]

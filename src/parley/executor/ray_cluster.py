@@ -24,8 +24,11 @@ log = logs.get(__name__)
 
 
 def connect(address: str) -> bool:
-    """Connect this process to a Ray cluster; whether it was not before. Raises SetupError: Ray is
-    not installed, or there is no such cluster."""
+    """Connect this process to a Ray cluster; whether it was not before.
+
+    Raises:
+        SetupError: Ray is not installed, or there is no such cluster.
+    """
     try:
         import ray
     except ModuleNotFoundError:
@@ -105,8 +108,11 @@ def ask_for_nodes(workers: int, gpus: float) -> None:
 
 
 def cluster_secret(data_dir: Path) -> str:
-    """The worker secret of a server that was given none: workers outlive it, so it is kept. Raises
-    SetupError: it cannot be written."""
+    """The worker secret of a server that was given none: workers outlive it, so it is kept.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
     path = data_dir / SECRET_FILE
     try:
         keep_private(data_dir)

@@ -95,8 +95,11 @@ class ClientWatch(Generic[Received]):
         await self._stop_receiving()
 
     async def until_leased(self, ticket: Ticket) -> None:
-        """Keep the client informed while `ticket` waits. Raises Departed: it left or has received
-        its last message."""
+        """Wait while `ticket` waits, and keep the client informed.
+
+        Raises:
+            Departed: the client left or has received its last message.
+        """
         loop = asyncio.get_running_loop()
         informed_at, nudge = loop.time(), loop.call_soon(self._wake)
 
@@ -208,6 +211,8 @@ class ClientWatch(Generic[Received]):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Acquisition:
+    """Brings clients to workers."""
+
     dispatcher: Dispatcher
     upstream_settings: UpstreamSettings
     metrics: Metrics
@@ -215,7 +220,11 @@ class Acquisition:
     tracing: Tracing
 
     def check(self, kind: Kind, key_id: str | None) -> None:
-        """Raise QueueFull, ServiceUnavailable or QuotaExceeded if `acquire` would."""
+        """Check that `acquire` would let a client wait now.
+
+        Raises:
+            QueueFull, ServiceUnavailable, QuotaExceeded: as it would.
+        """
         self.usage.check(key_id)
         self.dispatcher.check(kind)
 

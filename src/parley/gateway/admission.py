@@ -33,6 +33,8 @@ FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 
 
 class Admission:
+    """Admission rules, and the sessions and ids that are admitted."""
+
     def __init__(
         self,
         security: SecuritySettings,
@@ -101,8 +103,11 @@ class Admission:
         raise errors.HostForbidden(name)
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Raise OriginForbidden for a page of another host or port that is not on the list.
-        Programs do not say where they are from, and may pass."""
+        """Browsers say which page asks; programs say nothing and may pass.
+
+        Raises:
+            OriginForbidden: a page of another host or port that is not on the list.
+        """
         origin = headers.get("origin")
         if origin is None:
             return
@@ -122,7 +127,10 @@ class Admission:
     @contextmanager
     def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
         """Count a session of `address`, or of a key with a `limit` of its own, during the block.
-        Raises TooManySessions: it has as many as one address, or /64 of IPv6, may have."""
+
+        Raises:
+            TooManySessions: it has as many as one address, or /64 of IPv6, may have.
+        """
         whose = "from one address" if limit is None else "with one key"
         address = network_of(address)
         held, limit = self._inside[address], limit or self._sessions_per_client
@@ -138,7 +146,11 @@ class Admission:
 
     @contextmanager
     def claim(self, session_id: str) -> Iterator[None]:
-        """Own a session id while the block runs. Raises SessionIdInUse if it is taken."""
+        """Own a session id while the block runs.
+
+        Raises:
+            SessionIdInUse: a live connection has it.
+        """
         if session_id in self._session_ids:
             raise errors.SessionIdInUse(session_id)
         freed = self._session_ids[session_id] = asyncio.get_running_loop().create_future()
@@ -155,8 +167,11 @@ class Admission:
             await asyncio.wait({freed}, timeout=limit_s)
 
     def check_worker(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """A worker shows the shared secret; without one it must be on this machine. Raises
-        Unauthorized otherwise, and always for pages."""
+        """A worker shows the shared secret; without one it must be on this machine.
+
+        Raises:
+            Unauthorized: otherwise, and always for pages.
+        """
         if "origin" in headers:
             raise errors.Unauthorized("Browsers may not connect as workers.")
         secret = self._security.worker_secret
@@ -188,6 +203,7 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 
 def names_loopback(url: str) -> bool:
+    """True if a URL points to this machine."""
     return is_this_machine(host_name(url))
 
 

@@ -11,6 +11,8 @@ from parley.protocol.kinds import Kind
 
 @dataclass(slots=True)
 class App:
+    """An application: a page and the kind of session that it uses."""
+
     app_id: str
     name: str
     route: str
@@ -40,7 +42,11 @@ class Apps:
         return self._apps.get(app_id)
 
     def check(self, kind: Kind, app_id: str | None = None) -> None:
-        """Raise AppDisabled if the app of a kind, or another one that it goes through, is off."""
+        """Refuse a kind whose app, or another one that it goes through, is off.
+
+        Raises:
+            AppDisabled: naming the app.
+        """
         for app in self:
             concerns = app.kind == kind or app.app_id == app_id
             if concerns and not app.is_enabled:

@@ -50,6 +50,8 @@ log = logs.get(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionHandler:
+    """Serves the public sockets of all dialects."""
+
     dispatcher: Dispatcher
     admission: Admission
     authenticator: Authenticator
@@ -193,7 +195,11 @@ class ConnectionHandler:
             await self._wait_and_talk(connection, client, newcomer, held)
 
     def _client(self, newcomer: _Newcomer) -> Client:
-        """Identity of a client. Raises ParleyError if it is not admitted."""
+        """Identity of an admitted client.
+
+        Raises:
+            ParleyError: it is not.
+        """
         websocket, dialect = newcomer.websocket, newcomer.dialect
         self.admission.check_origin(websocket.headers)
         peer = websocket.client.host if websocket.client else None

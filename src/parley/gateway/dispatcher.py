@@ -139,7 +139,11 @@ class Dispatcher:
         return Ticket(kind, session_id, now, now_time, address, key_id)
 
     def check(self, kind: Kind) -> None:
-        """Raise QueueFull or ServiceUnavailable if `submit` would refuse a client now."""
+        """Check that `submit` would take a client now.
+
+        Raises:
+            QueueFull, ServiceUnavailable: as it would.
+        """
         self._check_workers(kind)
         self.queue.check_room()
 

@@ -63,8 +63,11 @@ class EtaTracker:
         alpha: float | None = None,
         min_samples: int | None = None,
     ) -> None:
-        """Change some settings; all or none, what is omitted stays. Raises InvalidConfig for a
-        value out of range."""
+        """Change some settings; all or none, what is omitted stays.
+
+        Raises:
+            InvalidConfig: a value out of range.
+        """
         for kind, seconds in (baselines or {}).items():
             if not (math.isfinite(seconds) and seconds > 0):
                 name = f"eta_{kind.short_name}_s"

@@ -123,8 +123,11 @@ class Handover:
 
     async def bring(self, recording_id: str) -> bool:
         """Fetch one recording now if some worker has it; waits a moment if its session has just
-        ended. Does nothing while the most that may be fetched at a time are being fetched. Returns
-        True if it is still to come."""
+        ended. Does nothing while the most that may be fetched at a time are being fetched.
+
+        Returns:
+            True if it is still to come.
+        """
         if not ID.match(recording_id) or recording_id.startswith(SHARE_PREFIX):
             return False
         if self._folders.find(recording_id) is not None:

@@ -45,8 +45,11 @@ class LogSweep:
         return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
 
     async def run(self, find_known: Callable[[], set[str]]) -> None:
-        """Sweep again and again. `find_known` returns the ids of the logs of sessions that run or
-        are about to continue."""
+        """Sweep again and again.
+
+        Args:
+            find_known: ids of the logs of sessions that run or are about to continue.
+        """
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             await self._sweep(find_known)

@@ -48,7 +48,10 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
 
     @classmethod
     def of_log(cls, logged: LoggedSession) -> LostSession:
-        """The session of a log that an earlier gateway knew. Raises msgspec.MsgspecError if its
-        note is not a gateway's."""
+        """The session of a log that an earlier gateway knew.
+
+        Raises:
+            msgspec.MsgspecError: its note is not a gateway's.
+        """
         note = _note.decode(logged.note or "{}")
         return cls(**msgspec.structs.asdict(logged), **msgspec.structs.asdict(note))

@@ -44,6 +44,8 @@ log = logs.get(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Maintenance:
+    """The gateway's periodic work. Belongs to the event loop."""
+
     apps: Apps
     authenticator: Authenticator
     clock: Clock
@@ -68,6 +70,7 @@ class Maintenance:
     # ---- restart ---------------------------------------------------------------------------
 
     async def restore(self) -> None:
+        """Restore the state from before the restart."""
         state = self.state
         for app_id, is_on in (await state.apps()).items():
             app = self.apps.find(app_id)
@@ -141,6 +144,7 @@ class Maintenance:
         self._rounds += 1
 
     async def save(self) -> None:
+        """Write what changed since the last call."""
         eta = self.eta
         if eta.samples != self._saved_samples:
             history = {
@@ -204,6 +208,7 @@ class Maintenance:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
+        """Synchronise the index with the folders."""
         async with self._indexing:
             await refresh(self.state, self.folders)
 

@@ -68,8 +68,11 @@ class _Histogram:
 
 
 class Metrics:
-    """Counters of the gateway, and the registry of everything it reports; of the disk that
-    `data_dir` is on, the free space."""
+    """Counters of the gateway, and the registry of everything it reports.
+
+    Args:
+        data_dir: whose disk's free space is reported.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class Metrics:
         dispatcher.worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
+        """An error was sent to a client."""
         self._errors[code, source] += 1
 
     def session(self, kind: Kind, waited_s: float) -> None:
@@ -136,6 +140,7 @@ class Metrics:
         self._cuts += 1
 
     def resumption(self, result: Resumed) -> None:
+        """A client resumed its session, or was refused."""
         self._resumptions[result] += 1
 
     def _spent(self, lease: Lease, tokens: int) -> None:
@@ -155,6 +160,7 @@ class Metrics:
         self.recording_lost += heartbeat.recording_lost
 
     def lag(self, seconds: float) -> None:
+        """Record how late the event loop woke up."""
         self.loop_lag_s = seconds
         self.loop_lag_worst_s = max(self.loop_lag_worst_s, seconds)
 

@@ -34,6 +34,8 @@ class Look(NamedTuple):
 
 
 class MetricsHistory:
+    """Belongs to the event loop."""
+
     def __init__(self, page: Callable[[], bytes], clock: Clock) -> None:
         self._page = page
         self._clock = clock

@@ -76,7 +76,11 @@ class QueueWaiter(ClientWatch[Message]):
 
     async def first_request(self) -> Message:
         """Wait for the request that comes first (`Dialect.asks_first`) and check it as far as words
-        go. Raises Departed: the client left or got its answer."""
+        go.
+
+        Raises:
+            Departed: the client left or got its answer.
+        """
         deadline = self._clock.monotonic() + self._first_message_s
         while self.request is None:
             left_s = deadline - self._clock.monotonic()
@@ -87,7 +91,11 @@ class QueueWaiter(ClientWatch[Message]):
         return self.request
 
     def cancelled(self) -> NoReturn:
-        """Send the client that its ticket was cancelled, and raise Departed."""
+        """Tell the client that its ticket was cancelled.
+
+        Raises:
+            Departed: always.
+        """
         self._last_word(self._dialect.cancelled(), "cancelled")
 
     async def hand_over(self, worker: Connection) -> None:

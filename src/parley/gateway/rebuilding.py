@@ -85,8 +85,11 @@ class Rebuilding:
     async def _continued(
         self, session: GatewaySession, lost: LostSession, slot: ReservedSlot, began_at: float
     ) -> Lease | None:
-        """The lease of the worker that has continued the session; None: try again. Raises
-        NotRebuilt if no worker can."""
+        """The lease of the worker that has continued the session; None: try again.
+
+        Raises:
+            NotRebuilt: no worker can continue it.
+        """
         await self._until_leased(slot.ticket, lost, began_at)
         if slot.successor is None:
             await self._open(lost, slot, follows=False)
@@ -191,7 +194,11 @@ class Rebuilding:
         self, session: GatewaySession, lost: LostSession, ticket: Ticket, successor: Successor
     ) -> bool:
         """Have a worker continue the session. Returns False if another worker is to be tried, or
-        the ticket is refused; raises NotRebuilt if the worker cannot continue it."""
+        the ticket is refused.
+
+        Raises:
+            NotRebuilt: the worker cannot continue it.
+        """
         lease = ticket.lease
         assert lease is not None
         try:

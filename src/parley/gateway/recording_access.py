@@ -12,6 +12,8 @@ from parley.settings import StorageSettings
 
 
 class NoRecording(ParleyError):
+    """The recording does not exist, or no longer."""
+
     code = "not_found"
     http_status = 404
     is_client_error = True
@@ -60,6 +62,8 @@ class Found:
 
 
 class RecordingAccess:
+    """Finds recordings for callers."""
+
     def __init__(
         self, folders: RecordingFolders, authenticator: Authenticator, storage: StorageSettings
     ) -> None:
@@ -69,7 +73,11 @@ class RecordingAccess:
         self._maker = RenderQueue()
 
     def find(self, id_or_token: str, *, to_change: bool = False) -> Found:
-        """A recording by its id or a share token. Raises BadLink, LookingOnly or NoRecording."""
+        """A recording by its id or a share token.
+
+        Raises:
+            BadLink, LookingOnly, NoRecording.
+        """
         shown_id: str | None = None
         recording_id: str | None = id_or_token
         if id_or_token.startswith(SHARE_PREFIX):

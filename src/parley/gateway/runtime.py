@@ -40,7 +40,10 @@ log = logs.get(__name__)
 
 class GatewayRuntime:
     """The parts of one gateway and their lifetime, `run`. Built on the event loop that will serve.
-    `reload` reads the settings again."""
+
+    Args:
+        reload: reads the settings again.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,11 @@ class GatewayRuntime:
 
     def apply(self, settings: Settings, *, workers_too: bool) -> None:
         """Use these settings for later clients, as far as they can change while sessions run; see
-        `gateway/reload.py`. `workers_too`: the workers have their settings from here."""
+        `gateway/reload.py`.
+
+        Args:
+            workers_too: the workers have their settings from here.
+        """
         self.settings = settings
         self.access.apply(settings)
         self.stores.apply(settings)

@@ -396,6 +396,7 @@ class Sessions:
             self._move(session, LostSession.of(lease), session.held)
 
     def _move(self, session: GatewaySession, lost: LostSession, held: ExitStack) -> None:
+        """Have another worker continue the session."""
         session.lease, session.lost, session.held = None, lost, held
         if self._is_leaving:
             held.close()
@@ -456,6 +457,7 @@ class Sessions:
         session.held = self._admitted_lost(lost)
 
     def _lose(self, session: GatewaySession, why: str) -> None:
+        """Mark a session as lost: it cannot continue anywhere."""
         session.rebuilding, session.why = None, why
         if session.lost is not None and session.lost.log_id:
             self.drop_log(session.lost.log_id)
@@ -514,8 +516,11 @@ class Sessions:
         return self._admitted(lost.session_id, lost.address)
 
     def _admitted(self, session_id: str, address: str = "") -> ExitStack:
-        """The admission of a session that was admitted before. It takes a place of `address`; none
-        if that is ""."""
+        """The admission of a session that was admitted before.
+
+        Args:
+            address: whose place it takes; "" takes none.
+        """
         held = ExitStack()
         with contextlib.suppress(Refused):
             held.enter_context(self.admission.claim(session_id))

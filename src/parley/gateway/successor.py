@@ -77,8 +77,11 @@ class Successor:
 
 @dataclass(slots=True, eq=False)
 class ReservedSlot:
-    """A slot that was taken for a session before it was stopped where it was. `successor`: the
-    worker of that slot, once it was asked to continue the session."""
+    """A slot that was taken for a session before it was stopped where it was.
+
+    Args:
+        successor: the worker of that slot, once it was asked to continue the session.
+    """
 
     ticket: Ticket
     successor: Successor | None = None

@@ -22,6 +22,8 @@ log = logs.get(__name__)
 
 
 class Supervisor:
+    """Restarts maintenance tasks that end. Belongs to the event loop."""
+
     def __init__(
         self, *, first_retry_s: float = FIRST_RETRY_S, settled_s: float = SETTLED_S
     ) -> None:

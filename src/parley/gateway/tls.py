@@ -162,8 +162,11 @@ def own_fingerprint(cert: Path) -> str | None:
 
 def worker_tls(hello: Hello) -> ssl.SSLContext | None:
     """How to trust a worker: it sent its certificate (PEM) over its control connection, else the
-    machine's authorities decide. None: it speaks without TLS. Raises ValueError if what it sent is
-    not a certificate."""
+    machine's authorities decide. None: it speaks without TLS.
+
+    Raises:
+        ValueError: what it sent is not a certificate.
+    """
     return _trusting(hello.certificate) if hello.url.startswith("https") else None
 
 
@@ -200,8 +203,11 @@ def _write_pair(cert: Path, key: Path, host: str) -> None:
 
 
 def _replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Put `data` in place as a whole; no other user may read a key while it is written. Raises
-    OSError."""
+    """Put `data` in place as a whole; no other user may read a key while it is written.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

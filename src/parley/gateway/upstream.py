@@ -125,8 +125,11 @@ class UpstreamConnection:
         return None
 
     async def resume(self, token_hash: str, seq: int, sent: int) -> ClientConnection:
-        """Dial once, to resume the session of the lease; see `ResumeRequest`. Raises DialFailed:
-        the worker was not reached, or refused; see `RESUME_STATUSES`."""
+        """Dial once, to resume the session of the lease; see `ResumeRequest`.
+
+        Raises:
+            DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
+        """
         self._headers[control.RESUME_HEADER] = f"{token_hash} {seq} {sent}"
         await self._dial()
         if self.connection is None:

@@ -23,6 +23,8 @@ DAY_S: Final = 86_400
 
 @dataclass(slots=True)
 class UsageOfDay:
+    """Usage of one key on one day."""
+
     sessions: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -34,7 +36,11 @@ class UsageOfDay:
 
 
 class KeyUsage:
-    """Belongs to the event loop. `find_key` returns a key that works, by its id."""
+    """Belongs to the event loop.
+
+    Args:
+        find_key: a key that works, by its id.
+    """
 
     def __init__(
         self, worker_pool: WorkerPool, clock: Clock, find_key: Callable[[str], Key | None]
@@ -71,7 +77,11 @@ class KeyUsage:
         )
 
     def check(self, key_id: str | None) -> None:
-        """Raise QuotaExceeded if a key has used up its day."""
+        """Check that a key may start a session.
+
+        Raises:
+            QuotaExceeded: it used up its day.
+        """
         key = self._find_key(key_id) if key_id is not None else None
         exceeded = self._exceeded(key) if key is not None else None
         if exceeded is not None:
@@ -93,6 +103,7 @@ class KeyUsage:
         return found
 
     def take_unsaved(self) -> list[UsageRow]:
+        """Counts since the last call."""
         rows = [
             UsageRow(key_id, day, one.sessions, one.seconds, one.tokens)
             for (key_id, day), one in self._unsaved.items()
@@ -119,6 +130,7 @@ class KeyUsage:
         return None
 
     def _until_midnight_s(self) -> int:
+        """Until the next day (UTC) begins."""
         return DAY_S - int(self._clock.time()) % DAY_S
 
     def _released(self, lease: Lease) -> None:

@@ -17,8 +17,12 @@ async def wait_until(
     signals: Iterable[Signal[*tuple[Any, ...]]],
     left_s: Callable[[], float],
 ) -> bool:
-    """Wait until a condition holds, which changes only with these signals; returns whether it does.
-    `left_s`: remaining time in seconds; it may change with the signals, too."""
+    """Wait until a condition holds, which changes only with these signals; returns whether it
+    does.
+
+    Args:
+        left_s: remaining time in seconds; it may change with the signals, too.
+    """
     changed = asyncio.Event()
     stops = [signal.listen(lambda *_: changed.set()) for signal in signals]
     try:

@@ -117,7 +117,10 @@ class WorkerControl:
 
     def end_sessions(self, *, keep: bool = False) -> int:
         """Ask for the end of every running session in its dialect's words; returns their number.
-        With `keep`, sessions that can be resumed at the next gateway only lose their connection."""
+
+        Args:
+            keep: sessions that can be resumed at the next gateway only lose their connection.
+        """
         leases = self.worker_pool.leases
         for lease in leases:
             if keep and lease.resume is not None:

@@ -206,6 +206,8 @@ def caller_of(address: str, key_id: str | None) -> str:
 
 
 class WorkerPool:
+    """All workers, their slots and leases."""
+
     def __init__(self, clock: Clock, eta: EtaTracker) -> None:
         self._clock = clock
         self._eta = eta
@@ -298,6 +300,7 @@ class WorkerPool:
                 self.ended.notify(lease, lease.tokens)
 
     def heard(self, worker: Worker, heartbeat: Heartbeat) -> None:
+        """A sign of life."""
         self._touch(worker)
         for lease_id, tokens in heartbeat.tokens.items():
             held = worker.leases.get(lease_id) or worker.closing.get(lease_id)
@@ -574,8 +577,11 @@ class WorkerPool:
         key_id: str | None = None,
         fingerprint: str | None = None,
     ) -> Lease | None:
-        """Take a free slot, on the worker with most of them; None when there is none. With a
-        `fingerprint`, only of such a worker."""
+        """Take a free slot, on the worker with most of them; None when there is none.
+
+        Args:
+            fingerprint: only of such a worker.
+        """
         free = self.with_room(kind, fingerprint)
         if not free:
             return None

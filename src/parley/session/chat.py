@@ -110,7 +110,11 @@ class RequestRun:
         self._recording_id: str | None = None
 
     async def answer(self) -> None:
-        """Everything up to `AnswerDone`. Raises ParleyError: it cannot be answered."""
+        """Everything up to `AnswerDone`.
+
+        Raises:
+            ParleyError: it cannot be answered.
+        """
         session, asked, spec = self._session, self._asked, self._view.spec
         session.log(asked)
         if asked.generation.say is not None and not spec.reads_aloud:

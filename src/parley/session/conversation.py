@@ -105,7 +105,11 @@ class TurnLimits:
 
 
 class ConversationRunner:
-    """See the module's text. `has_items`: see `Dialect.has_items`; False: half-duplex."""
+    """See the module's text.
+
+    Args:
+        has_items: see `Dialect.has_items`; False: half-duplex.
+    """
 
     def __init__(
         self,
@@ -327,6 +331,7 @@ class ConversationRunner:
         self._cancel(is_turn=False)
 
     def _cancel(self, *, is_turn: bool) -> bool:
+        """Silence the response in progress; the client learns it immediately."""
         response = self._response
         if response is None or response.has_ended:
             return False
@@ -545,8 +550,11 @@ class ConversationRunner:
         await self._until_answered(self._fill_and_stream(response, before))
 
     async def _respond(self, request: ResponseRequested) -> None:
-        """One answer, told from its beginning to its end. Raises SlotLost: nothing can be answered
-        any more."""
+        """One answer, told from its beginning to its end.
+
+        Raises:
+            SlotLost: nothing can be answered any more.
+        """
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem.of_answer(make_id("item"))
         is_spoken = spoken and self._view.spec.can_speak

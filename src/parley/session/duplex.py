@@ -467,8 +467,11 @@ class DuplexRunner:
             await self._changed.wait()
 
     async def _open(self, asked: DuplexSetup) -> int:
-        """Start a conversation as requested; returns the prompt's length in tokens. Raises
-        BadInput: a voice cannot be used, or the prompt leaves no room to talk."""
+        """Start a conversation as requested; returns the prompt's length in tokens.
+
+        Raises:
+            BadInput: a voice cannot be used, or the prompt leaves no room to talk.
+        """
         limits = self._limits
         try:
             prompt_tokens = await self._feed.open(asked)
@@ -568,8 +571,11 @@ class DuplexRunner:
             _log.info("context_not_truncated", unit=self._units)
 
     async def _settle(self) -> None:
-        """Close the unit. Raises _FinalizeFailed: the context is in doubt, so the session has to
-        end."""
+        """Close the unit.
+
+        Raises:
+            _FinalizeFailed: the context is in doubt, so the session has to end.
+        """
         try:
             await self._view.finalize()
         except SlotLost:

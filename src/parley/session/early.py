@@ -32,8 +32,11 @@ _log = logs.get(__name__)
 
 
 class EarlyAnswer:
-    """For one conversation; see the module's text. `read`: where the pause began, and the words
-    before it; called while it lasts."""
+    """For one conversation; see the module's text.
+
+    Args:
+        read: where the pause began, and the words before it; called while it lasts.
+    """
 
     def __init__(self, runner: ConversationRunner, read: Callable[[int, HeardWords], None]) -> None:
         self._runner = runner

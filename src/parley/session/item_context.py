@@ -58,8 +58,12 @@ class _Started:
 
 
 class ItemContext:
-    """See the module's text. `voice_s`: longest reference voice. `seed` None: drawn by the
-    model."""
+    """See the module's text.
+
+    Args:
+        voice_s: longest reference voice.
+        seed: None: drawn by the model.
+    """
 
     def __init__(
         self,

@@ -149,8 +149,11 @@ class TurnListener:
         }
 
     def restore(self, remembered: dict[str, Any], answered_s: float) -> None:
-        """Know what another one knew, before `run`. `answered_s`: sound of an unfinished answer
-        that the client was sent."""
+        """Know what another one knew, before `run`.
+
+        Args:
+            answered_s: sound of an unfinished answer that the client was sent.
+        """
         detection = self._detection = remembered["detection"]
         for pcm in remembered["sounds"]:
             self._sounds.put(pcm)
@@ -244,7 +247,11 @@ class TurnListener:
 
     def commit(self, order: AudioCommitted) -> None:
         """The client says that its turn is complete; behind sound that the detector has not heard,
-        once it has. Raises NothingToCommit: without any sound."""
+        once it has.
+
+        Raises:
+            NothingToCommit: without any sound.
+        """
         if self._detection is not None and (self._sounds or self._is_hearing):
             self._orders.append(order)
         elif self._detection is not None:

@@ -52,8 +52,11 @@ def silence_of(finder: UtteranceFinder) -> Pcm:
 
 
 class SoundQueue:
-    """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped, and
-    `lost` called with its seconds."""
+    """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped.
+
+    Args:
+        lost: called with the seconds of sound that were dropped.
+    """
 
     def __init__(self, lost: Callable[[float], None]) -> None:
         self._lost = lost
@@ -65,9 +68,11 @@ class SoundQueue:
 
     @property
     def pieces(self) -> tuple[Pcm, ...]:
+        """Waiting sound, oldest first."""
         return tuple(self._pieces)
 
     def put(self, pcm: Pcm) -> None:
+        """Add the newest piece."""
         self._pieces.append(pcm)
         self._waiting_s += pcm.duration_s
         while self._waiting_s > BUFFER_S and len(self._pieces) > 1:
@@ -105,6 +110,7 @@ class ColdStart:
 
     @property
     def is_over(self) -> bool:
+        """True if enough has been heard."""
         return self._left <= 0
 
     @property

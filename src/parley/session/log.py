@@ -226,6 +226,7 @@ class SessionLog:
 
     @property
     def output_bytes(self) -> int:
+        """Bytes of the messages that are kept."""
         return sum(len(output.frame) for output in self._outputs)
 
     # ---- what was done ---------------------------------------------------------------------
@@ -303,8 +304,11 @@ class SessionLog:
         return self.is_waited_for and self.last_seq <= self._stored_seq and self._has_state
 
     async def until_current(self) -> None:
-        """Wait until everything but messages is stored, if the session is logged. Raises LogLate:
-        it takes longer than `CURRENT_S`."""
+        """Wait until everything but messages is stored, if the session is logged.
+
+        Raises:
+            LogLate: it takes longer than `CURRENT_S`.
+        """
         try:
             async with asyncio.timeout(CURRENT_S):
                 while self.is_waited_for and not self._has_state:
@@ -479,6 +483,7 @@ class SessionLog:
         self.on_stored()
 
     def _notify(self) -> None:
+        """Releases all waiters."""
         if self._late is not None:
             self._late.cancel()
         self._late, self._is_late = None, False
@@ -511,6 +516,9 @@ class SessionLog:
 
 
 def decoded(entries: bytes, after: int = 0) -> Iterable[Any]:
-    """The values of a log's entries, without the first `after`. Raises LogUnreadable or
-    InvalidPayload."""
+    """The values of a log's entries, without the first `after`.
+
+    Raises:
+        LogUnreadable, InvalidPayload: they cannot be read.
+    """
     return (state_codec.decode(each) for each in islice(split_entries(entries), after, None))

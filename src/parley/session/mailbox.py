@@ -65,9 +65,12 @@ class Mailbox:
 
     def hear(self, heard: AudioInput, now_s: float, *, backlog: int = 0) -> bool:
         """Add the units that are complete with this message, frames with the first; True if there
-        is any. Where there is no room the oldest are dropped. `backlog`: number of further units
-        that may wait now, without their pictures: a client that was cut off sends what was said
-        meanwhile."""
+        is any. Where there is no room the oldest are dropped.
+
+        Args:
+            backlog: number of further units that may wait now, without their pictures: a client
+                that was cut off sends what was said meanwhile.
+        """
         is_unit = len(heard.pcm) == self._unit_samples and self.partial is None
         units = [heard] if is_unit else self._cut(heard)
         limit = max(self._limit + backlog, len(units))

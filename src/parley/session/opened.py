@@ -48,6 +48,7 @@ Voices = Callable[[str], Pcm | None]
 
 
 def no_voices(name: str) -> Pcm | None:
+    """A server without registered voices."""
     del name
     return None
 
@@ -56,7 +57,10 @@ async def open_voice(
     sound: Sound | None, name: str | None, *, voices: Voices, limit_s: float
 ) -> Pcm | None:
     """The voice a client brought, else the registered one it named; None when it did neither.
-    Raises InvalidPayload: it cannot be read, is too long, or there is no such voice."""
+
+    Raises:
+        InvalidPayload: it cannot be read, is too long, or there is no such voice.
+    """
     if sound is not None:
         opener = _Opener()
         return await opener.aside(lambda: opener.reference(sound, limit_s))
@@ -69,7 +73,11 @@ async def open_voice(
 
 
 async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
-    """Frames of a live conversation. Raises InvalidPayload: one of them cannot be used."""
+    """Frames of a live conversation.
+
+    Raises:
+        InvalidPayload: one of them cannot be used.
+    """
     if not files:
         return []
     opener = _Opener()
@@ -192,6 +200,7 @@ class _Opener:
 
 
 def _chars(part: Content) -> int:
+    """Characters that the model has to read."""
     match part:
         case TextPart(text):
             return len(text)

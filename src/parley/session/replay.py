@@ -70,8 +70,11 @@ class ConversationFeed(Protocol):
     """Feeds one conversation to a view."""
 
     async def redo(self, entry: Any) -> Made | None:
-        """Do the next entry again; what the model made, where it had to. Raises ParleyError: the
-        model refuses what it once took."""
+        """Do the next entry again; what the model made, where it had to.
+
+        Raises:
+            ParleyError: the model refuses what it once took.
+        """
         ...
 
     async def conclude(self) -> None:
@@ -80,8 +83,11 @@ class ConversationFeed(Protocol):
 
 
 def require_same(entry: Entry, made: Made) -> None:
-    """Raise InferenceFailed if the model decides otherwise than it did: it would be another
-    conversation."""
+    """Refuse to continue a conversation that would be another.
+
+    Raises:
+        InferenceFailed: the model decides otherwise than it did.
+    """
     match entry, made:
         case UnitDone(), UnitResult():
             decided = entry.decided
@@ -133,8 +139,12 @@ class _Feed(Generic[View]):
 
 
 class UnitFeed(_Feed[DuplexView]):
-    """A duplex conversation. `voice_s`: longest reference voice. `seed` None: drawn by the
-    model."""
+    """A duplex conversation.
+
+    Args:
+        voice_s: longest reference voice.
+        seed: None: drawn by the model.
+    """
 
     def __init__(
         self, view: DuplexView, *, voices: Voices, voice_s: float, seed: int | None
@@ -167,8 +177,11 @@ class UnitFeed(_Feed[DuplexView]):
     async def unit(
         self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None
     ) -> UnitResult:
-        """Have the model take in one unit, and decide. Raises BadInput: a frame is not a picture;
-        nothing was fed."""
+        """Have the model take in one unit, and decide.
+
+        Raises:
+            BadInput: a frame is not a picture; nothing was fed.
+        """
         frames = await open_frames(heard.frames) if heard.frames else ()
         return await self._view.unit(
             heard.pcm,
@@ -222,6 +235,7 @@ def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
 
 
 def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
+    """How an answer is generated."""
     if request.limit_tokens is None:
         return setup.generation
     return replace(setup.generation, max_new_tokens=request.limit_tokens)
@@ -298,8 +312,11 @@ class TurnFeed(_Feed[HalfDuplexView]):
         return None
 
     def apply(self, entry: InputCommitted | ItemCreated | Removed | Truncated) -> None:
-        """Change the items as an entry says, and note it for the context: live, and again. Raises
-        InvalidRequest: it cannot be; nothing has changed."""
+        """Change the items as an entry says, and note it for the context: live, and again.
+
+        Raises:
+            InvalidRequest: it cannot be; nothing has changed.
+        """
         match entry:
             case InputCommitted():
                 self.append(ConversationItem.of_user(entry))

@@ -182,6 +182,7 @@ class ResumableSocket:
 
     @property
     def has_last_words(self) -> bool:
+        """True if the session has ended and the client may not know yet."""
         is_kept = self.is_enabled and not self.has_left
         return self._closing is not None and is_kept and not self._log.is_acknowledged
 
@@ -209,8 +210,11 @@ class ResumableSocket:
         return ready
 
     async def receive(self) -> str | bytes:
-        """The client's next message; waits while there is no connection. Raises Disconnected: the
-        client has left."""
+        """The client's next message; waits while there is no connection.
+
+        Raises:
+            Disconnected: the client has left.
+        """
         if not self._log.is_open:
             message = await self._first.receive()
             self._before += 1
@@ -244,7 +248,10 @@ class ResumableSocket:
 
     async def send(self, frame: str | bytes) -> None:
         """Send one message, or keep it for a client that comes back. Waits while too much is kept.
-        Raises Disconnected or TimeoutError: it cannot be sent, and the client cannot come back."""
+
+        Raises:
+            Disconnected, TimeoutError: it cannot be sent, and the client cannot come back.
+        """
         log = self._log
         if not log.is_open:
             async with asyncio.timeout(self._output.send_s(len(frame))):
@@ -552,8 +559,11 @@ class ResumableSocket:
             await socket.send(frame)
 
     def _detach(self, attached: _Attachment | None, *, is_client_cut: bool = False) -> None:
-        """A connection is over; if it was the session's, the clock stops. `is_client_cut`: the
-        gateway is there and reports that the client is not."""
+        """A connection is over; if it was the session's, the clock stops.
+
+        Args:
+            is_client_cut: the gateway is there and reports that the client is not.
+        """
         if attached is None:
             return
         self._let_go(attached)

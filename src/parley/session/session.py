@@ -82,8 +82,11 @@ class Runner(Protocol):
     """Runs one conversation on a view."""
 
     def accept(self, event: ClientEvent) -> None:
-        """Take what the client did. Returns immediately. Raises ParleyError: it does not fit;
-        nothing has changed."""
+        """Take what the client did. Returns immediately.
+
+        Raises:
+            ParleyError: it does not fit; nothing has changed.
+        """
         ...
 
     def expire(self, deadline: str) -> None:
@@ -128,13 +131,19 @@ class RebuildableRunner(Protocol):
         ...
 
     async def redo(self, log: Sequence[Any]) -> None:
-        """Do again what is in the log, or what follows in it. Raises ParleyError: it cannot be done
-        here."""
+        """Do again what is in the log, or what follows in it.
+
+        Raises:
+            ParleyError: it cannot be done here.
+        """
         ...
 
     async def restore(self, remembered: dict[str, Any]) -> None:
-        """Everything has been done again: be as that runner was. `run` continues from there. Raises
-        ParleyError, as `redo` does."""
+        """Everything has been done again: be as that runner was. `run` continues from there.
+
+        Raises:
+            ParleyError: as `redo`.
+        """
         ...
 
 
@@ -495,8 +504,11 @@ class Session:
                 return
 
     async def _check_voice(self, decoded: Any, voices: Voices) -> None:
-        """A voice that is named must be there, or its first answer would fail. Raises ParleyError:
-        it is not."""
+        """A voice that is named must be there, or its first answer would fail.
+
+        Raises:
+            ParleyError: it is not.
+        """
         named = self._dialect.voice_in(decoded)
         if named is None:
             return

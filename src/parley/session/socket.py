@@ -24,12 +24,19 @@ class SessionSocket(Protocol):
     """A message connection to one client."""
 
     async def receive(self) -> str | bytes:
-        """The next message. Raises Disconnected: there will be none."""
+        """The next message.
+
+        Raises:
+            Disconnected: there will be none.
+        """
         ...
 
     async def send(self, frame: str | bytes) -> None:
-        """Send one message; returns when the network took it. Raises Disconnected: it cannot be
-        sent any more."""
+        """Send one message; returns when the network took it.
+
+        Raises:
+            Disconnected: it cannot be sent any more.
+        """
         ...
 
     async def close(self, code: int, reason: str) -> bool:

@@ -21,8 +21,11 @@ from parley.views.tools import (
 
 
 def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
-    """Refuse functions if the model calls none, and a forced call if it cannot be forced. Raises
-    InvalidRequest."""
+    """Refuse functions if the model calls none, and a forced call if it cannot be forced.
+
+    Raises:
+        InvalidRequest: the model cannot.
+    """
     if tools and not spec.calls_tools:
         raise InvalidRequest("This model cannot call tools.", field="tools")
     if has_to_call(tools) and not spec.must_call_tools:

@@ -115,8 +115,11 @@ async def dial(
     open_limit_s: float,
     tls: ssl.SSLContext | None,
 ) -> ClientConnection:
-    """Open a WebSocket to `url`: wss:// with `tls`, ws:// without. Cancelling is safe. Raises
-    DialFailed within `open_limit_s`."""
+    """Open a WebSocket to `url`: wss:// with `tls`, ws:// without. Cancelling is safe.
+
+    Raises:
+        DialFailed: within `open_limit_s`.
+    """
     try:
         address = parse_uri(url)
     except WebSocketException as error:

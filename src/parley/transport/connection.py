@@ -144,8 +144,11 @@ class Connection(asyncio.Protocol):
             self._claimed_bytes = 0
 
     async def receive(self) -> Message:
-        """The next message. Cancelling is safe: nothing is lost. Raises ConnectionClosed: the
-        connection has ended and everything was delivered."""
+        """The next message. Cancelling is safe: nothing is lost.
+
+        Raises:
+            ConnectionClosed: the connection has ended and everything was delivered.
+        """
         while not self._inbox:
             if self._closure is not None:
                 raise ConnectionClosed(self._closure)

@@ -210,8 +210,11 @@ class FrameReader:
         self._at = 0
 
     def read(self, most_frames: int | None = None) -> list[Message | Control]:
-        """Complete messages, of a limited number of frames. Raises FrameError: the stream is
-        unusable from here on. What came before it was returned first."""
+        """Complete messages, of a limited number of frames.
+
+        Raises:
+            FrameError: the stream is unusable from here on. What came before it was returned first.
+        """
         if self._error is not None:
             raise self._error
         events: list[Message | Control] = []
@@ -381,7 +384,11 @@ class _TextCheck:
         self._items = 0
 
     def check(self, piece: Bytes, *, is_last: bool) -> None:
-        """Look at the next piece. Raises FrameError: 1007 or 1009."""
+        """Look at the next piece.
+
+        Raises:
+            FrameError: 1007 or 1009.
+        """
         assert isinstance(piece, (bytes, bytearray))
         self._items += commas(piece)
         if self._items > ITEMS_LIMIT:
@@ -450,8 +457,11 @@ def close_payload(code: int, reason: str) -> bytes:
 
 
 def parse_close(payload: bytes) -> tuple[int, str]:
-    """Code and reason of a close frame; 1005 when it carries none. Raises FrameError: 1002 for one
-    byte or a code that must not travel, 1007 for broken text."""
+    """Code and reason of a close frame; 1005 when it carries none.
+
+    Raises:
+        FrameError: 1002 for one byte or a code that must not travel, 1007 for broken text.
+    """
     if not payload:
         return 1005, ""
     if len(payload) < 2:

@@ -13,7 +13,11 @@ BACKLOG: Final = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises SetupError: the address is taken or not ours."""
+    """A listening socket.
+
+    Raises:
+        SetupError: the address is taken or not ours.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -268,8 +268,11 @@ class GatewayLinks:
             link.report(message)
 
     async def run(self) -> None:
-        """Stay connected until cancelled. Raises SetupError: an address or a certificate cannot be
-        used."""
+        """Stay connected until cancelled.
+
+        Raises:
+            SetupError: an address or a certificate cannot be used.
+        """
         running = [
             asyncio.create_task(link.run(), name=f"control link {link.gateway_url}")
             for link in self._links
@@ -282,8 +285,11 @@ class GatewayLinks:
 
 
 def socket_url(gateway_url: str) -> str:
-    """`http(s)://host:port` → `ws(s)://host:port/internal/worker`. Raises SetupError: it is not
-    such an address."""
+    """`http(s)://host:port` → `ws(s)://host:port/internal/worker`.
+
+    Raises:
+        SetupError: it is not such an address.
+    """
     base = gateway_url.rstrip("/")
     scheme, found, rest = base.partition("://")
     socket_scheme = _SOCKET_SCHEMES.get(scheme)

@@ -18,7 +18,10 @@ READ_EVERY_S: Final = 5.0
 
 def read(device: str) -> DeviceMemory | None:
     """Bytes of a whole device, used by any process; None if it is not a GPU or does not answer.
-    `device`: as torch names it: `cuda:0`, `cpu`."""
+
+    Args:
+        device: as torch names it: `cuda:0`, `cpu`.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return None

@@ -36,8 +36,11 @@ _log = logs.get(__name__)
 
 
 class FinishedRecordings:
-    """Recordings that the gateway has to fetch. Its methods may be called in any thread. `is_on`:
-    the gateway has a data folder of its own; known from its first welcome."""
+    """Recordings that the gateway has to fetch. Its methods may be called in any thread.
+
+    Attributes:
+        is_on: whether the gateway has a data folder of its own; known from its first welcome.
+    """
 
     def __init__(self, folders: RecordingFolders) -> None:
         self._folders = folders
@@ -92,8 +95,11 @@ class FinishedRecordings:
         return folder is not None and not _is_complete(folder)
 
     def release(self, recording_id: str) -> bool:
-        """The gateway has it: remove it here; whether it was there. Raises StillRecording: its
-        session runs."""
+        """The gateway has it: remove it here; whether it was there.
+
+        Raises:
+            StillRecording: its session runs.
+        """
         folder = self._folders.find(recording_id) if self.is_on else None
         if folder is not None:
             store.delete(folder)
@@ -153,8 +159,11 @@ def tar_bytes(files: list[tuple[Path, int]]) -> int:
 
 
 def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]:
-    """`files` as a tar file; never more than a piece is in memory. Raises OSError: a file has gone
-    or become shorter meanwhile."""
+    """`files` as a tar file; never more than a piece is in memory.
+
+    Raises:
+        OSError: a file has gone or become shorter meanwhile.
+    """
     for path, size in files:
         member = tarfile.TarInfo(path.relative_to(folder.path).as_posix())
         member.size, member.mode = size, 0o640
@@ -196,8 +205,11 @@ class GatewayVoices:
         self._limit_s = limit_s
 
     def find(self, name: str, caller: str) -> Pcm | None:
-        """A voice by its id or name, as `caller` may use it. Blocks; in any thread. Raises
-        ServiceUnavailable: the gateway does not answer."""
+        """A voice by its id or name, as `caller` may use it. Blocks; in any thread.
+
+        Raises:
+            ServiceUnavailable: the gateway does not answer.
+        """
         headers = {CALLER_HEADER: caller}
         if self._secret:
             headers[SECRET_HEADER] = self._secret

@@ -84,6 +84,7 @@ ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
 
 
 def no_observers(lease: LeasedSlot) -> Sequence[Observer]:
+    """No further observers."""
     del lease
     return ()
 
@@ -105,6 +106,8 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """Identity of this worker."""
+
     worker_id: str
     url: str
     version: str
@@ -186,7 +189,10 @@ class Host:
 
     async def admit(self, lease: LeasedSlot) -> SlotHandle:
         """A slot for a session whose socket is not accepted yet; `hold` or the caller closes it.
-        Raises Refused: there is no room; the gateway finds another place or waits."""
+
+        Raises:
+            Refused: there is no room; the gateway finds another place or waits.
+        """
         try:
             return await self._take_slot()
         except Refused as error:
@@ -398,11 +404,19 @@ class Host:
         self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0
     ) -> None:
         """Go on with a session over another connection; returns when that one is over. `seq`,
-        `sent`: see `ResumeRequest`. Raises ResumeRefused: it may not, and why."""
+        `sent`: see `ResumeRequest`.
+
+        Raises:
+            ResumeRefused: it may not, and why.
+        """
         await self._resumable(lease_id).attach(socket, token_hash, seq, sent)
 
     def check_resume(self, lease_id: str, token_hash: str, seq: int) -> None:
-        """Raise ResumeRefused, with the reason, if `attach` would now."""
+        """Check that `attach` would work now.
+
+        Raises:
+            ResumeRefused: no, and why.
+        """
         self._resumable(lease_id).check(token_hash, seq)
 
     def _resumable(self, lease_id: str) -> ResumableSocket:
@@ -626,6 +640,7 @@ class Host:
     # ---- for the control link --------------------------------------------------------------
 
     def hello(self) -> Hello:
+        """The hello message: identity of this worker."""
         spec, who = self.engine.spec, self.identity
         return Hello(
             worker_id=who.worker_id,

@@ -189,9 +189,12 @@ class WorkerProcess:
         return self._host
 
     def stop(self, drain_s: float = 0.0, *, is_orphan: bool = False) -> None:
-        """Start a graceful end; what runs may continue for `drain_s`. `is_orphan`: the process that
-        started this one is gone, with the gateway of `serve` in it: sessions are left to their logs
-        without delay."""
+        """Start a graceful end; what runs may continue for `drain_s`.
+
+        Args:
+            is_orphan: the process that started this one is gone, with the gateway of `serve` in it:
+                sessions are left to their logs without delay.
+        """
         self._drain_s = 0.0 if is_orphan else drain_s
         self._moves_s = 0.0 if is_orphan else MOVE_S
         self._stopping.set()
@@ -213,8 +216,11 @@ class WorkerProcess:
             self._host.leaving.set()
 
     async def run(self) -> int:
-        """Work until stopped; returns the exit code. Raises SetupError: the model or the detector
-        cannot be loaded."""
+        """Work until stopped; returns the exit code.
+
+        Raises:
+            SetupError: the model or the detector cannot be loaded.
+        """
         serving = asyncio.create_task(self._server.serve_until_told(self._listener), name="server")
         decoding = decoder.use(DecoderLimits.of(self._settings.limits))
         try:
@@ -448,8 +454,11 @@ class WorkerProcess:
             await asyncio.sleep(STEP_CHECK_S)
 
     def _advertised(self) -> str:
-        """The address that the gateway dials. Raises SetupError: it was set, and does not fit how
-        this worker listens."""
+        """The address that the gateway dials.
+
+        Raises:
+            SetupError: it was set, and does not fit how this worker listens.
+        """
         scheme = "http" if self._pair is None else "https"
         chosen = self._settings.worker.advertise_url
         if chosen is None:
@@ -466,8 +475,11 @@ class WorkerProcess:
 
 
 def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
-    """The gateways to connect to, and how each is trusted. Raises SetupError: there is none, or an
-    address or a certificate cannot be used."""
+    """The gateways to connect to, and how each is trusted.
+
+    Raises:
+        SetupError: there is none, or an address or a certificate cannot be used.
+    """
     worker = settings.worker
     urls = split_list(worker.gateway_url) or ("",)
     for url in urls:

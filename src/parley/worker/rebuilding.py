@@ -53,8 +53,11 @@ _log = logs.get(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionHead:
-    """The first entry of a log: whose session it is. `recording_id`: of its beginning; "" where it
-    is not recorded."""
+    """The first entry of a log: whose session it is.
+
+    Args:
+        recording_id: of its beginning; "" where it is not recorded.
+    """
 
     lease: LeasedSlot
     seed: int
@@ -90,7 +93,11 @@ class RebuiltSession:
 
     async def read(self, lease: LeasedSlot) -> LeasedSlot:
         """Read the log, and take it over if its worker is lost. Returns the lease with what the
-        other worker knew of the session. Raises ParleyError: the log cannot be read."""
+        other worker knew of the session.
+
+        Raises:
+            ParleyError: the log cannot be read.
+        """
         await (self._look() if self._follows else self._take_over())
         head = self._entries.pop(0)
         if not isinstance(head, SessionHead):
@@ -157,6 +164,7 @@ class RebuiltSession:
 
     @property
     def dialect_name(self) -> str:
+        """Dialect of the client."""
         name: str = self._state["dialect_name"]
         return name
 

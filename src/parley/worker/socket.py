@@ -14,8 +14,11 @@ TURN_MESSAGES: Final = 8
 
 
 class GatewaySocket:
-    """A connection that the gateway opened, as the session's `SessionSocket`. `limit_bytes`:
-    largest message of this way of talking."""
+    """A connection that the gateway opened, as the session's `SessionSocket`.
+
+    Args:
+        limit_bytes: largest message of this way of talking.
+    """
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
         self._connection = connection

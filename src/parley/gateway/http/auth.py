@@ -47,8 +47,11 @@ log = logs.get(__name__)
 
 
 def check(scope: Scope, access: AccessControl) -> None:
-    """Identify who sent a request, for routes, and count it. Raises ParleyError: it may not be
-    sent."""
+    """Identify who sent a request, for routes, and count it.
+
+    Raises:
+        ParleyError: it may not be sent.
+    """
     headers, path, peer = scope["state"]["headers"], scope["path"], peer_of(scope)
     if path == VOICE_PATH:
         # Workers may know us by any name their operator chose.
@@ -75,7 +78,11 @@ def check(scope: Scope, access: AccessControl) -> None:
 
 
 def check_socket(scope: Scope, access: AccessControl) -> None:
-    """Raise ParleyError for a WebSocket that may not be opened, before a route sees it."""
+    """Check a WebSocket before a route sees it.
+
+    Raises:
+        ParleyError: it may not be opened.
+    """
     headers = RequestHeaders(scope)
     if scope["path"] == CONTROL_PATH:
         # Workers may know us by any name their operator chose.

@@ -57,8 +57,11 @@ EXAMPLE: Final = {
 
 
 def _checked(raw: bytearray) -> Message:
-    """A request's body as the message for the worker, which is to answer in one piece. Raises
-    BadInput: not a chat request."""
+    """A request's body as the message for the worker, which is to answer in one piece.
+
+    Raises:
+        BadInput: not a chat request.
+    """
     value = codec.parse(raw)
     asked = chat.request_from(value)
     if len(raw) <= READ_ON_LOOP_BYTES or "type" in value:

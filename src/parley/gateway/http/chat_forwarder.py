@@ -136,15 +136,21 @@ class ChatForwarder:
         return self.acquisition.dispatcher.clock
 
     def check(self, request: Request) -> None:
-        """Raise OriginForbidden or AppDisabled for a client that may not ask, before its body is
-        read."""
+        """Refuse a client that may not ask, before its body is read.
+
+        Raises:
+            OriginForbidden, AppDisabled.
+        """
         self.admission.check_origin(request.headers)
         self.apps.check(Kind.CHAT)
 
     @contextlib.contextmanager
     def visit(self, request: Request, name: str) -> Iterator[str]:
         """Count a request of its address and its key while the block runs; yields its session id.
-        Raises TooManySessions: they have as many as they may have."""
+
+        Raises:
+            TooManySessions: they have as many as they may have.
+        """
         who: Requester = request.state.requester
         session_id = f"chat_{secrets.token_hex(16)}"
         with (
@@ -157,8 +163,11 @@ class ChatForwarder:
             yield session_id
 
     def check_room(self, request: Request) -> None:
-        """Refuse, before anything is decoded for it, a request that could not even wait. Raises
-        QueueFull, ServiceUnavailable or QuotaExceeded, as `forward` does."""
+        """Refuse, before anything is decoded for it, a request that could not even wait.
+
+        Raises:
+            QueueFull, ServiceUnavailable, QuotaExceeded: as `forward`.
+        """
         self.acquisition.check(Kind.CHAT, request.state.requester.key_id)
 
     @contextlib.asynccontextmanager

@@ -172,8 +172,11 @@ def _is_reader(request: Request) -> bool:
 
 
 class Failures:
-    """Turns what routes raise into answers in our shape, and counts it. `files`: the pages; one is
-    for people at an address where nothing is."""
+    """Turns what routes raise into answers in our shape, and counts it.
+
+    Args:
+        files: the pages; one is for people at an address where nothing is.
+    """
 
     def __init__(self, metrics: Metrics, files: WebFiles | None) -> None:
         self._metrics = metrics

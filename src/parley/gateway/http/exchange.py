@@ -31,8 +31,11 @@ _ids: Final = random.Random()
 
 
 class Exchanges:
-    """ASGI application in front of the routes. `failures` makes the answers to requests that
-    fail."""
+    """ASGI application in front of the routes.
+
+    Args:
+        failures: makes the answers to requests that fail.
+    """
 
     def __init__(
         self,
@@ -120,8 +123,11 @@ class _Exchange:
         return self._runtime.clock.monotonic() - self._began_s
 
     def check_body(self, route: BaseRoute | None) -> None:
-        """Refuse a body that is too large by its own account. Raises HTTPException: 413, or 404
-        where OpenAI's API has something that takes such bodies."""
+        """Refuse a body that is too large by its own account.
+
+        Raises:
+            HTTPException: 413, or 404 where OpenAI's API has something that takes such bodies.
+        """
         length = self.headers.get("content-length", "0").strip()
         if length == "0" and "transfer-encoding" not in self.headers:
             return
@@ -134,8 +140,11 @@ class _Exchange:
         raise HTTPException(413, _too_large(self._limit))
 
     def claim(self, size_bytes: int) -> None:
-        """Count what was kept and is needed for this request as memory of its client. Raises
-        ServiceUnavailable if there is no more."""
+        """Count what was kept and is needed for this request as memory of its client.
+
+        Raises:
+            ServiceUnavailable: there is no more.
+        """
         self._take(size_bytes)
         self._more += size_bytes
 

@@ -81,7 +81,11 @@ class WebFiles(StaticFiles):
         self._finished = functools.lru_cache(PAGES_KEPT)(self._finish)
 
     def page(self, name: str, scope: Scope, status_code: int = 200) -> Response:
-        """A page, as the asking browser takes it. Raises FileNotFoundError."""
+        """A page, as the asking browser takes it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
         asked = _asked(scope)
         depth = min(scope["path"].count("/") - 1, DEPTH_LIMIT)
         key = _PageKey(self._version(), name, depth, language_of(asked), takes_gzip(asked))
@@ -91,6 +95,7 @@ class WebFiles(StaticFiles):
         return Response(body, status_code, headers)
 
     def _finish(self, key: _PageKey) -> tuple[bytes, dict[str, str]]:
+        """A page's body and headers."""
         html = (self._folder / f"{key.name}.{key.language}.html").read_text("utf-8")
         content = html.replace('"/static/', f'"{"../" * key.depth}static/').encode()
         etag = hashlib.sha256(content).hexdigest()[:32]
@@ -105,6 +110,7 @@ class WebFiles(StaticFiles):
         return self._seen_version
 
     def has(self, name: str) -> bool:
+        """True if there is such a page."""
         self._look()
         return name in self._names
 

@@ -267,7 +267,11 @@ def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "") -> Any:
-    """An example of a schema, made of those of its parts. Raises NoExample: some part has none."""
+    """An example of a schema, made of those of its parts.
+
+    Raises:
+        NoExample: some part has none.
+    """
     if "$ref" in schema:
         target = schema["$ref"].rsplit("/", 1)[1]
         return example_of(schemas[target], schemas, target)

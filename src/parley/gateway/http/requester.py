@@ -35,6 +35,7 @@ class RequestHeaders(Headers):
         return key.lower() in self._first
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The header's value, or `default`."""
         return self._first.get(key.lower(), default)
 
 

@@ -109,6 +109,7 @@ class Route(StarletteRoute):
             self.answers[422] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to this path."""
         answer = await self._answer(Request(scope, receive, send))
         await answer(scope, receive, send)
 
@@ -168,8 +169,11 @@ class Router:
 
 
 class RouteTable:
-    """Finds the route of a request among those whose path can match, and has it answer. `default`
-    serves all other paths."""
+    """Finds the route of a request among those whose path can match, and has it answer.
+
+    Args:
+        default: serves all other paths.
+    """
 
     def __init__(self, routes: Iterable[BaseRoute], default: ASGIApp) -> None:
         self._default = default
@@ -184,6 +188,7 @@ class RouteTable:
     async def serve(
         self, route: BaseRoute | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        """Answer a request or a WebSocket whose route was found, or not."""
         path: str = scope["path"]
         if route is not None:
             if isinstance(route, Route) and route.method != scope["method"]:

@@ -48,7 +48,11 @@ class TraceFile:
         self._lock = threading.Lock()
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Blocks on the disk; safe to call from several threads. Raises OSError."""
+        """Blocks on the disk; safe to call from several threads.
+
+        Raises:
+            OSError: it could not be written.
+        """
         line = msgspec.json.encode(entry) + b"\n"
         with self._lock:
             size = self.path.stat().st_size if self.path.exists() else 0

@@ -25,8 +25,11 @@ class Transfers:
 
     @contextlib.asynccontextmanager
     async def one(self, address: str) -> AsyncIterator[None]:
-        """Count one of `address` while the block runs. Raises HTTPException: 429 when the address
-        has enough of them, 503 when all together have."""
+        """Count one of `address` while the block runs.
+
+        Raises:
+            HTTPException: 429 when the address has enough of them, 503 when all together have.
+        """
         address = network_of(address)
         if self._held[address] >= self._each:
             raise HTTPException(429, f"This address has {self._each} {self._name} already.")

@@ -77,6 +77,7 @@ class BackgroundRun:
         return Request(request.scope, receive)
 
     async def run(self, events: AsyncGenerator[Event, None]) -> None:
+        """Generate it to its end."""
         try:
             async with contextlib.aclosing(events):
                 async for event in events:
@@ -129,7 +130,11 @@ class BackgroundRuns:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def check(self, owner: str) -> None:
-        """Raise TooManyRuns if as many as possible run."""
+        """Refuse one more.
+
+        Raises:
+            TooManyRuns: as many as possible run.
+        """
         mine = sum(run.owner == owner for run in self._runs.values())
         if mine >= EACH_MOST:
             raise TooManyRuns(mine, EACH_MOST, "this key or address")

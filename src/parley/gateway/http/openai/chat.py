@@ -129,6 +129,7 @@ class AnswerSoFar:
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
     def call_chunk(self, call: chat.ToolCall) -> bytes:
+        """A call: its name first, then its arguments."""
         told: dict[str, Any] = {"index": call.index}
         if call.name is not None:
             told |= {"id": call.id, "type": "function"}
@@ -138,6 +139,7 @@ class AnswerSoFar:
         return self.chunk({"tool_calls": [told]})
 
     def usage_chunk(self, ends: list[chat.Done]) -> bytes:
+        """Usage of the answers; contains no choice."""
         head = self._head("chat.completion.chunk")
         return event({**head, "choices": [], "usage": usage(*ends)})
 
@@ -167,6 +169,7 @@ def usage(*ends: chat.Done) -> dict[str, int]:
 
 
 def finish_reason(ended: AnswerEnded) -> str:
+    """Why an answer ended."""
     if ended.is_limit:
         return "length"
     return "tool_calls" if ended.calls and not ended.is_cut else "stop"

@@ -158,10 +158,12 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def is_spoken(self) -> bool:
+        """True if the answer has sound."""
         return "audio" in self.modalities
 
     @property
     def stops(self) -> tuple[str, ...]:
+        """The texts at which the answer ends."""
         found = (self.stop,) if isinstance(self.stop, str) else self.stop
         return tuple(each for each in found if each)
 
@@ -183,8 +185,11 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def answer_format(self) -> values.AnswerFormat | None:
-        """The form that the answer's text must have. Raises InvalidRequest if `response_format` is
-        not one."""
+        """The form that the answer's text must have.
+
+        Raises:
+            InvalidRequest: `response_format` is not a format.
+        """
         return read_format(self.response_format)
 
     @property
@@ -195,6 +200,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def asks_logprobs(self) -> bool:
+        """True if the probabilities of the answer's tokens are asked for."""
         return self.logprobs or bool(self.top_logprobs)
 
     @property
@@ -209,6 +215,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def limit_tokens(self) -> int | None:
+        """The longest answer asked for."""
         return self.max_completion_tokens or self.max_tokens
 
 
@@ -246,7 +253,11 @@ FORMAT: Final = codec.Shape(values.AnswerFormat, failed=refused)
 
 
 def read_format(given: Any) -> values.AnswerFormat | None:
-    """`response_format`; None for plain text. Raises InvalidRequest if it is not a format."""
+    """`response_format`; None for plain text.
+
+    Raises:
+        InvalidRequest: it is not a format.
+    """
     kind = given.get("type") if isinstance(given, dict) else None
     if given is None or kind == "text":
         return None
@@ -272,8 +283,12 @@ SHAPE: Final = codec.Shape(Completion, failed=refused)
 
 
 def read(raw: bytes | bytearray) -> Completion:
-    """A request's body. Raises BadInput: it is not a request, or asks for something that this
-    server cannot do; `field` names it."""
+    """A request's body.
+
+    Raises:
+        BadInput: it is not a request, or asks for something that this server cannot do; `field`
+            names it.
+    """
     value = object_in(raw)
     check_kinds(value.get("tools"))
     asked: Completion = codec.read(value, SHAPE)
@@ -282,8 +297,11 @@ def read(raw: bytes | bytearray) -> Completion:
 
 
 def check_kinds(tools: Any) -> None:
-    """Raise InvalidRequest, which names the first tool that is not a function, in either
-    interface."""
+    """Refuse tools other than functions, in either interface.
+
+    Raises:
+        InvalidRequest: names the first of them.
+    """
     for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
         if kind != "function":
@@ -295,7 +313,11 @@ def check_kinds(tools: Any) -> None:
 
 
 def check(asked: Completion) -> None:
-    """Raise InvalidRequest, which names the field, for what this server cannot do."""
+    """Refuse what this server cannot do.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
     _ = asked.answer_format  # raises if it is not a format
     if asked.functions:
         raise InvalidRequest("functions must be empty: use tools.", field="functions")
@@ -331,8 +353,11 @@ def choices_of(asked: Completion) -> list[Completion]:
 
 
 def part_of(content: Content) -> values.Part:
-    """A part as the chat dialect has it. Addresses are `data:` URLs by now (else InvalidRequest),
-    sound is WAV."""
+    """A part as the chat dialect has it. Addresses are `data:` URLs by now, sound is WAV.
+
+    Raises:
+        InvalidRequest: an address that is not a `data:` URL.
+    """
     match content:
         case TextContent(text) | RefusalContent(text):
             return values.TextPart(text=text)
@@ -347,7 +372,11 @@ def part_of(content: Content) -> values.Part:
 
 
 def data_of(url: str, *, field: str) -> str:
-    """The base64 of a `data:` URL. Raises InvalidRequest if it is none."""
+    """The base64 of a `data:` URL.
+
+    Raises:
+        InvalidRequest: it is not a `data:` URL.
+    """
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         raise InvalidRequest(
@@ -357,8 +386,11 @@ def data_of(url: str, *, field: str) -> str:
 
 
 def message_of(message: CompletionMessage) -> values.Message:
-    """A message as the chat dialect has it. Raises InvalidRequest for a function's result, or an
-    earlier answer by the id of its sound."""
+    """A message as the chat dialect has it.
+
+    Raises:
+        InvalidRequest: a function's result, or an earlier answer by the id of its sound.
+    """
     if message.role == "function":
         raise InvalidRequest("The role function is not supported: use tool.", field="messages")
     content = message.content
@@ -398,8 +430,11 @@ def _text(content: values.Text | tuple[Content, ...] | None) -> str:
 
 
 def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message, ...]:
-    """All messages; results of tools that follow one another become one message. Raises
-    InvalidRequest: see `message_of`; a result without a call before it."""
+    """All messages; results of tools that follow one another become one message.
+
+    Raises:
+        InvalidRequest: see `message_of`; a result without a call before it.
+    """
     told: list[values.Message] = []
     called: set[str] = set()
     before = ""
@@ -458,8 +493,11 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
 
 
 class StopFinder:
-    """Cuts an answer where one of some texts, none of them empty, begins; holds back what may be
-    the beginning of one."""
+    """Cuts an answer where one of some texts begins; holds back what may be the beginning of one.
+
+    Args:
+        stops: none of them empty.
+    """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops

@@ -81,7 +81,11 @@ _bodies: Final = msgspec.json.Decoder(KeptBody)
 
 @dataclass(frozen=True, slots=True)
 class KeptResponses:
-    """Keeps responses and finds them again. `is_on`: whether sessions are recorded at all."""
+    """Keeps responses and finds them again.
+
+    Args:
+        is_on: whether sessions are recorded at all.
+    """
 
     state: State
     is_on: bool
@@ -111,8 +115,11 @@ class KeptResponses:
         return True
 
     async def find(self, request: Request, response_id: str) -> KeptBody:
-        """A response of the caller. Raises NoResponse: it does not exist, or belongs to another
-        caller."""
+        """A response of the caller.
+
+        Raises:
+            NoResponse: it does not exist, or belongs to another caller.
+        """
         return await asyncio.to_thread(_bodies.decode, await self.body(request, response_id))
 
     async def body(self, request: Request, response_id: str) -> bytes:
@@ -123,7 +130,11 @@ class KeptResponses:
         return body
 
     async def forget(self, request: Request, response_id: str) -> None:
-        """Delete a response of the caller. Raises NoResponse, as `find` does."""
+        """Delete a response of the caller.
+
+        Raises:
+            NoResponse: it does not exist, or belongs to another caller.
+        """
         await self.find(request, response_id)
         await self.state.forget_response(response_id)
 

@@ -108,6 +108,7 @@ class ResponseWriter:
         return self._event(f"response.{status}", response=made)
 
     def failed(self, error: ParleyError) -> list[Event]:
+        """The answer broke off."""
         events = self.close_message("incomplete")
         code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
         made = self.response("failed", error={"code": code, "message": str(error)})
@@ -183,6 +184,7 @@ class ResponseWriter:
         ]
 
     def whole_call(self, call_id: str, name: str, arguments: str) -> list[Event]:
+        """A call from its beginning to its end."""
         item_id = self._item_id("fc")
         index = len(self.output)
         item = {
@@ -225,6 +227,7 @@ class ResponseWriter:
 
 
 def usage(done: chat.Done) -> dict[str, Any]:
+    """The tokens of an answer."""
     return {
         "input_tokens": done.input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -236,7 +239,10 @@ def usage(done: chat.Done) -> dict[str, Any]:
 
 def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event]:
     """The events of a response that is complete, as its stream had them, each text in one piece.
-    `asked`: the request it answered."""
+
+    Args:
+        asked: the request it answered.
+    """
     writer = ResponseWriter(
         asked,
         response_id=response["id"],

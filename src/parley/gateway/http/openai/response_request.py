@@ -186,6 +186,7 @@ class ResponseRequest(completions.Sampling, frozen=True, kw_only=True):
 
     @property
     def asks_logprobs(self) -> bool:
+        """True if the probabilities of the answer's tokens are asked for."""
         return bool(self.top_logprobs) or LOGPROBS in self.include
 
 
@@ -203,8 +204,12 @@ _items: Final = codec.Converter(tuple[InputItem, ...])
 
 
 def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
-    """A request's body, and its input as items that can be kept. Raises BadInput: it is not a
-    request, or asks for something that this server cannot do; `field` says what."""
+    """A request's body, and its input as items that can be kept.
+
+    Raises:
+        BadInput: it is not a request, or asks for something that this server cannot do; `field`
+            says what.
+    """
     value = completions.object_in(raw)
     if value.get("input") is None and value.get("previous_response_id") is None:
         raise MissingField("input")
@@ -325,7 +330,11 @@ def _function(tool: dict[str, Any], where: str) -> FunctionTool:
 
 def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
     """Items as messages. Calls join the assistant's message before them, as chat completions have
-    it. Raises InvalidRequest: an item that this server cannot read."""
+    it.
+
+    Raises:
+        InvalidRequest: an item that this server cannot read.
+    """
     told: list[completions.CompletionMessage] = []
     calls: list[completions.CalledTool] = []
     for item in _read_items(items):

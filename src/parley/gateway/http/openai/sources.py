@@ -50,8 +50,11 @@ class Sources:
     may_fetch: bool = False
 
     async def completed(self, asked: completions.Completion) -> completions.Completion:
-        """The request with everything in it. Raises InvalidRequest or TooLarge: an address or a
-        sound that cannot be used."""
+        """The request with everything in it.
+
+        Raises:
+            InvalidRequest, TooLarge: an address or a sound that cannot be used.
+        """
         if not any(_is_foreign(part) for part in _parts(asked)):
             return asked
         if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
@@ -106,8 +109,11 @@ class Sources:
 
 
 async def public_address(url: str, *, field: str) -> str:
-    """One public address of the host of an http(s) URL. Raises AddressRefused: another scheme, an
-    unknown host, or one that is (also) inside a network."""
+    """One public address of the host of an http(s) URL.
+
+    Raises:
+        AddressRefused: another scheme, an unknown host, or one that is (also) inside a network.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -58,8 +58,11 @@ SHAPE: Final = codec.Shape(SpeechRequest, failed=refused)
 
 
 def read(raw: bytes | bytearray) -> SpeechRequest:
-    """A request's body. Raises BadInput: it is not a request, or asks for something that this
-    server cannot do."""
+    """A request's body.
+
+    Raises:
+        BadInput: it is not a request, or asks for something that this server cannot do.
+    """
     asked: SpeechRequest = codec.read(object_in(raw), SHAPE)
     if not asked.input.strip():
         raise InvalidRequest("input must not be empty.", field="input")

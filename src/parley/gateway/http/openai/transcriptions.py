@@ -70,10 +70,12 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_streamed(self) -> bool:
+        """True if the words are to come as events."""
         return self.stream in ("true", "1")
 
     @property
     def wants_words(self) -> bool:
+        """True if each word is to have its times."""
         return "word" in self.timestamp_granularities
 
 
@@ -188,8 +190,11 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Text spoken between two times, in seconds. `words`: with their own times, if the model knows
-    them."""
+    """Text spoken between two times, in seconds.
+
+    Args:
+        words: with their own times, if the model knows them.
+    """
 
     start_s: float
     end_s: float
@@ -237,8 +242,11 @@ async def _heard(
     *,
     cut: Callable[[Pcm], list[tuple[float, float]]] = segments_of,
 ) -> AsyncGenerator[tuple[Segment, chat.Done], None]:
-    """The stretches of sound in which something is said, one after the other. Raises
-    ServiceUnavailable: there is no memory for the sound while it waits for its slots."""
+    """The stretches of sound in which something is said, one after the other.
+
+    Raises:
+        ServiceUnavailable: there is no memory for the sound while it waits for its slots.
+    """
     request.state.claim(pcm.samples.nbytes)
     for start_s, end_s in await asyncio.to_thread(cut, pcm):
         first, last = (int(at_s * pcm.rate_hz) for at_s in (start_s, end_s))
@@ -254,8 +262,11 @@ async def _heard(
 def verbose(
     segments: list[Segment], duration_s: float, asked: TranscriptionRequest
 ) -> dict[str, Any]:
-    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0. Raises
-    InvalidRequest: times of words are asked for, and the model has none."""
+    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0.
+
+    Raises:
+        InvalidRequest: times of words are asked for, and the model has none.
+    """
     language = asked.language.lower()
     told = {
         "task": "transcribe",
@@ -315,8 +326,11 @@ def _clock(at_s: float, mark: str) -> str:
 
 
 def request_of(wav: bytes, prompt: str) -> chat.Request:
-    """The request for the worker. `prompt` asks the model to transcribe; "" where it says by itself
-    what it heard."""
+    """The request for the worker.
+
+    Args:
+        prompt: asks the model to transcribe; "" where it says by itself what it heard.
+    """
     sound = values.Base64Audio(data=base64.b64encode(wav).decode())
     words = (values.TextPart(text=prompt),) if prompt else ()
     return chat.Request(

@@ -21,8 +21,11 @@ class VoiceNames:
 
     async def find(self, request: Request, voice: str | dict[str, Any]) -> str | None:
         """The id of a registered voice, by its id or name; None for the server's own voice, which
-        also speaks for the names of OpenAI's voices unless one is registered so. Raises
-        InvalidRequest: there is no such voice for this caller."""
+        also speaks for the names of OpenAI's voices unless one is registered so.
+
+        Raises:
+            InvalidRequest: there is no such voice for this caller.
+        """
         name = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(name, str):
             raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
