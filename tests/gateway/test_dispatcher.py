@@ -94,7 +94,16 @@ def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
     others = [shown[:-1] + ("0" if shown[-1] != "0" else "1"), "q_", "q_é", shown[:-2], own]
     ranks = [following.ask(waited_as=one).position for one in others]
     ranks += [stranger.ask(waited_as=shown).position, following.ask(waited_as=shown).position]
-    again = following.ask(waited_as=shown).position
+    again = [
+        following.ask(waited_as=one).position
+        for one in (
+            shown,
+            f"q_{shown[2:].upper()}",
+            shown[2:],
+            shown.replace("q_", "q_ "),
+            f"{shown}\t",
+        )
+    ]
     late = follower(parts)
     late.worker()
     late.ask(name="talks")
@@ -103,7 +112,7 @@ def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
     late.worker()
 
     assert ranks == [3, 4, 5, 6, 7, 2, 1]
-    assert again == 9
+    assert again == [9, 10, 11, 12, 13]
     assert late.ask(waited_as=shown).position == 2
 
 

@@ -123,6 +123,8 @@ class Queue:
             sealed = bytes.fromhex(ticket_id.removeprefix("q_"))
         except ValueError:
             return False
+        # The same bytes may be written in many ways; a place is given for one of them.
+        ticket_id = f"q_{sealed.hex()}"
         order = int.from_bytes(sealed[:ORDER_BYTES], "big")
         is_ours = hmac.compare_digest(self._sealed(sealed[:SEALED_BYTES]), sealed)
         if not is_ours or order >= self._began or ticket_id in self._returned:
