@@ -2,13 +2,19 @@
 
 import asyncio
 import contextlib
+import errno
 import json
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.exceptions import HTTPException
+from structlog.testing import capture_logs
+from tests.support.certificates import self_signed
 from tests.support.gateways import (
     HELLO,
     RunningGateway,
@@ -17,6 +23,7 @@ from tests.support.gateways import (
     running_gateway,
     until,
 )
+from tests.support.patience import HANG_S
 from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client, raw_websocket
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import hear, say
@@ -25,6 +32,7 @@ from websockets.asyncio.client import connect
 from parley.gateway.http.routing import DEFAULT_BODY_BYTES
 from parley.gateway.http.transfers import Transfers
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.transport import TlsListener, handshakes, listen
 from parley.transport.clients import OpenConnections
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
 from parley.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
@@ -234,6 +242,75 @@ async def test_an_address_has_only_so_many_connections():
             refused = await fourth.rest()
     assert refused.startswith(b"HTTP/1.1 429 ")
     assert gateway.runtime.access.open_connections.by_address == {}
+
+
+async def test_who_begins_no_handshake_takes_no_place_of_others(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
+    _, trusted = self_signed(tmp_path)
+    files = {"http": False, "ssl_certfile": trusted, "ssl_keyfile": tmp_path / "key.pem"}
+    limits = {"connections_per_client": 2, "sessions_per_client": 1}
+    other = httpx.AsyncHTTPTransport(
+        verify=ssl.create_default_context(cafile=trusted), local_address="127.0.0.2"
+    )
+
+    async with (
+        running_gateway(gateway=files, limits=limits) as gateway,
+        httpx.AsyncClient(transport=other, timeout=HANG_S) as http,
+        raw_client(gateway.gateway.port) as first,
+        raw_client(gateway.gateway.port),
+        raw_client(gateway.gateway.port) as third,
+    ):
+        refused = await third.rest()
+        health = await http.get(f"https://127.0.0.1:{gateway.gateway.port}/health")
+        given_up = await first.rest()
+
+    assert refused == given_up == b""
+    assert health.status_code == 200
+    assert gateway.runtime.access.open_connections.ended == {"too_many": 1}
+
+
+async def test_handshakes_begin_as_often_as_an_address_may_connect(tmp_path: Path):
+    context, _ = self_signed(tmp_path)
+    made: list[asyncio.Protocol] = []
+
+    def protocol() -> asyncio.Protocol:
+        made.append(asyncio.Protocol())
+        return made[-1]
+
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        listening = TlsListener(listener, protocol, context, OpenConnections(2, now=lambda: 0.0))
+        for _ in range(6):
+            async with raw_client(port) as client:
+                await client.send(b"no handshake")
+                await client.rest()
+        listening.close()
+        await listening.wait_closed()
+
+    assert len(made) == 4
+
+
+async def test_a_server_without_files_accepts_again_when_it_has_some(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(handshakes, "NO_FILES_S", 0.05)
+    context, _ = self_signed(tmp_path)
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+
+    class Listener(socket.socket):
+        def accept(self):
+            if failures:
+                raise failures.pop()
+            return super().accept()
+
+    with listen("127.0.0.1", 0) as bound, Listener(fileno=bound.detach()) as listener:
+        listening = TlsListener(listener, asyncio.Protocol, context, OpenConnections())
+        with capture_logs() as lines:
+            async with raw_client(listener.getsockname()[1]) as client:
+                await client.send(b"no handshake")
+                await client.rest()
+        listening.close()
+        await listening.wait_closed()
+
+    assert [line["event"] for line in lines] == ["connections_not_accepted"]
 
 
 def test_an_address_opens_only_so_many_connections_in_a_time():

@@ -24,7 +24,7 @@ from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
-from parley.transport import BACKLOG, BoundedHttp, ServerConnection, listen
+from parley.transport import BACKLOG, BoundedHttp, ServerConnection, TlsListener, listen
 
 log = logs.get(__name__)
 
@@ -237,19 +237,8 @@ class Gateway:
         need not trust the certificate. Returns its URL."""
         if self.settings.gateway.http:
             return f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(self.app, ws=ServerConnection, http=BoundedHttp, log_config=None)
-        config.load()
-        config.loaded_app = self._server.config.loaded_app
-
-        def protocol() -> asyncio.Protocol:
-            return BoundedHttp(
-                config=config,
-                server_state=self._server.server_state,
-                app_state=self._server.lifespan.state,
-            )
-
         loop = asyncio.get_running_loop()
-        self._internal = await loop.create_server(protocol, "127.0.0.1", 0)
+        self._internal = await loop.create_server(self._server.protocol, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
 
     async def _close_internal(self) -> None:
@@ -339,8 +328,19 @@ class _Server(uvicorn.Server):
         finally:
             logger.removeFilter(is_news)
 
+    def protocol(self) -> BoundedHttp:
+        """The server's end of a new connection."""
+        return BoundedHttp(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if context is not None:
+            clients = self.lifespan.state["open_connections"]
+            for each in sockets or ():
+                self.servers.append(TlsListener(each, self.protocol, context, clients))  # type: ignore[arg-type]
         self.ready.set()
 
     def end(self) -> None:

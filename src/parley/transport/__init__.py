@@ -8,6 +8,7 @@ from parley.transport.client import ClientConnection, DialFailed, dial
 from parley.transport.clients import Ended, OpenConnections
 from parley.transport.connection import Connection
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
+from parley.transport.handshakes import TlsListener
 from parley.transport.http import BoundedHttp
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits, Traffic, link_limits
@@ -33,6 +34,7 @@ __all__ = [
     "Message",
     "OpenConnections",
     "ServerConnection",
+    "TlsListener",
     "Traffic",
     "connection_of",
     "dial",

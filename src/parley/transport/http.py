@@ -108,7 +108,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(429, "Too many connections.")
             return
         self._is_counted = True
-        if not self._open.may_open(self._address):
+        # With TLS this was asked before the handshake.
+        if self.scheme == "http" and not self._open.may_open(self._address):
             transport.abort()  # an answer would cost more than the question
             return
         self._after(self.head_limit_s, transport.close)
