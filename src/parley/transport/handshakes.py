@@ -1,6 +1,6 @@
 """Accepts connections that begin with a TLS handshake.
 
-An event loop's own server tells of a connection when its handshake is done. One that never begins
+The event loop knows of a connection when its handshake is done. One that never begins
 it would be counted nowhere, for a minute, and one that does nothing else would cost a signature.
 """
 
