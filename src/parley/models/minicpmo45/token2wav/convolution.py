@@ -41,7 +41,7 @@ class FrameProduct(nn.Conv1d):
         self.product: PackedLinear | None = None
 
     def pack(self) -> None:
-        if PackedLinear.serves(self.weight):
+        if self.product is None and PackedLinear.serves(self.weight):
             self.product = PackedLinear(self._matrix(), self.bias)
             del self.weight
 
