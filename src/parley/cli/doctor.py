@@ -171,7 +171,6 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
-    """Check that the gateway can listen."""
     gateway = settings.gateway
     if gateway.port == 0:
         yield fine("port", "a free one is picked at start")

@@ -65,7 +65,6 @@ class Engine:
 
     @property
     def free_slots(self) -> int:
-        """Number of free slots."""
         return len(self._free) if self.is_running else 0
 
     @property
@@ -115,7 +114,6 @@ class Engine:
             raise SetupError(f"The model failed while warming up: {error}") from error
 
     async def memory(self) -> Memory:
-        """Device memory of the model now."""
         return await self.call(lambda model: model.memory())
 
     @property

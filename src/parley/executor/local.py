@@ -51,7 +51,6 @@ class LocalExecutor(Executor):
     prepared: subprocess.Popen[str] | None = None
 
     async def start(self) -> None:
-        """Start every child once."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:

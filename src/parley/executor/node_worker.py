@@ -161,6 +161,5 @@ def start(
 
 
 def kill_group(pid: int) -> None:
-    """Kill a worker and its helpers."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -63,7 +63,6 @@ def ray_errors() -> tuple[type[Exception], ...]:
 
 
 def cluster_gpus() -> int:
-    """Number of GPUs in the cluster."""
     import ray
 
     return int(ray.cluster_resources().get("GPU", 0))

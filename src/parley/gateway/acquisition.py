@@ -211,8 +211,6 @@ class ClientWatch(Generic[Received]):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Acquisition:
-    """Brings clients to workers."""
-
     dispatcher: Dispatcher
     upstream_settings: UpstreamSettings
     metrics: Metrics

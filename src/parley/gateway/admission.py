@@ -33,8 +33,6 @@ FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 
 
 class Admission:
-    """Admission rules, and the sessions and ids that are admitted."""
-
     def __init__(
         self,
         security: SecuritySettings,
@@ -203,7 +201,6 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 
 def names_loopback(url: str) -> bool:
-    """True if a URL points to this machine."""
     return is_this_machine(host_name(url))
 
 

@@ -135,7 +135,6 @@ def _routes(
 
 
 def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
-    """Requests that a worker answers, of our own protocol and of OpenAI's."""
     state, settings = runtime.stores.state, runtime.settings
     forwarder = ChatForwarder(runtime)
     models = openai_models.ModelList(runtime.dispatcher.worker_pool, runtime.clock)

@@ -11,8 +11,6 @@ from parley.protocol.kinds import Kind
 
 @dataclass(slots=True)
 class App:
-    """An application: a page and the kind of session that it uses."""
-
     app_id: str
     name: str
     route: str

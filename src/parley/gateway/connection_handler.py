@@ -50,8 +50,6 @@ log = logs.get(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionHandler:
-    """Serves the public sockets of all dialects."""
-
     dispatcher: Dispatcher
     admission: Admission
     authenticator: Authenticator

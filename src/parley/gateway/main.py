@@ -73,7 +73,6 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Address of this gateway from this machine."""
         scheme = "http" if self.settings.gateway.http else "https"
         host = self.settings.gateway.host
         host = "localhost" if host in ("0.0.0.0", "::", "") else host
@@ -227,7 +226,6 @@ class Gateway:
         return True
 
     def stop_now(self) -> None:
-        """End immediately, without draining."""
         self._stopping.set()
         self._server.end()
         self._server.hurry.set()

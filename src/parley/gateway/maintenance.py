@@ -70,7 +70,6 @@ class Maintenance:
     # ---- restart ---------------------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Restore the state from before the restart."""
         state = self.state
         for app_id, is_on in (await state.apps()).items():
             app = self.apps.find(app_id)
@@ -144,7 +143,6 @@ class Maintenance:
         self._rounds += 1
 
     async def save(self) -> None:
-        """Write what changed since the last call."""
         eta = self.eta
         if eta.samples != self._saved_samples:
             history = {
@@ -208,7 +206,6 @@ class Maintenance:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
-        """Synchronise the index with the folders."""
         async with self._indexing:
             await refresh(self.state, self.folders)
 

@@ -128,7 +128,6 @@ class Metrics:
         dispatcher.worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
-        """An error was sent to a client."""
         self._errors[code, source] += 1
 
     def session(self, kind: Kind, waited_s: float) -> None:
@@ -140,7 +139,6 @@ class Metrics:
         self._cuts += 1
 
     def resumption(self, result: Resumed) -> None:
-        """A client resumed its session, or was refused."""
         self._resumptions[result] += 1
 
     def _spent(self, lease: Lease, tokens: int) -> None:
@@ -160,7 +158,6 @@ class Metrics:
         self.recording_lost += heartbeat.recording_lost
 
     def lag(self, seconds: float) -> None:
-        """Record how late the event loop woke up."""
         self.loop_lag_s = seconds
         self.loop_lag_worst_s = max(self.loop_lag_worst_s, seconds)
 

@@ -51,8 +51,6 @@ HELD_SHARE_BYTES: Final = 160 << 20
 
 
 class AccessControl:
-    """Identity, rights and limits of clients."""
-
     def __init__(self, settings: Settings, dispatcher: Dispatcher) -> None:
         security, proxy, clock = settings.security, settings.forward_auth, dispatcher.clock
         self.admission = Admission(
@@ -75,8 +73,6 @@ class AccessControl:
 
 
 class Stores:
-    """Data on disk: state, recordings, voices, presets, logs of sessions."""
-
     def __init__(self, settings: Settings, dispatcher: Dispatcher, access: AccessControl) -> None:
         storage, limits = settings.storage, settings.limits
         self.folders = RecordingFolders(storage.data_dir)
@@ -119,8 +115,6 @@ class Stores:
 
 
 class Links:
-    """Limits of client connections and of links to workers."""
-
     def __init__(self, settings: Settings, dial_policy: DialPolicy) -> None:
         limits = settings.limits
         chat_bytes = int(limits.chat_frame_mb * MIB)
@@ -143,8 +137,6 @@ class Links:
 
 
 class Monitoring:
-    """What operators see: metrics, history, traces, background tasks that fail."""
-
     def __init__(
         self,
         settings: Settings,

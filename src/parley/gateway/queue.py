@@ -82,7 +82,6 @@ class Ticket:
         return caller_of(self.address, self.key_id)
 
     def place(self, queue_length: int) -> QueuePlace:
-        """Position in the queue, as dialects report it."""
         return QueuePlace(
             position=max(self.position, 1),
             estimated_wait_s=self.estimated_wait_s,

@@ -12,8 +12,6 @@ from parley.settings import StorageSettings
 
 
 class NoRecording(ParleyError):
-    """The recording does not exist, or no longer."""
-
     code = "not_found"
     http_status = 404
     is_client_error = True
@@ -62,8 +60,6 @@ class Found:
 
 
 class RecordingAccess:
-    """Finds recordings for callers."""
-
     def __init__(
         self, folders: RecordingFolders, authenticator: Authenticator, storage: StorageSettings
     ) -> None:

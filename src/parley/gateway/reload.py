@@ -53,7 +53,6 @@ class Reloaded(msgspec.Struct, kw_only=True):
 
 
 def changes_live(name: str) -> bool:
-    """True if a setting can change while the server runs."""
     return name in SECURITY or (name.startswith("limits.") and name not in AT_START)
 
 

@@ -30,8 +30,6 @@ class RelayEnd:
 
 
 class SessionRelay:
-    """Relays between client and worker and reports how the session ended."""
-
     def __init__(self, *, sessions: Sessions, metrics: Metrics) -> None:
         self._sessions = sessions
         self._metrics = metrics

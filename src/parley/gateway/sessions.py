@@ -396,7 +396,6 @@ class Sessions:
             self._move(session, LostSession.of(lease), session.held)
 
     def _move(self, session: GatewaySession, lost: LostSession, held: ExitStack) -> None:
-        """Have another worker continue the session."""
         session.lease, session.lost, session.held = None, lost, held
         if self._is_leaving:
             held.close()
@@ -457,7 +456,6 @@ class Sessions:
         session.held = self._admitted_lost(lost)
 
     def _lose(self, session: GatewaySession, why: str) -> None:
-        """Mark a session as lost: it cannot continue anywhere."""
         session.rebuilding, session.why = None, why
         if session.lost is not None and session.lost.log_id:
             self.drop_log(session.lost.log_id)

@@ -383,13 +383,11 @@ class State:
         await self._do("DELETE FROM responses WHERE id = ?", (response_id,))
 
     async def forget_responses_of(self, recording_ids: Iterable[str]) -> None:
-        """Delete the responses of these recordings' sessions."""
         await self._many(
             "DELETE FROM responses WHERE recording_id = ?", [(one,) for one in recording_ids]
         )
 
     async def forget_responses_by(self, owner: str) -> int:
-        """Delete all responses of an owner; returns their number."""
         ((count,),) = await self._all("SELECT count(*) FROM responses WHERE owner = ?", (owner,))
         await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
         return int(count)

@@ -23,8 +23,6 @@ DAY_S: Final = 86_400
 
 @dataclass(slots=True)
 class UsageOfDay:
-    """Usage of one key on one day."""
-
     sessions: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -103,7 +101,6 @@ class KeyUsage:
         return found
 
     def take_unsaved(self) -> list[UsageRow]:
-        """Counts since the last call."""
         rows = [
             UsageRow(key_id, day, one.sessions, one.seconds, one.tokens)
             for (key_id, day), one in self._unsaved.items()
@@ -130,7 +127,6 @@ class KeyUsage:
         return None
 
     def _until_midnight_s(self) -> int:
-        """Until the next day (UTC) begins."""
         return DAY_S - int(self._clock.time()) % DAY_S
 
     def _released(self, lease: Lease) -> None:

@@ -206,8 +206,6 @@ def caller_of(address: str, key_id: str | None) -> str:
 
 
 class WorkerPool:
-    """All workers, their slots and leases."""
-
     def __init__(self, clock: Clock, eta: EtaTracker) -> None:
         self._clock = clock
         self._eta = eta
@@ -300,7 +298,6 @@ class WorkerPool:
                 self.ended.notify(lease, lease.tokens)
 
     def heard(self, worker: Worker, heartbeat: Heartbeat) -> None:
-        """A sign of life."""
         self._touch(worker)
         for lease_id, tokens in heartbeat.tokens.items():
             held = worker.leases.get(lease_id) or worker.closing.get(lease_id)

@@ -215,7 +215,6 @@ def _too_many(found: str, limit_pixels: int) -> InvalidPayload:
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 85) -> bytes:
-    """Encode `pixels` as JPEG."""
     buffer = io.BytesIO()
     Image.fromarray(pixels, "RGB").save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()

@@ -146,7 +146,6 @@ class Folder:
 
     @property
     def replay_state(self) -> Path:
-        """Progress of rendering the replay."""
         return self.path / "replay.json"
 
     @property
@@ -201,7 +200,6 @@ class Folder:
                         yield path
 
     def size_bytes(self) -> int:
-        """Bytes of all files."""
         total = 0
         for path in self.files():
             with suppress(FileNotFoundError):
@@ -282,12 +280,10 @@ def turn_audio(turn: int) -> str:
 
 
 def user_image(number: int, extension: str) -> str:
-    """A picture of a chat message."""
     return f"user_images/img_{number}.{extension}"
 
 
 def user_video(number: int) -> str:
-    """A clip of a chat message."""
     return f"user_videos/vid_{number}.mp4"
 
 

@@ -112,7 +112,6 @@ def encode(line: JournalLine) -> bytes:
 def written(
     entry: Recorded, at_ms: Number = 0.0, keep: state_codec.KeepMedia | None = None
 ) -> EntryLine:
-    """The line of an entry."""
     plain = state_codec.to_plain(entry, keep)
     return EntryLine(at_ms, msgspec.Raw(msgspec.json.encode(plain)))
 
@@ -192,12 +191,10 @@ class JournalEntries:
 
     @property
     def lost(self) -> int:
-        """Number of entries that were not written."""
         return sum(each.entry.count for each in self if isinstance(each.entry, EntriesLost))
 
     @property
     def lasted_ms(self) -> float:
-        """Time of the last entry."""
         return max((each.at_ms for each in self), default=0.0)
 
     @property

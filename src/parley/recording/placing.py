@@ -106,8 +106,6 @@ def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda pa
 
 
 class _AssistantTrack:
-    """The assistant's audio and captions."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._free_s = 0.0

@@ -193,7 +193,6 @@ class SessionRecorder:
             self._ready(SessionReady(), at_s)
 
     def observe(self, event: Observed, at_s: float) -> None:
-        """See `Observer`."""
         self._check_losses()
         match event:
             case ChatRequested() | HalfDuplexSetup() | DuplexSetup():
@@ -240,7 +239,6 @@ class SessionRecorder:
         self._journal.put(recorded(event) or event, 0.0, ready_s=self._ready_at_s)
 
     def _start_clock(self, at_s: float) -> None:
-        """The session is ready."""
         self._began_s, self._is_ready = at_s, True
         self._ready_at_s = self._recordings.clock.time()
 

@@ -62,7 +62,6 @@ class RenderQueue:
         return True
 
     def wait(self) -> None:
-        """Wait until nothing is queued or running."""
         self._waiting.join()
 
     def close(self) -> None:

@@ -39,7 +39,6 @@ class RetentionReport:
     victims: list[tuple[str, Reason]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 

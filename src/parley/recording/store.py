@@ -147,7 +147,6 @@ def _ended_journal(folder: Folder) -> JournalEntries | None:
 
 
 def read_comment(folder: Folder) -> str:
-    """The comment, "" when there is none."""
     try:
         return folder.comment.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -197,7 +197,6 @@ def encode_file(value: RecordingJson | MetaJson) -> bytes:
 
 
 def iso(unix_s: float) -> str:
-    """Unix seconds as UTC text."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
@@ -346,8 +345,6 @@ def _ms(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SaidPiece:
-    """A piece of an answer."""
-
     at_ms: float
     text: str
     sound: KeptSound | None

@@ -382,7 +382,6 @@ async def _opened(messages: Sequence[AskedMessage[Content]], room: ContextRoom) 
 
 
 def sound_s_of(message: Message) -> float:
-    """Seconds of sound in a message."""
     return sum(
         sound.duration_s
         for part in message.parts

@@ -68,11 +68,9 @@ class SoundQueue:
 
     @property
     def pieces(self) -> tuple[Pcm, ...]:
-        """Waiting sound, oldest first."""
         return tuple(self._pieces)
 
     def put(self, pcm: Pcm) -> None:
-        """Add the newest piece."""
         self._pieces.append(pcm)
         self._waiting_s += pcm.duration_s
         while self._waiting_s > BUFFER_S and len(self._pieces) > 1:
@@ -110,7 +108,6 @@ class ColdStart:
 
     @property
     def is_over(self) -> bool:
-        """True if enough has been heard."""
         return self._left <= 0
 
     @property

@@ -226,7 +226,6 @@ class SessionLog:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the messages that are kept."""
         return sum(len(output.frame) for output in self._outputs)
 
     # ---- what was done ---------------------------------------------------------------------
@@ -483,7 +482,6 @@ class SessionLog:
         self.on_stored()
 
     def _notify(self) -> None:
-        """Releases all waiters."""
         if self._late is not None:
             self._late.cancel()
         self._late, self._is_late = None, False

@@ -48,7 +48,6 @@ Voices = Callable[[str], Pcm | None]
 
 
 def no_voices(name: str) -> Pcm | None:
-    """A server without registered voices."""
     del name
     return None
 
@@ -200,7 +199,6 @@ class _Opener:
 
 
 def _chars(part: Content) -> int:
-    """Characters that the model has to read."""
     match part:
         case TextPart(text):
             return len(text)

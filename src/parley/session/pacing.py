@@ -35,14 +35,12 @@ class PacedOutput:
         return self.waiting[0][0] if self.waiting else None
 
     def take_due(self, now_s: float) -> list[str | bytes]:
-        """Remove those that are due."""
         due: list[str | bytes] = []
         while self.waiting and self.waiting[0][0] <= now_s:
             due.append(self.waiting.popleft()[1])
         return due
 
     def take_all(self) -> list[str | bytes]:
-        """Remove all of them."""
         frames = [frame for _, frame, _ in self.waiting]
         self.waiting.clear()
         return frames

@@ -235,7 +235,6 @@ def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
 
 
 def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
-    """How an answer is generated."""
     if request.limit_tokens is None:
         return setup.generation
     return replace(setup.generation, max_new_tokens=request.limit_tokens)

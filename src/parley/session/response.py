@@ -24,8 +24,6 @@ class ResponseInProgress(InvalidRequest):
 
 
 class NothingToCancel(InvalidRequest):
-    """A cancellation without an answer."""
-
     code = "response_cancel_not_active"
     # LiveKit's agents look for these first two words.
     sentence = "Cancellation failed: no active response found."

@@ -182,7 +182,6 @@ class ResumableSocket:
 
     @property
     def has_last_words(self) -> bool:
-        """True if the session has ended and the client may not know yet."""
         is_kept = self.is_enabled and not self.has_left
         return self._closing is not None and is_kept and not self._log.is_acknowledged
 

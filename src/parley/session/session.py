@@ -349,7 +349,6 @@ class Session:
         self._act(event)
 
     def check_deadlines(self) -> None:
-        """Act on what is due by now."""
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
                 self._socket.expire()

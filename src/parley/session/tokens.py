@@ -25,7 +25,6 @@ class ResumeTokens:
 
     @property
     def is_issued(self) -> bool:
-        """True if the client can have one."""
         return bool(self.current)
 
     def issue(self, used: str = "") -> str:

@@ -52,7 +52,6 @@ async def words_of(
 
 
 async def _written(view: HalfDuplexView, session_id: str) -> str:
-    """Output of a model trained to transcribe."""
     generation = Generation(max_new_tokens=MOST_TOKENS, do_sample=False)
     chunks = view.generate(session_id, generation, generate_audio=False)
     return "".join([chunk.text_delta or "" async for chunk in chunks])

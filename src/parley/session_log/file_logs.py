@@ -246,11 +246,6 @@ class _FileWriter:
         self._close()
 
     def _store(self, update: LogUpdate) -> None:
-        """Write an update.
-
-        Raises:
-            OSError: it cannot be written.
-        """
         if update.is_whole:
             self._replace(update)
             return
@@ -288,7 +283,6 @@ class _FileWriter:
             before.close()
 
     def _framed(self, update: LogUpdate) -> bytes:
-        """The frame of an update."""
         assert self._entries is not None
         frame = _Frame(
             self._generation,

@@ -82,7 +82,6 @@ class ConversationItem:
 
     @property
     def is_answer(self) -> bool:
-        """True if the assistant said it."""
         return self.message.role == "assistant"
 
     @property

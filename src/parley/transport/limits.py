@@ -72,7 +72,6 @@ class Budget:
         return True
 
     def give(self, size_bytes: int, owner: str | None = None) -> None:
-        """Return what was taken."""
         self.used_bytes -= size_bytes
         if owner is not None:
             self._shares[owner] -= size_bytes

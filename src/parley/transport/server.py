@@ -176,7 +176,6 @@ class ServerConnection(Connection):
         return counter is not None and owner is not None and counter.is_held_off(owner, self._now())
 
     def _answer(self) -> None:
-        """Send the handshake's answer."""
         assert self._transport is not None
         self._step = Handshake.ANSWERED
         self._protocol.send_response(self._response)

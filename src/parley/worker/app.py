@@ -217,7 +217,6 @@ async def _rebuild(
 
 
 async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
-    """A connection that continues a session of this worker."""
     token_hash, *numbers = socket.headers[RESUME_HEADER].split(" ")
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         await socket.close(FORBIDDEN)

@@ -84,7 +84,6 @@ ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
 
 
 def no_observers(lease: LeasedSlot) -> Sequence[Observer]:
-    """No further observers."""
     del lease
     return ()
 
@@ -106,8 +105,6 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of this worker."""
-
     worker_id: str
     url: str
     version: str
@@ -632,7 +629,6 @@ class Host:
 
     @property
     def free_slots(self) -> int:
-        """Number of sessions that could start now."""
         if not self.is_ready or self._is_leaving or self.broken.is_set():
             return 0
         return self.engine.free_slots
@@ -640,7 +636,6 @@ class Host:
     # ---- for the control link --------------------------------------------------------------
 
     def hello(self) -> Hello:
-        """The hello message: identity of this worker."""
         spec, who = self.engine.spec, self.identity
         return Hello(
             worker_id=who.worker_id,

@@ -42,8 +42,6 @@ class Counted:
 
 @dataclass(slots=True)
 class _Tally:
-    """Durations so far, in the buckets of a heartbeat."""
-
     counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
     sum_ms: float = 0.0
 

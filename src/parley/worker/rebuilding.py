@@ -164,7 +164,6 @@ class RebuiltSession:
 
     @property
     def dialect_name(self) -> str:
-        """Dialect of the client."""
         name: str = self._state["dialect_name"]
         return name
 

@@ -28,12 +28,6 @@ NS_OF_MS: Final = 1_000_000
 
 
 class SessionTrace:
-    """One session's observer.
-
-    Args:
-        worker_id: of this worker.
-    """
-
     def __init__(self, tracing: Tracing, lease: LeasedSlot, worker_id: str) -> None:
         self._session = tracing.begin_session(
             {

@@ -120,7 +120,6 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> int:
 
 
 async def _under(kind: str, url: str, clients: _Clients, seconds: float) -> Observed:
-    """Measure the live sessions during one attack."""
     words = (kind, url, str(seconds))
     pipe = asyncio.subprocess.PIPE
     async with child("parley.cli.bench.attackers", *words, stdout=pipe) as attacker:
@@ -144,8 +143,6 @@ def _line(name: str, seen: Observed, quiet: Observed) -> str:
 
 
 class _Clients:
-    """The well-behaved clients."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         self._seen = Observed()

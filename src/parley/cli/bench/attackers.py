@@ -226,7 +226,6 @@ def _chat(kind: str, file: bytes, **more: Any) -> bytes:
 
 
 def _noise_wav(seconds: int) -> bytes:
-    """A WAV file of 8-bit samples, 8 kHz."""
     rate_hz, size = 8000, 8000 * seconds
     form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, rate_hz, 1, 8)
     head = struct.pack("<4sI8s", b"RIFF", 36 + size, b"WAVEfmt ")

@@ -79,7 +79,6 @@ class WayOutcome:
     failures: list[str] = field(default_factory=list)
 
     def cells(self) -> list[str]:
-        """One row of the table."""
         cuts = [
             f"{sum(self.cuts[ms])} of {len(self.cuts[ms])}" if self.cuts.get(ms) else "-"
             for ms in PAUSES_MS

@@ -78,7 +78,6 @@ class TalkOutcome:
     failures: list[str] = field(default_factory=list)
 
     def measures(self) -> list[Measure]:
-        """All measures, in the order of the module's docstring."""
         answered = [ms for ms in self.turns if ms is not None]
         stopped = [ms for ms in self.interruptions if ms is not None]
         return [

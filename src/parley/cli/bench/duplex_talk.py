@@ -230,8 +230,6 @@ async def hold(
 
 
 class Scenes:
-    """The scenes of one conversation."""
-
     def __init__(
         self,
         microphone: SimulatedMicrophone,
@@ -249,7 +247,6 @@ class Scenes:
         self._said = 0
 
     async def play(self, number: int) -> None:
-        """Play all scenes; `number` selects the material."""
         self._said = number
         await self.turn()
         for pause_ms in PAUSES_MS:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Statistics of one measured quantity in milliseconds."""
-
     count: int
     p50_ms: float
     p95_ms: float
@@ -19,7 +17,6 @@ class Figures:
 
     @classmethod
     def of(cls, durations_ms: Sequence[float]) -> Figures:
-        """Statistics of these values; all zero if there are none."""
         if not durations_ms:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         ordered = sorted(durations_ms)
@@ -50,7 +47,6 @@ def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -159,7 +159,6 @@ def run(
 
 
 def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> Iterator[Check]:
-    """Checks that need no complete model."""
     is_card = place.type == "cuda"
     is_half = is_card if settings.dtype == "auto" else settings.dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32

@@ -162,7 +162,6 @@ def _picture(network: weights.Network, sizes: Sizes) -> Tensor:
 
 
 def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
-    """Scores of the first speech token in each of two rows."""
     decoder: Any = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(2, 256)

@@ -100,7 +100,6 @@ def read_plan(path: Path) -> GpuPlan:
 
 
 def plan_of_flags(slots: Sequence[int], units: int) -> GpuPlan:
-    """The plan of a call without a plan file."""
     return GpuPlan(run=(GpuRun(name="as set", slots=tuple(slots), units=units),))
 
 

@@ -41,8 +41,6 @@ QUESTION: Final = "What is the capital of Italy?"
 
 @dataclass(slots=True)
 class LoadCounts:
-    """Measurements of the sessions of one dialect."""
-
     answers_ms: list[float] = field(default_factory=list)
     """From a unit to its answer, or from the end of an utterance or question to the first piece."""
     waits_ms: list[float] = field(default_factory=list)

@@ -195,7 +195,6 @@ class BenchSession:
         self.frames: list[Pixels] = [made_up_picture()] if load_kind == "worst" else []
 
     async def prepare(self) -> None:
-        """Restart the conversation."""
         begin_s = self._clock.monotonic()
         await self._view.prepare(
             "You are a helpful assistant.",

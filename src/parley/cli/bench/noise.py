@@ -141,7 +141,6 @@ def default_judges() -> TurnJudges:
 
 
 def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:
-    """Everything for one policy."""
     stops: dict[str, int] = {}
     for name, heard, played in _noises(60 * minutes):
         detector = InterruptionDetector(model(), options)

@@ -23,7 +23,6 @@ class ScenarioEnded(Exception):
 
 
 def order_of(dialect: str) -> Order:
-    """A new order check for a dialect."""
     if dialect == "openai_realtime":
         return RealtimeOrder()
     if dialect == "openai_live":

@@ -18,7 +18,6 @@ from parley.gateway.state import Role
 def admin_router(
     path: str = "", *, tag: str = "admin", role: Role = "admin", errors: Iterable[int] = ()
 ) -> Router:
-    """Routes below `/api/admin`."""
     return Router(f"/api/admin{path}", tag=tag, role=role, errors=errors)
 
 

@@ -95,7 +95,6 @@ class WebFiles(StaticFiles):
         return Response(body, status_code, headers)
 
     def _finish(self, key: _PageKey) -> tuple[bytes, dict[str, str]]:
-        """A page's body and headers."""
         html = (self._folder / f"{key.name}.{key.language}.html").read_text("utf-8")
         content = html.replace('"/static/', f'"{"../" * key.depth}static/').encode()
         etag = hashlib.sha256(content).hexdigest()[:32]
@@ -110,7 +109,6 @@ class WebFiles(StaticFiles):
         return self._seen_version
 
     def has(self, name: str) -> bool:
-        """True if there is such a page."""
         self._look()
         return name in self._names
 

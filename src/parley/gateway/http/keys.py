@@ -282,7 +282,6 @@ def routes(runtime: GatewayRuntime) -> Router:
 
 
 def as_csv(rows: list[UsageOfKey]) -> Response:
-    """A table for spreadsheets."""
     out = io.StringIO()
     table = csv.writer(out)
     table.writerow(UsageOfKey.__struct_fields__)

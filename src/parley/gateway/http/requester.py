@@ -35,7 +35,6 @@ class RequestHeaders(Headers):
         return key.lower() in self._first
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The header's value, or `default`."""
         return self._first.get(key.lower(), default)
 
 

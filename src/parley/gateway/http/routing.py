@@ -109,7 +109,6 @@ class Route(StarletteRoute):
             self.answers[422] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to this path."""
         answer = await self._answer(Request(scope, receive, send))
         await answer(scope, receive, send)
 
@@ -188,7 +187,6 @@ class RouteTable:
     async def serve(
         self, route: BaseRoute | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request or a WebSocket whose route was found, or not."""
         path: str = scope["path"]
         if route is not None:
             if isinstance(route, Route) and route.method != scope["method"]:

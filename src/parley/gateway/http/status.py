@@ -237,7 +237,6 @@ class Caches(msgspec.Struct, kw_only=True):
 
 
 def iso(unix_s: float) -> str:
-    """Unix seconds as UTC text."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
@@ -300,7 +299,6 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
 
 
 def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
-    """The fast parts of a worker's model."""
     if worker.heartbeat is None:
         return []
     found = []
@@ -313,13 +311,11 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
 
 
 def context_pages(worker: Worker) -> ContextPagesInfo | None:
-    """The pool that a worker's contexts share."""
     pages = None if worker.heartbeat is None else worker.heartbeat.context_pages
     return None if pages is None else filled(ContextPagesInfo, pages)
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
-    """Recordings as reported by the workers' heartbeats."""
     states = [w.heartbeat.recording for w in worker_pool if w.heartbeat is not None]
     return RecordingHealth(
         lost_entries=metrics.recording_lost,
@@ -375,7 +371,6 @@ def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
 
 
 def session_log_health(metrics: Metrics) -> SessionLogHealth:
-    """The logs of running sessions, as the last sweep found them."""
     logged = metrics.session_logs
     return SessionLogHealth(
         sessions=logged.count, bytes=logged.size_bytes, dropped=logged.dropped, place=logged.place

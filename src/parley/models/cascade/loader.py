@@ -147,7 +147,6 @@ def available_bytes() -> int | None:
 
 
 def bundled_bytes(folder: Path) -> int:
-    """Size of the bundled weights."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 

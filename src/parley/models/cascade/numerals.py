@@ -31,7 +31,6 @@ _RUN = re.compile(
 
 
 def in_words(value: int) -> str:
-    """A whole number in words."""
     if value < 0:
         return "minus " + in_words(-value)
     if value < 20:

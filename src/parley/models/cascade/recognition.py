@@ -202,7 +202,6 @@ class Recogniser:
         return Recognition(self.network, self.words, samples[: round(LONGEST_S * RATE_HZ)])
 
     def hear(self, samples: Samples) -> Heard:
-        """Recognise a whole utterance."""
         work = self.begin(samples)
         while not work.step():
             continue

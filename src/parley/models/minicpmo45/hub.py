@@ -44,7 +44,6 @@ class HuggingFace:
 
     @property
     def cache(self) -> Path:
-        """The folder that downloads go to."""
         from huggingface_hub import constants
 
         return Path(constants.HF_HUB_CACHE)

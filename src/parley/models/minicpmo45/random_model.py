@@ -33,7 +33,6 @@ class Sizes:
 
 
 def full_sizes() -> Sizes:
-    """Sizes of the published model."""
     return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS)
 
 

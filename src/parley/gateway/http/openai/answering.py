@@ -313,6 +313,5 @@ def _whole(done: chat.Done) -> list[AnswerPiece]:
 
 
 def sound_of(text: str) -> Pcm:
-    """Sound as a worker sends it."""
     data = codec.from_base64(text, field="audio_data")
     return Pcm(np.frombuffer(data, "<f4").astype(np.float32), OUTPUT_RATE_HZ)

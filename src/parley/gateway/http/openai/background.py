@@ -77,7 +77,6 @@ class BackgroundRun:
         return Request(request.scope, receive)
 
     async def run(self, events: AsyncGenerator[Event, None]) -> None:
-        """Generate it to its end."""
         try:
             async with contextlib.aclosing(events):
                 async for event in events:

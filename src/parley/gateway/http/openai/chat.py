@@ -129,7 +129,6 @@ class AnswerSoFar:
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
     def call_chunk(self, call: chat.ToolCall) -> bytes:
-        """A call: its name first, then its arguments."""
         told: dict[str, Any] = {"index": call.index}
         if call.name is not None:
             told |= {"id": call.id, "type": "function"}
@@ -169,7 +168,6 @@ def usage(*ends: chat.Done) -> dict[str, int]:
 
 
 def finish_reason(ended: AnswerEnded) -> str:
-    """Why an answer ended."""
     if ended.is_limit:
         return "length"
     return "tool_calls" if ended.calls and not ended.is_cut else "stop"

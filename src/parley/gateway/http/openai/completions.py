@@ -158,12 +158,10 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def is_spoken(self) -> bool:
-        """True if the answer has sound."""
         return "audio" in self.modalities
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The texts at which the answer ends."""
         found = (self.stop,) if isinstance(self.stop, str) else self.stop
         return tuple(each for each in found if each)
 
@@ -200,7 +198,6 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def asks_logprobs(self) -> bool:
-        """True if the probabilities of the answer's tokens are asked for."""
         return self.logprobs or bool(self.top_logprobs)
 
     @property
@@ -215,7 +212,6 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def limit_tokens(self) -> int | None:
-        """The longest answer asked for."""
         return self.max_completion_tokens or self.max_tokens
 
 

@@ -90,7 +90,6 @@ class ModelList:
         return next((hello.transcription_prompt for hello in able), "")
 
     def cards(self) -> list[ModelCard]:
-        """All of them, as clients see them."""
         return [self._card(worker) for worker in self.workers]
 
     def _card(self, worker: Worker) -> ModelCard:

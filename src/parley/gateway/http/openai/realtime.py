@@ -110,7 +110,6 @@ class ClientSecret(msgspec.Struct, kw_only=True):
 
 
 def routes(runtime: GatewayRuntime, models: ModelList, voices: VoiceNames) -> Router:
-    """Routes around realtime sessions."""
     admission, authenticator = runtime.access.admission, runtime.access.authenticator
     limits, worker_pool = runtime.settings.limits, runtime.dispatcher.worker_pool
     router = Router("/v1/realtime", tag="openai")

@@ -108,7 +108,6 @@ class ResponseWriter:
         return self._event(f"response.{status}", response=made)
 
     def failed(self, error: ParleyError) -> list[Event]:
-        """The answer broke off."""
         events = self.close_message("incomplete")
         code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
         made = self.response("failed", error={"code": code, "message": str(error)})
@@ -184,7 +183,6 @@ class ResponseWriter:
         ]
 
     def whole_call(self, call_id: str, name: str, arguments: str) -> list[Event]:
-        """A call from its beginning to its end."""
         item_id = self._item_id("fc")
         index = len(self.output)
         item = {
@@ -227,7 +225,6 @@ class ResponseWriter:
 
 
 def usage(done: chat.Done) -> dict[str, Any]:
-    """The tokens of an answer."""
     return {
         "input_tokens": done.input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

@@ -186,7 +186,6 @@ class ResponseRequest(completions.Sampling, frozen=True, kw_only=True):
 
     @property
     def asks_logprobs(self) -> bool:
-        """True if the probabilities of the answer's tokens are asked for."""
         return bool(self.top_logprobs) or LOGPROBS in self.include
 
 

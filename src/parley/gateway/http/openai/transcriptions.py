@@ -70,12 +70,10 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_streamed(self) -> bool:
-        """True if the words are to come as events."""
         return self.stream in ("true", "1")
 
     @property
     def wants_words(self) -> bool:
-        """True if each word is to have its times."""
         return "word" in self.timestamp_granularities
 
 
