@@ -267,6 +267,17 @@ test('a session that waits is continued: the voice plays on, and nothing is said
   assert.ok(lines(call).includes('note.returned'));
 });
 
+test('W6: without a connection no answer is called slow', async () => {
+  const { call, sockets, seconds } = await live();
+  const token = { resume_token: 't', resume_window_s: 30 };
+  sockets[0].say({ type: 'session.created', session_id: 'rt_1', prompt_length: 5, ...token, seq: 1, received: 1 });
+  await seconds(3, listen);
+  assert.equal(call.quality(), 'good');
+  sockets[0].hangUp(1006);
+  assert.ok(call.state.isReturning);
+  assert.equal(call.quality(), null);
+});
+
 test('a muted or paused person is so after a reconnection too', async () => {
   const { call, clock, sockets, rig } = await live();
   call.mute(true);

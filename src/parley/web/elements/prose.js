@@ -18,9 +18,15 @@ let parser = null;
 let loading = null;
 
 function load() {
-  loading ??= import('../vendor/markdown-it.js').then(({ default: MarkdownIt }) => {
-    parser = makeParser(MarkdownIt);
-  });
+  loading ??= import('../vendor/markdown-it.js').then(
+    ({ default: MarkdownIt }) => {
+      parser = makeParser(MarkdownIt);
+    },
+    // No network: the text stays as it was written, and the next one tries again.
+    () => {
+      loading = null;
+    },
+  );
   return loading;
 }
 
@@ -138,7 +144,7 @@ export class Prose {
     if (parser) this.#drawSoon(parser);
     else {
       this.node.replaceChildren(...(text ? [h('p', { class: 'as-written', dir: 'auto' }, text)] : []));
-      void load().then(() => this.#text === text && this.#draw(/** @type {any} */ (parser)));
+      void load().then(() => parser && this.#text === text && this.#draw(parser));
     }
   }
 

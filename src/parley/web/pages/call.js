@@ -235,7 +235,7 @@ function firstNotice({ notices }) {
 async function showAfter(page) {
   const { ending } = page.calls.state;
   page.stage.after.hidden = true;
-  if (ending?.wasReady) (await import('./call/after.js')).showAfter(page, page.stage.after);
+  if (ending?.wasReady) (await page.whenLoaded()).showAfter(page, page.stage.after);
 }
 
 /** What belongs to the current call cannot be changed meanwhile. @param {HTMLElement} panel @param {boolean} isBusy */

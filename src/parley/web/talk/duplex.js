@@ -378,7 +378,8 @@ export class DuplexCall extends Call {
 
   /** One sign for everyone; none unless the call is live. @returns {import('./quality.js').Quality | null} */
   quality() {
-    return this.isLive ? this.#quality.grade(this.now(), this.waitingMs()) : null;
+    const isConnected = this.isLive && !this.state.isReturning;
+    return isConnected ? this.#quality.grade(this.now(), this.waitingMs()) : null;
   }
 
   onEnded() {

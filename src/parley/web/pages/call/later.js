@@ -12,6 +12,7 @@ import '../../elements/parts/parts.js';
 import '../../elements/prompt/prompt.js';
 import '../../elements/voice/voice.js';
 
+export { showAfter } from './after.js';
 export { makeOrder } from './order.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
