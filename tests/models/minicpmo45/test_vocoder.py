@@ -1,12 +1,18 @@
 """Mel to sound: both vocoders, whole and in pieces."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import Tensor
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.token2wav.convolution import (
+    PaddedConv,
+    ToomCookConv,
+    channels_last,
+)
 from parley.models.minicpmo45.token2wav.vocoder import (
     OVERLAP_FRAMES,
     ClassicVocoder,
@@ -74,6 +80,34 @@ def test_later_calls_of_a_stream_read_the_noise_of_their_own_samples(
 
     # The frames that a call held back are made again by the next one.
     assert starts == [0, (50 - OVERLAP_FRAMES) * 480, (100 - OVERLAP_FRAMES) * 480]
+
+
+@pytest.mark.parametrize("kind", ["classic", "causal"])
+def test_fewer_products_make_the_same_sound(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = request.getfixturevalue(kind)
+    monkeypatch.setattr(ToomCookConv, "LEAST_WIDTH", 0)
+    packed = deepcopy(plain)
+    packed.pack()
+    # Those that wait for an answer and those that do not share a vocoder.
+    packed.pack()
+    mel = mel_of(2, 30)
+
+    wanted, _ = plain.stream([plain.row()], mel, is_last=True)
+    found, _ = packed.stream([plain.row()], mel, is_last=True)
+
+    assert sum(isinstance(part, ToomCookConv) for part in packed.modules()) == 6 * (3 * 2 + 3)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+
+
+def test_a_row_of_a_packed_convolution_is_the_same_in_company() -> None:
+    convolution = PaddedConv(64, 64, 7, left=9, right=9, dilation=3).requires_grad_(False)
+    convolution.pack()
+    x = channels_last(torch.randn(3, 64, 400))
+
+    assert convolution.quick is not None
+    assert torch.equal(convolution(x)[1:2], convolution(x[1:2]))
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("classic", 20_821_295), ("causal", 20_779_887)])

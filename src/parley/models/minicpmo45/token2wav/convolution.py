@@ -9,6 +9,9 @@ Letters: `R` rows, `T` frames or samples, `W` channels.
 
 from __future__ import annotations
 
+import functools
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -81,11 +84,19 @@ class PaddedConv(nn.Conv1d):
     ) -> None:
         super().__init__(inputs, outputs, kernel, stride=stride, dilation=dilation)
         self.sides = (left, right)
+        self.quick: ToomCookConv | None = None
         lay_by_taps(self)
+
+    def pack(self) -> None:
+        if self.quick is None and ToomCookConv.serves(self.weight):
+            self.quick = ToomCookConv(self)
+            del self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (R, inputs, T), channels last, and so is the result."""
         left, right = self.sides
+        if self.quick is not None:
+            return self.quick(x.transpose(1, 2), left, right).transpose(1, 2)
         if left != right:
             x = F.pad(x.transpose(1, 2), (0, 0, left, right)).transpose(1, 2)
         return F.conv2d(
@@ -96,6 +107,74 @@ class PaddedConv(nn.Conv1d):
             padding=(0, left if left == right else 0),
             dilation=(1, self.dilation[0]),
         ).squeeze(2)
+
+
+class ToomCookConv(nn.Module):
+    """A long convolution of many samples by a fourth of its products, in float32 on a CPU.
+
+    `y = A ((G w) (B x))`: `LENGTH` samples make `P` sums, of which each meets a matrix of its own,
+    and of these products `LENGTH - taps + 1` results are made.
+    """
+
+    LENGTH = 28
+    """Samples of one piece."""
+
+    LEAST_TAPS, LEAST_WIDTH = 7, 64
+    """From which on that is quicker (docs/log/minicpmo45.md)."""
+
+    def __init__(self, convolution: nn.Conv1d) -> None:
+        super().__init__()
+        _, _, self.taps = convolution.weight.shape
+        (self.dilation,) = convolution.dilation
+        self.after, self.before, filters = _toom_cook(self.LENGTH, self.taps)
+        self.matrices = torch.einsum("pk,oik->pio", filters, convolution.weight.detach())
+        assert convolution.bias is not None
+        self.bias = convolution.bias.detach().repeat(self.dilation)
+
+    def forward(self, x: Tensor, left: int, right: int) -> Tensor:
+        """Shape (R, T, inputs), and zeros on both sides, to (R, results, outputs)."""
+        rows, samples, width = x.shape
+        count, step = self.before.shape[0], self.LENGTH - self.taps + 1
+        made = left + samples + right - self.dilation * (self.taps - 1)
+        pieces = math.ceil(made / (self.dilation * step))
+        # Samples that no result sees together lie beside each other, as if they were channels.
+        line = self.dilation * width
+        x = F.pad(x, (0, 0, left, right + self.dilation * step * pieces - made))
+        seen = x.as_strided((self.LENGTH, rows, pieces, line), (line, x.stride(0), step * line, 1))
+        sums = torch.mm(self.before, seen.reshape(self.LENGTH, -1)).view(count, -1, width)
+        products = torch.bmm(sums, self.matrices).view(count, rows * pieces, -1).transpose(0, 1)
+        after = self.after.expand(rows * pieces, -1, -1)
+        results = torch.baddbmm(self.bias, after, products)
+        return results.view(rows, -1, self.matrices.shape[2])[:, :made]
+
+    @classmethod
+    def serves(cls, weight: Tensor) -> bool:
+        """True if a convolution is quicker so."""
+        is_plain = weight.device.type == "cpu" and weight.dtype is torch.float32
+        return is_plain and weight.shape[2] >= cls.LEAST_TAPS and weight.shape[1] >= cls.LEAST_WIDTH
+
+
+@functools.cache
+def _toom_cook(length: int, taps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`A`, `B` and `G`: filters and results are polynomials, which are multiplied by their values
+    at 0, at infinity and at roots of unity; of a complex pair three products are enough.
+
+    Source: Winograd, Arithmetic Complexity of Computations, 1980.
+    """
+
+    def values(count: int) -> Tensor:
+        roots = length - 2
+        turns = torch.outer(torch.arange(roots // 2 + 1), torch.arange(count)) / roots
+        angles = 2 * torch.pi * turns.double()
+        real, imaginary = angles.cos(), angles[1 : (roots + 1) // 2].sin()
+        ends = torch.eye(count, dtype=torch.float64)[[0, -1]]
+        return torch.cat([ends, real, imaginary, real[1 : 1 + len(imaginary)] + imaginary])
+
+    results, filters = values(length - taps + 1), values(taps)
+    products = torch.einsum("pj,pi->jip", filters, results).flatten(0, 1)
+    places = torch.arange(taps)[:, None] + torch.arange(length - taps + 1)
+    sums = torch.linalg.lstsq(products, torch.eye(length, dtype=torch.float64)[places.flatten()])
+    return results.t().float(), sums.solution.float(), filters.float()
 
 
 class SpreadConv(nn.ConvTranspose1d):

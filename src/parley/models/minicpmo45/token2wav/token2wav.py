@@ -112,6 +112,7 @@ class Token2Wav:
         self.prompt_frames = prompt_frames
         self.schedule = flow.schedule(steps)
         flow.pack()
+        vocoder.pack()
         columns = prompt_frames + KEPT_FRAMES
         places = columns + MOST_FRAMES
         self.memory = FlowMemory(

@@ -195,6 +195,12 @@ class Generator(nn.Module):
     def device(self) -> torch.device:
         return self.fourier.forward_basis.device
 
+    def pack(self) -> None:
+        """Lay out the long filters for a CPU; once the weights are in place."""
+        for part in (*self.resblocks.modules(), *self.source_resblocks.modules()):
+            if isinstance(part, PaddedConv):
+                part.pack()
+
     def make_noise(self) -> Tensor:
         """The table that the excitation's noise is read from, shape (samples, 9)."""
         raise NotImplementedError
