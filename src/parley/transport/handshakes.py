@@ -1,7 +1,7 @@
 """Accepts connections that begin with a TLS handshake.
 
-The event loop knows of a connection when its handshake is done. One that never begins
-it would be counted nowhere, for a minute, and one that does nothing else would cost a signature.
+The event loop knows of a connection when its handshake is done. One that never begins it would be
+counted nowhere, for a minute, and one that does nothing else would cost a signature.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class TlsListener:
         self._by_address: Counter[str] = Counter()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._complaints = logs.Complaints()
         self._listen()
 
     def close(self) -> None:
@@ -74,7 +75,8 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("connections_not_accepted", why=str(error))
+                if self._complaints.is_news(str(error), self._loop.time()):
+                    log.error("connections_not_accepted", why=str(error))
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(NO_FILES_S, self._listen)
                 return

@@ -9,6 +9,7 @@ Source: service.md 5.5, 8.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final
 
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from parley import logs
 from parley.errors import ServiceUnavailable, Unauthorized
 from parley.gateway.http.bodies import JSON, file_body, filled, read_form, shown
 from parley.gateway.http.openai.kept_responses import owner_of_key
@@ -65,6 +67,8 @@ DOWNLOADS_EACH: Final = 4
 UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 2
 
+log = logs.get(__name__)
+
 ASSET_HEADERS: Final = {
     "cache-control": "private, no-cache",
     # Files come from clients: shown on their own, they are not to run anything here.
@@ -95,7 +99,11 @@ def routes(runtime: GatewayRuntime) -> Router:
         key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None,
     ) -> SessionList:
         """Running recordings, and a page of all, or of those of one key or signed-in user."""
-        await maintenance.refresh_index()
+        try:
+            await maintenance.refresh_index()
+        except (OSError, sqlite3.Error) as error:
+            # Whoever makes room on a full disk looks here for what to delete.
+            log.error("recordings_not_indexed", why=str(error))
         total, rows = await state.recordings(limit=limit, offset=offset, key_id=key)
         _, unsettled = await state.unsettled()
         live = await asyncio.to_thread(_running, folders, unsettled)
