@@ -48,7 +48,7 @@ State = tuple[Samples, Samples]
 
 _SILENT: State = (np.zeros(STATE_SHAPE, np.float32), np.zeros(STATE_SHAPE, np.float32))
 
-_HINT = "Install the worker's packages again, or start with --vad energy."
+_HINT = 'Install the worker\'s packages again, or set worker.vad = "energy".'
 
 
 def model_path() -> Path:
