@@ -51,7 +51,7 @@ def test_every_step_is_captured_and_says_what_it_says_without() -> None:
     captured = small_model(slots=3, device="cuda", capture=CudaGraphCapture(torch.device("cuda")))
     captured.warm_up()
     assert captured.graphs.refusals == {}
-    kinds = {"decode", "sound", "picture", "speech", "flow", "vocoder"}
+    kinds = {"decode", "choose", "sound", "picture", "speech", "flow", "vocoder"}
     assert set(captured.graphs.counts) == kinds
     style = Style(max_new_tokens=12, is_greedy=True)
     parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(3)]
