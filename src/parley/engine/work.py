@@ -142,4 +142,7 @@ class Finalize:
     is pending."""
 
 
-Work = StartSession | Prefill | Generate | StepUnit | Finalize
+TalkWork = Prefill | Generate | StepUnit | Finalize
+"""Work of a conversation that has been opened."""
+
+Work = StartSession | TalkWork

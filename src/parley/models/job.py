@@ -15,7 +15,6 @@ from typing import Generic, Protocol, TypeVar
 from parley.engine.model import Job, ModelSpec
 from parley.engine.segments import Audio, Segment, Text
 from parley.engine.work import (
-    Finalize,
     Generate,
     OutputPiece,
     Prefill,
@@ -23,6 +22,7 @@ from parley.engine.work import (
     Stage,
     StartSession,
     StepUnit,
+    TalkWork,
     Work,
 )
 from parley.errors import InvalidRequest
@@ -102,37 +102,21 @@ class RowModel(ABC, Generic[Talk]):
         if isinstance(work, StartSession):
             return self.job_of_start(row, work)
         conversation = self.conversation(row)
-        match work:
-            case Prefill(segments):
-                if conversation.awaits_finalize:
-                    raise InvalidRequest("The last unit has not been finalized.")
-                require_input_rate(segments)
-                return self.job_of_prefill(row, conversation, work)
-            case Finalize():
-                return self.job_of_finalize(row, conversation)
-            case StepUnit():
-                if not conversation.is_duplex:
-                    raise InvalidRequest("Units are answered in duplex only.")
-                return self.job_of_unit(row, conversation, work)
-            case Generate():
-                if conversation.is_duplex:
-                    raise InvalidRequest("Turns are answered in chat and half-duplex only.")
-                return self.job_of_reply(row, conversation, work)
+        if isinstance(work, Prefill):
+            if conversation.awaits_finalize:
+                raise InvalidRequest("The last unit has not been finalized.")
+            require_input_rate(work.segments)
+        elif isinstance(work, StepUnit) and not conversation.is_duplex:
+            raise InvalidRequest("Units are answered in duplex only.")
+        elif isinstance(work, Generate) and conversation.is_duplex:
+            raise InvalidRequest("Turns are answered in chat and half-duplex only.")
+        return self.job_of(row, conversation, work)
 
     @abstractmethod
     def job_of_start(self, row: int, work: StartSession) -> Job: ...
 
     @abstractmethod
-    def job_of_prefill(self, row: int, conversation: Talk, work: Prefill) -> Job: ...
-
-    @abstractmethod
-    def job_of_finalize(self, row: int, conversation: Talk) -> Job: ...
-
-    @abstractmethod
-    def job_of_unit(self, row: int, conversation: Talk, work: StepUnit) -> Job: ...
-
-    @abstractmethod
-    def job_of_reply(self, row: int, conversation: Talk, work: Generate) -> Job: ...
+    def job_of(self, row: int, conversation: Talk, work: TalkWork) -> Job: ...
 
     def conversation(self, row: int) -> Talk:
         """The row's conversation.

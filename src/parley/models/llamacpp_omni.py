@@ -40,6 +40,7 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
     Checkpoint,
     Ending,
+    Finalize,
     FinalizeResult,
     Generate,
     GenerateResult,
@@ -50,6 +51,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    TalkWork,
 )
 from parley.errors import BadInput, InferenceFailed, SetupError
 from parley.media.image import encode_jpeg
@@ -272,17 +274,19 @@ class OmniTalk:
                 unit = unit.with_segment(segment)
             self.unit = unit
             return
+        turns = self.turns
         for segment in segments:
             if isinstance(segment, Marker):
                 if segment.mark is Mark.TURN_START:
-                    self.turns = (*self.turns, OmniTurn(segment.role or "user"))
+                    turns = (*turns, OmniTurn(segment.role or "user"))
                 continue
-            if not self.turns or self.turns[-1].role == "assistant":
-                self.turns = (*self.turns, OmniTurn("user"))
-            self.turns = (*self.turns[:-1], self.turns[-1].with_segment(segment))
+            if not turns or turns[-1].role == "assistant":
+                turns = (*turns, OmniTurn("user"))
+            turns = (*turns[:-1], turns[-1].with_segment(segment))
         limit = SOUND_LIMIT_S * INPUT_RATE_HZ
-        if any(sum(map(len, turn.sounds)) > limit for turn in self.turns):
+        if any(sum(map(len, turn.sounds)) > limit for turn in turns):
             raise BadInput(f"A turn's sound is limited to {SOUND_LIMIT_S} s by this model.")
+        self.turns = turns
 
     def noted(self, event: dict[str, Any]) -> None:
         """Set the length of the server's context."""
@@ -562,23 +566,17 @@ class LlamaCppOmni(RowModel[OmniTalk]):
         self._conversations[row] = OmniTalk(work)
         return _done(row, StartResult(seed_of(work)))
 
-    def job_of_prefill(self, row: int, conversation: OmniTalk, work: Prefill) -> Job:
-        before = conversation.turns
-        try:
-            conversation.take_in(work.segments)
-        except BadInput:
-            conversation.turns = before
-            raise
-        return _done(row, PrefillResult(0, conversation.context_tokens))
-
-    def job_of_finalize(self, row: int, conversation: OmniTalk) -> Job:
-        return _done(row, FinalizeResult(conversation.context_tokens))
-
-    def job_of_unit(self, row: int, conversation: OmniTalk, work: StepUnit) -> Job:
-        return UnitJob(row, conversation, work, self.open_link)
-
-    def job_of_reply(self, row: int, conversation: OmniTalk, work: Generate) -> Job:
-        return ReplyJob(row, conversation, work, self.open_link)
+    def job_of(self, row: int, conversation: OmniTalk, work: TalkWork) -> Job:
+        match work:
+            case Prefill():
+                conversation.take_in(work.segments)
+                return _done(row, PrefillResult(0, conversation.context_tokens))
+            case Generate():
+                return ReplyJob(row, conversation, work, self.open_link)
+            case StepUnit():
+                return UnitJob(row, conversation, work, self.open_link)
+            case Finalize():
+                return _done(row, FinalizeResult(conversation.context_tokens))
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         came = [job.advance() for job in jobs if isinstance(job, _Waiting)]

@@ -24,6 +24,7 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
     Checkpoint,
     Ending,
+    Finalize,
     FinalizeResult,
     Generate,
     GenerateResult,
@@ -34,6 +35,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    TalkWork,
 )
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
@@ -545,17 +547,16 @@ class Parrot(RowModel[_SlotState]):
     def job_of_start(self, row: int, work: StartSession) -> Job:
         return _StartJob(self, row, work)
 
-    def job_of_prefill(self, row: int, conversation: _SlotState, work: Prefill) -> Job:
-        return _PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
-
-    def job_of_finalize(self, row: int, conversation: _SlotState) -> Job:
-        return _FinalizeJob(row, conversation)
-
-    def job_of_unit(self, row: int, conversation: _SlotState, work: StepUnit) -> Job:
-        return _UnitJob(row, conversation, work)
-
-    def job_of_reply(self, row: int, conversation: _SlotState, work: Generate) -> Job:
-        return _GenerateJob(row, conversation, work)
+    def job_of(self, row: int, conversation: _SlotState, work: TalkWork) -> Job:
+        match work:
+            case Prefill():
+                return _PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
+            case Generate():
+                return _GenerateJob(row, conversation, work)
+            case StepUnit():
+                return _UnitJob(row, conversation, work)
+            case Finalize():
+                return _FinalizeJob(row, conversation)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         ours = [job for job in jobs if isinstance(job, ParrotJob)]

@@ -21,6 +21,7 @@ import numpy as np
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.work import (
     Checkpoint,
+    Finalize,
     FinalizeResult,
     Generate,
     Prefill,
@@ -28,6 +29,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    TalkWork,
 )
 from parley.media.pcm import INPUT_RATE_HZ
 from parley.models.cascade.conversation import CascadeCheckpoint, Conversation
@@ -129,17 +131,16 @@ class Cascade(RowModel[Conversation]):
     def job_of_start(self, row: int, work: StartSession) -> Job:
         return OpenJob(self, row, work)
 
-    def job_of_prefill(self, row: int, conversation: Conversation, work: Prefill) -> Job:
-        return PrefillJob(self.parts, row, conversation, work)
-
-    def job_of_finalize(self, row: int, conversation: Conversation) -> Job:
-        return FinalizeJob(row, conversation)
-
-    def job_of_unit(self, row: int, conversation: Conversation, work: StepUnit) -> Job:
-        return AnswerJob(self.parts, row, conversation, work)
-
-    def job_of_reply(self, row: int, conversation: Conversation, work: Generate) -> Job:
-        return ReplyJob(self.parts, row, conversation, work)
+    def job_of(self, row: int, conversation: Conversation, work: TalkWork) -> Job:
+        match work:
+            case Prefill():
+                return PrefillJob(self.parts, row, conversation, work)
+            case Generate():
+                return ReplyJob(self.parts, row, conversation, work)
+            case StepUnit():
+                return AnswerJob(self.parts, row, conversation, work)
+            case Finalize():
+                return FinalizeJob(row, conversation)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         for job in jobs:

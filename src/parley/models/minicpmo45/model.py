@@ -16,7 +16,6 @@ that raises has advanced no job.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -36,10 +35,12 @@ from parley.engine.work import (
     Stage,
     StartSession,
     StepUnit,
+    TalkWork,
     Work,
 )
-from parley.errors import BadInput, InferenceFailed, InvalidRequest, VoiceUnavailable
+from parley.errors import BadInput, InferenceFailed, VoiceUnavailable
 from parley.media.pcm import Pcm
+from parley.models.job import RowModel, seed_of
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions
 from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
@@ -101,7 +102,7 @@ STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
 """What each stage runs; its jobs are of the kinds that the function names."""
 
 
-class MiniCPMO45:
+class MiniCPMO45(RowModel[Conversation]):
     """See the module's text.
 
     Args:
@@ -181,8 +182,7 @@ class MiniCPMO45:
         self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
         self.media = MediaThreads(config.slices, llm.device, llm.dtype)
         self.suffix_ids = tokenizer.encode("<|audio_end|><|im_end|>")
-        self._conversations: list[Conversation | None] = [None] * slots
-        self._spec = ModelSpec(
+        spec = ModelSpec(
             name=name,
             context_limit_tokens=context_tokens,
             prefill_piece_tokens=prefill_piece_tokens,
@@ -196,17 +196,9 @@ class MiniCPMO45:
             keeps_formats=self.formats.can_begin,
             details={"device": str(llm.device)},
         )
-
+        super().__init__(spec, slots)
         if voice_problem is not None:
             self._note_voice_problem(voice_problem)
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    @property
-    def rows(self) -> int:
-        return len(self._conversations)
 
     @property
     def llm(self) -> LanguageModel:
@@ -228,27 +220,19 @@ class MiniCPMO45:
                     limit = 1 if segment.max_slices is None else segment.max_slices
                     self.media.begin_cut(segment.pixels, limit)
 
-    def start(self, row: int, work: Work) -> Job:
-        if isinstance(work, StartSession):
-            return self._open(row, work)
-        conversation = self.conversation(row)
+    def job_of(self, row: int, conversation: Conversation, work: TalkWork) -> Job:
         self._drop_unfinished(conversation)
         if self.context.pages is not None:
             room = self.context.reach(row) - PRESSED_RESERVE
             conversation.ledger.room_tokens = min(room, self._spec.context_limit_tokens)
-        is_duplex = conversation.mode == "duplex"
         match work:
             case Prefill():
-                job = UnitPrefillJob if is_duplex else TurnPrefill
+                job = UnitPrefillJob if conversation.is_duplex else TurnPrefill
                 return job(self, conversation, work)
             case Generate():
-                if is_duplex:
-                    raise InvalidRequest("A duplex conversation answers unit by unit.")
                 reply = WholeReplyJob if work.is_whole else ReplyJob
                 return reply(self, conversation, work)
             case StepUnit():
-                if not is_duplex:
-                    raise InvalidRequest("Only a duplex conversation has units to answer.")
                 return UnitAnswerJob(self, conversation, work)
             case Finalize():
                 return SettleJob(self, conversation)
@@ -261,11 +245,10 @@ class MiniCPMO45:
         """Apply the duplex window; returns the number of dropped tokens."""
         return slide(self, conversation)
 
-    def _open(self, row: int, opening: StartSession) -> Job:
-        if opening.window.kind == "context" and opening.mode != "duplex":
+    def job_of_start(self, row: int, work: StartSession) -> Job:
+        if work.window.kind == "context" and work.mode != "duplex":
             raise BadInput("The 'context' window exists in duplex only.", field="window")
-        seed = secrets.randbits(63) if opening.seed is None else opening.seed
-        return StartJob(self, row, opening, seed)
+        return StartJob(self, row, work, seed_of(work))
 
     def begin(self, row: int, opening: StartSession, seed: int, *, speaks: bool) -> None:
         """Start a conversation in a row, with its voice if it speaks."""
@@ -283,12 +266,6 @@ class MiniCPMO45:
             temperature = opening.duplex.tts_temperature if opening.mode == "duplex" else None
             conversation.speech = self.speech_output.open(row, seed, temperature=temperature)
         self._conversations[row] = conversation
-
-    def conversation(self, row: int) -> Conversation:
-        conversation = self._conversations[row]
-        if conversation is None:
-            raise InvalidRequest("No conversation has been opened.")
-        return conversation
 
     def _drop_unfinished(self, conversation: Conversation) -> None:
         """Remove what failed work left behind the context's true end."""
@@ -400,12 +377,8 @@ class MiniCPMO45:
 
     # The rest of the contract.
 
-    def context_tokens(self, row: int) -> int:
-        conversation = self._conversations[row]
-        return 0 if conversation is None else conversation.ledger.length_tokens
-
     def close(self, row: int) -> None:
-        self._conversations[row] = None
+        super().close(row)
         self.last_inputs.pop(row, None)
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
@@ -509,8 +482,7 @@ class MiniCPMO45:
         return Memory(weights, row_bytes, used)
 
     def unload(self) -> None:
-        for row in range(self.rows):
-            self.close(row)
+        super().unload()
         self.media.close()
         if self.speech_output is not None:
             self.speech_output.vocoder.unload()

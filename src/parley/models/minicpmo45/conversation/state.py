@@ -194,8 +194,16 @@ class Conversation:
         self._checkpoints: weakref.WeakSet[ConversationCheckpoint] = weakref.WeakSet()
 
     @property
-    def mode(self) -> str:
-        return self.opening.mode
+    def is_duplex(self) -> bool:
+        return self.opening.mode == "duplex"
+
+    @property
+    def awaits_finalize(self) -> bool:
+        return self.state.unsettled is not None
+
+    @property
+    def context_tokens(self) -> int:
+        return self.ledger.length_tokens
 
     @property
     def cached_tokens(self) -> int:

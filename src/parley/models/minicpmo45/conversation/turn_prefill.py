@@ -14,7 +14,7 @@ from parley.models.minicpmo45.audio_encoder.mel import FIRST_LIVE_SAMPLES
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import Conversation
-from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, samples_of
+from parley.models.minicpmo45.prompt.inputs import Media, chat_messages
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     PromptMessage,
@@ -42,7 +42,7 @@ class TurnPrefill(PrefillJob):
         self.role: Role = "user"
         self.text = ""
         media = Media()
-        if conversation.mode == "chat":
+        if conversation.opening.mode == "chat":
             self._chat(work.segments, media)
         else:
             self._half_duplex(work.segments, media)
@@ -124,7 +124,7 @@ class TurnPrefill(PrefillJob):
         return "<|tts_eos|><|im_end|>\n<|im_start|>user\n"
 
     def _sound(self, segment: Audio, role: Role, media: Media) -> PromptSound:
-        samples = samples_of(segment)
+        samples = segment.pcm.samples
         pool_step = self.model.config.pool_step
         if role == "user":
             # The first sound of a turn has a minimum length, also when it is whole.

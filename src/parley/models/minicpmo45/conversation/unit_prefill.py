@@ -9,7 +9,7 @@ from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Prefill, Stage
-from parley.errors import BadInput, ContextFull, InvalidRequest
+from parley.errors import BadInput, ContextFull
 from parley.models.minicpmo45.audio_encoder.mel import (
     FIRST_FED_SAMPLES,
     FIRST_LIVE_SAMPLES,
@@ -19,7 +19,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
-from parley.models.minicpmo45.prompt.inputs import Media, samples_of
+from parley.models.minicpmo45.prompt.inputs import Media
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     Placeholder,
@@ -41,8 +41,6 @@ class UnitPrefillJob(PrefillJob):
 
     def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
         super().__init__(model, conversation)
-        if conversation.state.unsettled is not None:
-            raise InvalidRequest("The last unit has not been finalized.")
         segments = work.segments
         self.is_unit = any(isinstance(s, Marker) and s.mark is Mark.UNIT for s in segments)
         self.is_short = False
@@ -105,7 +103,7 @@ class UnitPrefillJob(PrefillJob):
                         voiced = True
                     media.begin_group()
                     sound = media.add_clip(
-                        samples_of(segment), pool_step=self.model.config.pool_step
+                        segment.pcm.samples, pool_step=self.model.config.pool_step
                     )
                     parts.append(sound)
                 case Image():
@@ -137,7 +135,7 @@ class UnitPrefillJob(PrefillJob):
                         raise BadInput("max_slice_nums must be at least 1.", field="max_slice_nums")
                     frames.append((segment.pixels, limit))
                 case Audio():
-                    new = samples_of(segment)
+                    new = segment.pcm.samples
                     sound = new if sound is None else np.concatenate([sound, new])
                 case Text():
                     raise BadInput("A unit can contain sound and pictures, but no text.")

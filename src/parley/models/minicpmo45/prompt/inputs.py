@@ -14,7 +14,7 @@ from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.errors import BadInput
-from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, Samples, token_count
+from parley.models.minicpmo45.audio_encoder.mel import Samples, token_count
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.prompt.layout import (
     Part,
@@ -65,13 +65,6 @@ class Media:
         return [np.concatenate(group) for group in self.clips if group]
 
 
-def samples_of(audio: Audio) -> Samples:
-    """A segment's samples, at the rate that the audio encoder expects."""
-    if audio.pcm.rate_hz != RATE_HZ:
-        raise BadInput(f"Sound must have {RATE_HZ} Hz, got {audio.pcm.rate_hz} Hz.")
-    return audio.pcm.samples
-
-
 def chat_messages(
     segments: Iterable[Segment],
     media: Media,
@@ -113,7 +106,7 @@ def chat_messages(
             case Image():
                 parts.append(media.add_picture(segment, max_slices=max_slices, with_id=with_id))
             case Audio():
-                parts.append(media.add_clip(samples_of(segment), pool_step=pool_step))
+                parts.append(media.add_clip(segment.pcm.samples, pool_step=pool_step))
     close()
     return messages
 

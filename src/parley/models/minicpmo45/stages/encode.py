@@ -97,7 +97,7 @@ def listen(
         before = conversation.state.mel
         if mel.shape[1] == 0:
             raise BadInput("The piece of sound is too short to be heard.")
-        trims = conversation.mode == "duplex"
+        trims = conversation.is_duplex
         margin = before.options.redundancy_frames if trims else 0
         prefixes.append(margin if before.next_frame else 0)
         suffixes.append(margin)
