@@ -309,7 +309,9 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("asdfghjk", [], "didn't understand"),
         ("I slept terribly", [], "sorry"),
         ("we had a great time at the beach", [], "good"),
-        ("third try of it though", [], "I see"),
+        ("third time he tried it though", [], "I see"),
+        ("third try of it though", [], "not sure what to say"),
+        ("round the corner", [], "can't do that"),
     ],
 )
 def test_what_no_note_knows_is_answered_by_its_form(text, earlier, said):

@@ -31,16 +31,16 @@ def words(name: str) -> dict[str, frozenset[str]]:
 
 
 @functools.cache
-def _parts() -> list[tuple[str, str]]:
-    return [(f"<{name}>", part) for name, part in blocks_of("notes/parts", glue="")]
+def _parts() -> dict[str, str]:
+    return dict(blocks_of("notes/parts", glue=""))
 
 
 def any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
-    """Finds one of the alternatives, in which `<name>` is a part of `notes/parts`."""
+    """Finds one of the alternatives, in which `<name>` is a part of `notes/parts`, and `(?P<name>`
+    a group."""
     pattern = "|".join(alternatives)
     for _ in range(2):  # A part may name another.
-        for name, part in _parts():
-            pattern = pattern.replace(name, part)
+        pattern = re.sub(r"(?<!P)<(\w+)>", lambda found: _parts()[found[1]], pattern)
     return re.compile(pattern)
 
 

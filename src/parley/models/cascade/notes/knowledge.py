@@ -7,13 +7,15 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from parley.models.cascade import tables
 from parley.models.cascade.notes.reckoning import chain
+from parley.models.cascade.notes.said import Replies
 from parley.models.cascade.numerals import as_digits
 
 _SAYS: Final = tables.patterns("knowledge")
+_COMPARED: Final = Replies("notes/compared")
 
 
 def lines_of(name: str) -> list[str]:
@@ -26,7 +28,8 @@ def _pairs(name: str) -> list[tuple[str, str]]:
     return [(key.strip(), value.strip()) for key, _, value in pairs]
 
 
-TABLES = ("countries", "animals", "science", "works", "people", "kitchen", "words", "world")
+TABLES = ("countries", "animals", "science", "works", "people", "kitchen", "words", "world",
+          "translations")  # fmt: skip
 """Files of `know/tables`. A block is a question or more: in its first lines the key words and the
 sentence, and then in each line a name, others of the same thing, and what is said of it. `{0}` is
 the name, `{1}` and so on are the parts of what is said."""
@@ -60,22 +63,67 @@ class Fact:
         return told[0].upper() + told[1:].replace("..", ".").replace("?.", "?")
 
 
-def _facts_of(block: Sequence[str]) -> Iterator[Fact]:
+class _Entry(NamedTuple):
+    """What a table says of something, of which facts are made when they are asked for.
+
+    Args:
+        keys: words that name it.
+        place: of its row among all.
+        column: of `values` that it is.
+        name, said: of the row, as they are written.
+        block: what is asked in the table.
+    """
+
+    keys: frozenset[str]
+    place: int
+    column: int
+    name: str
+    said: str
+    block: _Block
+
+    def facts(self) -> Iterator[Fact]:
+        """The answer to each question that names it."""
+        values = (self.name, *self.said.split("; ", self.block.columns - 1))
+        for column, forms, sentence, last in self.block.asked:
+            if column == self.column and last < len(values) and values[last]:
+                yield Fact(self.keys, forms, sentence, values)
+
+
+class _Block(NamedTuple):
+    """What is asked in a table.
+
+    Args:
+        columns: number of parts of what is said.
+        asked: column of what is named, forms, sentence, and the last column that it needs.
+    """
+
+    columns: int
+    asked: Sequence[tuple[int, tuple[frozenset[str], ...], str, int]]
+
+
+def _entries_of(block: Sequence[str], place: int) -> Iterator[_Entry]:
     heads, rows = _rows(block)
-    count = max(int(place) for _, form in heads for place in re.findall(r"\{(\d)\}", form))
+    columns = max(int(place) for _, form in heads for place in re.findall(r"\{(\d)\}", form))
     asked = [
-        (place, _forms(one for one in forms.split(", ") if f"{{{place}}}" in one), sentence)
+        (
+            column,
+            _forms(one for one in forms.split(", ") if f"{{{column}}}" in one),
+            sentence,
+            max(map(int, re.findall(r"\d", sentence))),
+        )
         for forms, sentence in heads
-        for place in sorted({*map(int, re.findall(r"\d", forms))})
+        for column in sorted({*map(int, re.findall(r"\d", forms))})
     ]
-    needed = [max(map(int, re.findall(r"\d", sentence))) for _, _, sentence in asked]
-    for names, said in rows:
-        values = (names[0], *said.split("; ", count - 1))
-        keys = [frozenset(_keys(name)) - _ARTICLES for name in names]
-        for (place, forms, sentence), last in zip(asked, needed, strict=True):
-            if last < len(values) and values[last]:
-                others = keys if place == 0 else [frozenset(_keys(values[place])) - _ARTICLES]
-                yield from (Fact(one, forms, sentence, values) for one in others)
+    of_block = _Block(columns, asked)
+    others = sorted({column for column, *_ in asked} - {0})
+    for at, (names, said) in enumerate(rows, place):
+        for name in names:
+            yield _Entry(frozenset(_keys(name)) - _ARTICLES, at, 0, names[0], said, of_block)
+        values = said.split("; ", columns - 1) if others else ()
+        for column in others:
+            if column <= len(values) and values[column - 1]:
+                keys = frozenset(_keys(values[column - 1])) - _ARTICLES
+                yield _Entry(keys, at, column, names[0], said, of_block)
 
 
 def _forms(forms: Iterable[str]) -> tuple[frozenset[str], ...]:
@@ -118,36 +166,39 @@ def definitions() -> dict[str, str]:
     return dict(_pairs("know/definitions"))
 
 
-@functools.cache
+def _entries() -> Iterator[_Entry]:
+    place = 0
+    for name in TABLES:
+        for block in tables.blocks_of(f"know/tables/{name}"):
+            yield from _entries_of(block, place)
+            place += len(block)
+    none = (frozenset[str](),)
+    for at, line in enumerate(lines_of("facts"), place):
+        names, fact = line.split(" | ", 1)
+        single = _Block(1, [(0, none, fact, 0)])
+        yield from (
+            _Entry(frozenset(_keys(one)), at, 0, one, "", single) for one in names.split(",")
+        )
+
+
 def facts() -> list[Fact]:
     """All facts."""
-    none = (frozenset[str](),)
-    rows = [line.split(" | ", 1) for line in lines_of("facts")]
-    tabled = [
-        fact
-        for name in TABLES
-        for block in tables.blocks_of(f"know/tables/{name}")
-        for fact in _facts_of(block)
-    ]
-    single = (
-        Fact(frozenset(_keys(one)), none, fact) for keys, fact in rows for one in keys.split(",")
-    )
-    return [*tabled, *single]
+    return [fact for entry in _entries() for fact in entry.facts()]
 
 
 @functools.cache
-def _by_word() -> dict[str, list[tuple[int, Fact]]]:
-    """Facts, and their places, by the longest of their key words."""
-    found: dict[str, list[tuple[int, Fact]]] = {}
-    for place, fact in enumerate(facts()):
-        found.setdefault(max(fact.keys, key=len), []).append((place, fact))
+def _by_word() -> dict[str, list[_Entry]]:
+    """What is known, by the longest word that names it."""
+    found: dict[str, list[_Entry]] = {}
+    for entry in _entries():
+        found.setdefault(max(entry.keys, key=len), []).append(entry)
     return found
 
 
 @functools.cache
 def stock(name: str) -> list[str]:
-    """Jokes, poems, riddles, stories or tongue twisters."""
-    return lines_of(name)
+    """Jokes, poems, riddles, stories or tongue twisters; behind ` | ` is what explains one."""
+    return [line.partition(" | ")[0] for line in lines_of(name)]
 
 
 def opposite_note(low: str) -> str | None:
@@ -210,7 +261,7 @@ def _roots(name: str) -> frozenset[str]:
 def fact_note(low: str) -> str | None:
     """The fact whose key words the question has."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
-    low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", low)
+    low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", _SAYS["aside"].sub("", low))
     several = _SAYS["of_several"].search(as_digits(low))
     if several and several[3] != "1":
         # "How many legs do three spiders have?"
@@ -242,13 +293,20 @@ def _fact(low: str) -> str | None:
     return None
 
 
+def compared_note(low: str) -> str | None:
+    """`Which is bigger, India or Japan?`: what is known of each."""
+    told = [_fact(one.lower()) for one in (_COMPARED.find(low) or "").split(" & ")]
+    return " ".join(filter(None, told)) if all(told) and told[0] != told[-1] else None
+
+
 def _candidates(words: set[str]) -> Iterator[tuple[frozenset[str], str]]:
     """Facts whose key words are among these; more key words come first."""
-    known = (one for word in words for one in _by_word().get(word, ()))
+    known = (one for word in words for one in _by_word().get(word, ()) if one.keys <= words)
     found = [
-        (-len(fact.keys | forms[0]), place, fact.keys | forms[0], fact)
-        for place, fact in known
-        if fact.keys <= words and (forms := [one for one in fact.forms if one <= words])
+        (-len(keys), entry.place, keys, fact)
+        for entry in known
+        for fact in entry.facts()
+        for keys in [fact.keys | form for form in fact.forms if form <= words][:1]
     ]
     for _, _, keys, fact in sorted(found, key=lambda one: one[:2]):
         yield keys, fact.told()
@@ -311,12 +369,13 @@ def country_in(text: str) -> str | None:
 @functools.cache
 def vocabulary() -> frozenset[str]:
     """The words of what can be answered."""
-    keys = (word for fact in facts() for word in fact.keys)
+    keys = (word for found in _by_word().values() for one in found for word in one.keys)
     texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
 
 
 def definition_note(low: str) -> str | None:
+    low = _SAYS["aside"].sub("", low)
     found = re.search(
         r"\b(?:what(?:'s| is| are| was)|define|explain what|explain|what does|meaning of|tell me "
         r"what|tell me about|"

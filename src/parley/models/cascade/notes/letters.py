@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable
+from typing import Final
 
 from parley.models.cascade.notes.knowledge import capitals, country_names
-from parley.models.cascade.tables import lines_of
+from parley.models.cascade.numerals import as_digits
+from parley.models.cascade.tables import blocks_of
 
 LONGEST = 45
 """Letters of a word that is spelled; no English word has more."""
@@ -15,13 +17,22 @@ LONGEST = 45
 
 def spelling_note(low: str) -> str | None:
     """A word letter by letter."""
-    found = re.search(
-        r"\b(?:spell(?:ing of)?(?: out)?(?: me)?(?: the)?(?: word)?(?: for me)?(?: the)?(?: "
-        r"word)?)[\s:,\"']+"
-        r"([a-z'-]+)[\"']?\W*(backwards?)?\W*(?:for me|please|by letters?|letter by letter)?\W*$",
-        low,
-    ) or re.search(
-        r"\bhow (?:is|do you write)(?: the word)? ([a-z'-]+)()(?: spelled| spelt|$|\?)", low
+    found = (
+        re.search(
+            r"\b(?:spell(?:ing of)?(?: out)?(?: me)?(?: the)?(?: word)?(?: for me)?(?: the)?(?: "
+            r"word)?)[\s:,\"']+"
+            r"([a-z'-]+)[\"']?\W*(backwards?)?\W*"
+            r"(?:for me|please|by letters?|letter by letter)?\W*$",
+            low,
+        )
+        or re.search(
+            r"\b(?:is|what's) (?:the word )?[\"']?([a-z'-]+)[\"']? (?:spelled |written )?"
+            r"(backwards)\W*$",
+            low,
+        )
+        or re.search(
+            r"\bhow (?:is|do you write)(?: the word)? ([a-z'-]+)()(?: spelled| spelt|$|\?)", low
+        )
     )
     if not found:
         return None
@@ -49,6 +60,12 @@ def letters_note(low: str) -> str | None:
         vowels = sum(letter in "aeiou" for letter in word)
         count = {"letters": len(word), "vowels": vowels, "consonants": len(word) - vowels}[kind]
         return f"{word.capitalize()} has {count} {kind.removesuffix('s') if count == 1 else kind}."
+    found = re.search(r"\bhow many words (?:are|does|has|in)\b[^:\"]*[:\"](.+)", low)
+    if found:
+        return f"It has {len(found[1].split())} words."
+    if found := re.search(r"\bis [\"']?([a-z]+)[\"']? a palindrome\b", low):
+        is_so = found[1] == found[1][::-1]
+        return f"{'Yes' if is_so else 'No'}, {found[1]} backwards is {found[1][::-1]}."
     found = re.search(
         r"\bhow many (?:letter )?([a-z])'?s? (?:are (?:there )?in|does|has|in) (?:the word )?"
         r"([a-z]+)",
@@ -80,27 +97,27 @@ def letters_note(low: str) -> str | None:
     return None
 
 
-_NAMED = re.compile(
-    r"\b(one|an?|two|three|four|five|[1-5]|some) (animals?|fruits?|countr(?:y|ies)|cit(?:y|ies)|"
-    r"capitals?)\b.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z])\W*$"
+_THINGS: Final = {name: " ".join(lines).split() for name, *lines in blocks_of("notes/letters")}
+_COUNTS: Final = {"a": 1, "an": 1, "some": 3}
+_NAMED: Final = re.compile(
+    rf"\b(an?|some|\d\d?) ({'|'.join(_THINGS)}|countr|cit|capital)(?:s|y|ies)?\b"
+    r"(?:.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z]))?\W*$"
 )
-_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "some": 3}
-_ANIMALS, _FRUITS = (line.split() for line in lines_of("notes/letters"))
+_ASKS: Final = re.compile(r"^\W*(?:\w+\W+){0,3}?(?:name|list|say|think of|(?:give|tell)(?: me)?)\b")
 
 
 def named_note(low: str) -> str | None:
-    """A number of animals, fruits, countries or cities with a given letter."""
-    found = _NAMED.search(low)
-    if not found:
+    """A number of animals, fruits, countries or other things, with a given letter or without."""
+    found = _NAMED.search(as_digits(low).replace("color", "colour"))
+    if not found or not (found[3] or _ASKS.search(low)):
         return None
     number, kind, letter = found.groups()
-    words: Iterable[str] = _ANIMALS if kind.startswith("an") else _FRUITS
-    if kind.startswith(("co", "ci", "ca")):
-        words = country_names().values() if kind.startswith("co") else capitals().values()
+    countries = {"countr": country_names(), "cit": capitals(), "capital": capitals()}
+    words: Iterable[str] = _THINGS.get(kind) or countries[kind].values()
     wanted = int(number) if number.isdigit() else _COUNTS[number]
-    chosen = [word for word in words if word.lower().startswith(letter)][:wanted]
+    chosen = [word for word in words if word.lower().startswith(letter or "")][:wanted]
     if not chosen:
-        return f"I can't think of any with {letter.upper()}."
+        return f"I can't think of any with {str(letter).upper()}."
     *first, last = chosen
     said = f"{', '.join(first)} and {last}" if first else last
     return f"{said[0].upper()}{said[1:]}."

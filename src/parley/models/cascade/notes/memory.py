@@ -134,7 +134,8 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     ]
     kept = [f"{one[0].lower()}{one[1:-1]}" for one in kept]
     if kept and not text.rstrip().endswith("?"):
-        return f"I will remember that {' and '.join(kept)}."
+        met = f"Nice to meet you, {after.name}! " if after.name and not before.name else ""
+        return f"{met}I will remember that {' and '.join(kept)}."
     is_told = listen([text]).name == after.name or before.name != after.name
     asks_back = bool(_SAYS["asks_back"].search(text))
     if after.name is None or not is_told or (text.rstrip().endswith("?") and not asks_back):

@@ -33,6 +33,7 @@ from parley.models.cascade.notes.everyday import (
     was_seen,
 )
 from parley.models.cascade.notes.knowledge import (
+    compared_note,
     country_in,
     definition_note,
     fact_note,
@@ -44,8 +45,15 @@ from parley.models.cascade.notes.knowledge import (
 from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
-from parley.models.cascade.notes.reckoning import compare_note, count_note, leaving_note, sum_note
+from parley.models.cascade.notes.reckoning import (
+    compare_note,
+    count_note,
+    leaving_note,
+    several_note,
+    sum_note,
+)
 from parley.models.cascade.notes.said import (
+    Replies,
     asked_back,
     confirmed,
     latest,
@@ -58,9 +66,10 @@ from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import patterns
 
 _SAYS: Final = patterns("noting")
+_FOLLOWS: Final = Replies("notes/follows")
 _TOOLS = (
-    leaving_note, sum_note, compare_note, count_note, spelling_note, letters_note, named_note,
-    calendar_note, opposite_note,
+    leaving_note, several_note, sum_note, compare_note, count_note, spelling_note, letters_note,
+    named_note, calendar_note, opposite_note,
 )  # fmt: skip
 _STOCKS = {
     "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b",
@@ -166,7 +175,18 @@ def _known(
     )
     if first:
         return first
-    fixed = always_note(low)
+    before = memory.listen(earlier)
+
+    def ask(asked: str) -> str | None:
+        """The note for the question that a sentence stands for."""
+        return (
+            clock_note(asked, now)
+            or measure_note(asked)
+            or memory.recall(asked, before)
+            or _plain(asked, earlier, seed)
+        )
+
+    fixed = always_note(low) or _follow(low, earlier, answers, before, ask)
     if fixed:
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
@@ -188,32 +208,44 @@ def _known(
     found = found or _plain(text, earlier, seed)
     if found is None and told is not None:
         return NOT_TOLD
-    if found is None:
-        before = memory.listen(earlier)
-        found = _replaced(
-            text,
-            earlier,
-            lambda asked: (
-                clock_note(asked, now)
-                or measure_note(asked)
-                or memory.recall(asked, before)
-                or _plain(asked, earlier, seed)
-            ),
-        )
+    found = found or _replaced(text, earlier, ask)
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed)
     found = found or _of_last(low, earlier, answers, seed)
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
 
 
+def _follow(
+    low: str,
+    earlier: Sequence[str],
+    answers: Sequence[str],
+    told: memory.Told,
+    ask: Callable[[str], str | None],
+) -> str | None:
+    """The note for what has a meaning only after the last answers, or after what users told: a
+    reply, or the note for the question that it stands for, which begins with `? `."""
+    pairs = [*zip(reversed(answers), map(lowered, reversed(earlier)), strict=False)]
+    known = [pair for pair in pairs if not _SAYS["lost"].search(pair[0])] or pairs
+    said = [latest(one) for pair in known[:2] for one in pair]
+    context = "\n".join((low, *said, "", *told.sentences()))
+    found = _FOLLOWS.find(context, len(answers))
+    if not found or not found.startswith("? "):
+        return found
+    return ask(found[2:]) or everyday_note(found[2:], len(answers))
+
+
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
     """The note for a question about what was spoken of last."""
+    answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)]
     if not answers:
         return None
     year = re.search(r"\b(?:in|from) (\d{4})\b", answers[-1])
     if year and _SAYS["when"].search(low):
         return f"That was in {year[1]}."
-    asked = (_plain(one, earlier, seed) for one in _of_whom(low, earlier, answers[-1]))
+    spoken = answers[-1:]
+    if _SAYS["person"].search(low):  # They are spoken of for longer than a thing.
+        spoken = [one for one in answers[::-1] if not one.startswith(("The ", "A ", "An "))]
+    asked = (_plain(one, earlier, seed) for said in spoken for one in _of_whom(low, earlier, said))
     return next((one for one in asked if one not in (None, answers[-1])), None)
 
 
@@ -250,8 +282,8 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
     words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
     if pronoun[0] in ("they", "them"):
-        spoken_of += [word for word in words if word.endswith("s")]
-    elif pronoun[0] in ("it", "that"):
+        words.sort(key=lambda word: not word.endswith("s"))
+    if pronoun[0] in ("they", "them", "it", "that"):
         spoken_of += [*words, *map(" ".join, pairwise(words))]
     subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
     return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
@@ -264,16 +296,22 @@ def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
         if found is not None:
             return found
     drawn = _by_chance(as_digits(low), seed + len(earlier)) or stock_note(low, earlier, seed)
-    return drawn or rhyme_note(low) or fact_note(low) or definition_note(low)
+    return drawn or rhyme_note(low) or fact_note(low) or compared_note(low) or definition_note(low)
+
+
+_CHANCES: Final = {
+    _SAYS["coin"]: ("It is heads.", "It is tails."),
+    _SAYS["die"]: [f"It is a {pips}." for pips in range(1, 7)],
+    _SAYS["hand"]: ("I choose rock.", "I choose paper.", "I choose scissors."),
+}
 
 
 def _by_chance(low: str, seed: int) -> str | None:
     """A coin, a die, or a number between two."""
     chance = Random(seed)
-    if _SAYS["coin"].search(low):
-        return f"It is {chance.choice(('heads', 'tails'))}."
-    if _SAYS["die"].search(low):
-        return f"It is a {chance.randint(1, 6)}."
+    for pattern, said in _CHANCES.items():
+        if pattern.search(low):
+            return chance.choice(said)
     if picked := _SAYS["pick"].search(low):
         first, last = sorted(map(int, picked.groups()))
         return f"I pick {chance.randint(first, last)}."
@@ -296,7 +334,7 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
         for one in (*earlier[-3:], text)
     ]
     found = _SAYS["and"].match(plain.pop())
-    if not found or len(found["new"].split()) > 4:
+    if not found or len(found["new"].split()) > 6:
         return None
     last, *others = [one for one in reversed(plain) if not _SAYS["and"].match(one)] or [""]
     short = [one for one in others if len(one.split()) <= LONGEST_EARLIER]

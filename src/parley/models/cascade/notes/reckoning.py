@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from parley.models.cascade.numerals import as_digits
@@ -47,6 +48,11 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
     (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
     (re.compile(rf"\btriple(?: of)? {NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
+    (
+        re.compile(rf"\bround(?:ed)?(?: (?:up|off|down))? {NUMBER}"),
+        "{} is about {}.",
+        lambda v: int(v + 0.5),
+    ),
 )
 
 
@@ -200,10 +206,40 @@ def compare_note(low: str) -> str | None:
     return None
 
 
+_OF_SEVERAL: Final[dict[re.Pattern[str], Callable[[list[float]], str | None]]] = {
+    _SAYS["average"]: lambda of: f"The average is {number(sum(of) / len(of))}.",
+    _SAYS["biggest"]: lambda of: f"The biggest is {number(max(of))}.",
+    _SAYS["smallest"]: lambda of: f"The smallest is {number(min(of))}.",
+    _SAYS["sorted"]: lambda of: ", ".join(map(number, sorted(of))) + ".",
+    _SAYS["next"]: lambda of: _continued(of),
+}
+
+
+def several_note(low: str) -> str | None:
+    """The average of some numbers, their order, or what comes after them."""
+    text = as_digits(low)
+    of = [float(one) for one in re.findall(NUMBER, text)]
+    if len(of) < 3 or BEYOND.search(text):
+        return None
+    return next((told(of) for said, told in _OF_SEVERAL.items() if said.search(text)), None)
+
+
+def _continued(of: Sequence[float]) -> str | None:
+    """What follows numbers of equal steps, of equal ratios, or each of which is the sum of two."""
+    steps = {round(after - before, 9) for before, after in pairwise(of)}
+    ratios = {round(after / before, 9) for before, after in pairwise(of) if before}
+    if len(steps) == 1:
+        return f"Next comes {number(of[-1] + steps.pop())}."
+    if len(ratios) == 1:
+        return f"Next comes {number(of[-1] * ratios.pop())}."
+    is_sum = all(of[at] == of[at - 1] + of[at - 2] for at in range(2, len(of)))
+    return f"Next comes {number(of[-1] + of[-2])}." if is_sum else None
+
+
 def count_note(low: str) -> str | None:
     """Numbers one after the other, at most `COUNT_LIMIT`."""
     text = as_digits(low)
-    if BEYOND.search(text):
+    if BEYOND.search(text) or re.search(r"\bin [a-z]+(?:ish|ench|an|ese|tch)\b", text):
         return None
     if not re.search(r"\bcount\b|\bcounting\b|\bnumbers from\b", text):
         return None

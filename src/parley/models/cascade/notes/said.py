@@ -44,7 +44,7 @@ class Replies:
 
     Args:
         name: of the file, of blocks: replies that take turns, parted by ` | `, and the patterns
-            below them.
+            below them. A reply may have places for what groups of its patterns found.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,8 +55,13 @@ class Replies:
 
     def find(self, low: str, turn: int = 0) -> str | None:
         """The reply to a text as `lowered` returns it; None if no pattern fits."""
-        found = (replies for pattern, replies in self._rows if pattern.search(low))
-        return next((replies[turn % len(replies)] for replies in found), None)
+        for pattern, replies in self._rows:
+            if found := pattern.search(low):
+                reply = replies[turn % len(replies)]
+                named = found.groupdict()
+                reply = reply.format_map(named) if named else reply
+                return reply[0].upper() + reply[1:]
+        return None
 
 
 ASKED = "Did you say: "

@@ -13,7 +13,9 @@ from parley.models.cascade.notes.knowledge import stock
 from parley.models.cascade.tables import blocks_of, lines_of, patterns
 
 _SAYS: Final = patterns("turns")
-_NO_THINGS: Final = "something anything you yourself me it that poem story joke riddle".split()
+_NO_THINGS: Final = (
+    "something anything you yourself me it that poem story joke riddle his her their your him them"
+).split()
 _WRONG: Final = (
     "No, that is not it. Guess again, or say: I give up.",
     "Not that either. Guess again, or ask me for a hint.",
@@ -27,6 +29,8 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
         return f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
     if _SAYS["mine"].search(low):
         return f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
+    if answers and _SAYS["words"].search(low):
+        return f"My last answer has {len(plain_answer(answers[-1]).split())} words."
     if _SAYS["yours_before"].search(low):
         said = [plain_answer(one) for one in answers]
         before = [one for one in said if one != said[-1]]
@@ -58,7 +62,14 @@ def continued(low: str, answers: Sequence[str]) -> str | None:
         return f"{low.strip(' .!').capitalize()} who?"
     if len(answers) > 1 and answers[-2] == "Who's there?":
         return "Ha, that is a good one!"
-    return _of_riddle(low, answers) or _of_story(low, answers)
+    return _of_joke(low, answers) or _of_riddle(low, answers) or _of_story(low, answers)
+
+
+def _of_joke(low: str, answers: Sequence[str]) -> str | None:
+    if not _SAYS["explain"].search(low):
+        return None
+    explained = dict(line.split(" | ") for line in lines_of("know/jokes"))
+    return explained.get(plain_answer(answers[-1]))
 
 
 def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
@@ -130,7 +141,7 @@ def poem(low: str) -> str | None:
 def _thing(low: str) -> str | None:
     """What something is to be about, in the singular."""
     found = _SAYS["about"].search(re.sub(r"[\s,]+please\W*$", "", low))
-    if not found or found[1] in _NO_THINGS:
+    if not found or found[1].split()[0] in _NO_THINGS:
         return None
     word = found[1]
     if word.endswith("ies"):
