@@ -1,6 +1,16 @@
-"""`python -m parley` is the `parley` command."""
+"""The `parley` command; `python -m parley` is the same."""
 
-from parley.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C ends it without a traceback while it is imported, too."""
+    try:
+        from parley import cli
+    except KeyboardInterrupt:
+        sys.exit(130)
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

@@ -130,6 +130,21 @@ def test_recordings_are_exported_into_a_folder_that_is_made(
     assert capsys.readouterr().out == "new/folder/one.zip\n"
 
 
+def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(name, path, target=None):\n"
+        "        if name == 'typer':\n            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        "from parley.__main__ import main\nmain()\n"
+    )
+
+    done = python("-c", program)
+
+    assert (done.returncode, done.stdout + done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("playing", [("chat", "streamed")], indirect=True)
 def test_the_client_works_where_only_the_client_is_installed(playing: FakeServer) -> None:
     """In a process that finds the base dependencies and theirs, and nothing else."""

@@ -62,15 +62,16 @@ def test_chat_streams_text_to_standard_output_and_saves_the_sound(
     assert (len(answer), answer.rate_hz) == (480, 24_000)
 
 
+@pytest.mark.parametrize("dash", [(), ("-",)])
 def test_chat_sends_files_and_reads_the_question_from_standard_input(
-    playing: Any, monkeypatch: pytest.MonkeyPatch
+    dash: tuple[str, ...], playing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = playing(find("chat", "one shot"))
     wav.save("a.wav", tone(0.1))
     Path("a.jpg").write_bytes(b"\xff\xd8jpeg")
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is this?\n"))
 
-    words = ["chat", "--url", server.url, "--image", "a.jpg", "--image", "a.jpg"]
+    words = ["chat", *dash, "--url", server.url, "--image", "a.jpg", "--image", "a.jpg"]
     assert run(*words, "--audio", "a.wav", "--system", "Be brief.", "--no-speech") == 0
 
     (request,) = server.heard[0]

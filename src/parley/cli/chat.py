@@ -30,7 +30,7 @@ _File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be re
 def chat(
     server: reach.ServerAddress,
     text: Annotated[
-        str | None, typer.Argument(help="Question; read from standard input if missing.")
+        str | None, typer.Argument(help="Question; read from standard input if missing or -.")
     ] = None,
     image: Annotated[list[Path] | None, _File] = None,
     audio: Annotated[list[Path] | None, _File] = None,
@@ -88,7 +88,7 @@ def chat(
 
 
 def _words(text: str | None, has_files: bool) -> str:
-    if text is None and not sys.stdin.isatty():
+    if text == "-" or (text is None and not sys.stdin.isatty()):
         text = sys.stdin.read()
     text = (text or "").strip()
     if not text and not has_files:

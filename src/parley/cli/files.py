@@ -98,7 +98,7 @@ def check_writable(path: Path) -> None:
         raise SetupError(f"{target} cannot be written.", hint="Choose another file.")
 
 
-_WAV_HINT: Final = "WAV is what goes in; ffmpeg and sox convert other formats."
+_WAV_HINT: Final = "Convert it to WAV, for example with ffmpeg or sox."
 
 
 def _read(path: Path, limit_bytes: int, what: str) -> bytes:
