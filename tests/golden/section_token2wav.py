@@ -196,7 +196,6 @@ def _offline(case: Case, check: Checker) -> None:
         x,
         estimator.conditions(mu, flow.speaker(voice)[None], prompt),
         estimator.modulation(torch.tensor([float(match.group(4))])),
-        places.past_of(memory.conv),
         memory,
         places,
     )

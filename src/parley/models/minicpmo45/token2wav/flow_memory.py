@@ -77,14 +77,14 @@ class FlowRow:
         places: where the estimator's history lies in the row's cache, newest call first, frames of
             one call in order.
         tokens, frames: columns of the encoder's history at both rates.
-        prompt: mel frames of the voice's prompt.
+        cut: mel frames of the voice's prompt, and of each call since.
         speaker: the voice's vector after its projection, shape (80,).
     """
 
     places: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     tokens: int = 0
     frames: int = 0
-    prompt: int = 0
+    cut: tuple[int, ...] = ()
     speaker: Tensor | None = None
 
     def copy(self) -> FlowRow:
@@ -339,7 +339,8 @@ class FlowStep:
         memory.up[rows] = self.up
         for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
-            prompt = row.prompt or self.mel.shape[2]
+            row.cut += (self.mel.shape[2],)
+            prompt = row.cut[0]
             order = np.concatenate([self.new[index], row.places])
             row.places = order[kept_frames(len(order), prompt)]
             tokens = row.tokens + self.token_entries.shape[4]
@@ -349,7 +350,6 @@ class FlowStep:
             kept = kept_frames(row.frames + self.frame_entries.shape[4], prompt)
             _store(memory.frames, slot, row.frames, self.frame_entries[:, :, index], kept)
             row.frames = len(kept)
-            row.prompt = prompt
 
 
 def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> None:
