@@ -193,7 +193,8 @@ class TooLarge(BadInput):
     unit: str | None = None
 
     def __init__(self, what: str, size: float, limit: float, unit: str = "bytes") -> None:
-        super().__init__(f"{what} is too large: {size:g} {unit}, the limit is {limit:g} {unit}.")
+        found, most = (one if isinstance(one, int) else f"{one:g}" for one in (size, limit))
+        super().__init__(f"{what} is too large: {found} {unit}, the limit is {most} {unit}.")
         self.what = what
         self.size = size
         self.limit = limit

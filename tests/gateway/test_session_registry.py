@@ -34,7 +34,7 @@ from parley.gateway.sessions import (
     SessionState,
 )
 from parley.gateway.successor import ReservedSlot
-from parley.gateway.worker_pool import Lease
+from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
     SESSION_HEADER,
@@ -61,6 +61,11 @@ def of_session(phase: Phase, lease_id: str = "lease", session_id: str = "call") 
 
 def hello(*sessions: SessionPhase, worker_id: str = "w") -> Hello:
     return Hello(worker_id, "http://127.0.0.1:1", 2, "parrot", "cpu", "1", 7, sessions=sessions)
+
+
+def lease_of(pool: WorkerPool, lease_id: str) -> Lease:
+    held = [{**worker.closing, **worker.leases} for worker in pool]
+    return next(leases[lease_id] for leases in held if lease_id in leases)
 
 
 async def never(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
@@ -322,14 +327,14 @@ async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was(
     young.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
     )
-    unlogged = present(young.pool.find_lease("there"))
+    unlogged = lease_of(young.pool, "there")
     assert unlogged.resume is not None
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
     control = Mock(end_doubled=lambda lease: ended.append(lease.session_id))
     moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
     for name in ("on its way", "there"):
-        lease = present(young.pool.find_lease(name))
+        lease = lease_of(young.pool, name)
         moving._part(lease)
 
     moving.leave()
@@ -361,7 +366,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
         young.pool.welcome(there, object())
     control = Mock(end_doubled=lambda lease: ended.append(lease.lease_id))
     moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
-    lease = present(young.pool.find_lease("lease"))
+    lease = lease_of(young.pool, "lease")
     if is_connected:
         lease = present(young.kept.take(lease))
 
@@ -383,7 +388,7 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
 ) -> None:
     gateway, connection, said = Young(), Mock(), list[Lease]()
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = present(gateway.pool.find_lease("lease"))
+    lease = lease_of(gateway.pool, "lease")
     lease.is_lost = is_lost
     resumption = Resumption(
         sessions=gateway.kept,
@@ -550,7 +555,7 @@ async def test_of_two_sessions_with_one_id_the_one_that_began_last_is_found(
     young.pool.welcome(hello(*both), object())
 
     # Its client began again before its first session was known here.
-    young.kept.connect(present(young.pool.find_lease(newest)))
+    young.kept.connect(lease_of(young.pool, newest))
 
     assert present(await young.kept.find("call")).lease_id == newest
 
@@ -635,7 +640,7 @@ async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker(young: Y
     young.rebuilds()
     old = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     young.pool.welcome(hello(worker_id="v"), object())
-    lease = present(young.pool.find_lease("lease"))
+    lease = lease_of(young.pool, "lease")
     lease.is_lost = True
     lease.lost.notify()
     await until(lambda: young.kept.away)
@@ -748,9 +753,9 @@ async def test_the_registry_says_where_every_session_is(young: Young) -> None:
 
     young.kept.changed.listen(note)
     first = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = present(young.pool.find_lease("lease"))
+    lease = lease_of(young.pool, "lease")
     assert young.kept.take(lease) is not None
-    current = present(young.pool.find_lease("lease"))
+    current = lease_of(young.pool, "lease")
     young.kept.keep(current, ExitStack())
     second = young.pool.welcome(hello(worker_id="v"), object())
     young.pool.left(first)
@@ -775,7 +780,7 @@ async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry(yo
 
 async def test_a_connection_that_was_replaced_takes_nothing_with_it(young: Young) -> None:
     young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    first = present(young.pool.find_lease("lease"))
+    first = lease_of(young.pool, "lease")
     first = present(young.kept.take(first))
 
     second = young.kept.take(first)

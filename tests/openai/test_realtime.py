@@ -298,15 +298,6 @@ async def test_a_broken_picture_fails_its_response_and_no_later_one():
 # ---- who may, and what is in the way -------------------------------------------------------
 
 
-async def refused(running: Any, key: str = "sk-any") -> Any:
-    async with AsyncOpenAI(api_key=key, base_url=f"{running.url}/v1") as client:
-        try:
-            async with client.realtime.connect(model="m"):
-                raise AssertionError("it was accepted")
-        except Exception as error:
-            return getattr(error, "response", None) or error
-
-
 async def test_who_waits_gets_the_first_event_with_the_place():
     async with (
         running_stack(load_model=TalkingModel, worker=ENERGY) as running,

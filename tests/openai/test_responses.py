@@ -41,11 +41,6 @@ SUNNY = ["It ", "is ", "sunny."]
 QUESTION = "What is the weather?"
 
 
-def strict(model: Any, value: Any) -> None:
-    """Every field that the types require is there, nothing is coerced."""
-    TypeAdapter(model).validate_python(value.model_dump(), strict=False)
-
-
 async def events_of(client: Any, **asked: Any) -> list[Any]:
     stream = await respond(client, stream=True, **asked)
     events = [event async for event in stream]

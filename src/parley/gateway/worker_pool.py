@@ -384,14 +384,6 @@ class WorkerPool:
         # Whoever learned of it may hold it now.
         return worker.leases.get(lease.lease_id, lease)
 
-    def find_lease(self, lease_id: str) -> Lease | None:
-        """One that is held, or being closed."""
-        for worker in self._workers.values():
-            lease = worker.leases.get(lease_id) or worker.closing.get(lease_id)
-            if lease is not None:
-                return lease
-        return None
-
     def find_resumable(self, session_id: str, lease_id: str = "") -> Lease | None:
         """The lease of a session that a client may resume. One that is being closed, as far as we
         know, is found last: the session may have moved from there.

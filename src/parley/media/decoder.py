@@ -51,7 +51,7 @@ from parley.media.room import ContextRoom
 
 if TYPE_CHECKING:
     from parley.media.image import Pixels
-    from parley.media.video import VideoClip, VideoLimits
+    from parley.media.video import VideoClip
     from parley.settings import LimitSettings
 
 T = TypeVar("T")
@@ -190,7 +190,6 @@ class Decoder:
         *,
         stack_frames: int = 1,
         room: ContextRoom | None = None,
-        limits: VideoLimits | None = None,
         stop: Stop | None = None,
     ) -> VideoClip:
         """A clip.
@@ -198,11 +197,7 @@ class Decoder:
         Raises:
             InvalidPayload, TooLarge, ContextFull: see `decode_video`; also when it takes too much.
         """
-        options = {
-            "stack_frames": stack_frames,
-            "room": asdict(room) if room else None,
-            "limits": asdict(limits) if limits else None,
-        }
+        options = {"stack_frames": stack_frames, "room": asdict(room) if room else None}
         return jobs.video_from(*self._run("video", "The video", data, options, stop))
 
     def close(self) -> None:

@@ -65,11 +65,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 def decode_image(
-    data: bytes,
-    *,
-    limit_pixels: int = LIMIT_PIXELS,
-    limit_bytes: int = IMAGE_LIMIT_BYTES,
-    keep_pixels: int | None = None,
+    data: bytes, *, limit_pixels: int = LIMIT_PIXELS, keep_pixels: int | None = None
 ) -> Pixels:
     """Pixels of a still picture (the first one of an animation), EXIF rotation applied.
 
@@ -83,20 +79,16 @@ def decode_image(
             file can claim any number of them, so that is a bad picture and no large message.
         TooLarge: too many bytes.
     """
-    with _open(data, limit_pixels, limit_bytes) as picture:
+    with _open(data, limit_pixels) as picture:
         return _decode(picture, keep_pixels)
 
 
 def decode_light_image(
-    data: bytes,
-    *,
-    limit_pixels: int = LIMIT_PIXELS,
-    limit_bytes: int = IMAGE_LIMIT_BYTES,
-    keep_pixels: int | None = None,
+    data: bytes, *, limit_pixels: int = LIMIT_PIXELS, keep_pixels: int | None = None
 ) -> Pixels | None:
     """Like `decode_image`, but None for a picture that could take much memory or time according to
     its header."""
-    with _open(data, limit_pixels, limit_bytes) as picture:
+    with _open(data, limit_pixels) as picture:
         is_light = (
             picture.width * picture.height <= LIGHT_PIXELS
             and len(data) <= LIGHT_BYTES
@@ -105,19 +97,19 @@ def decode_light_image(
         return _decode(picture, keep_pixels) if is_light else None
 
 
-def check_image(data: bytes, *, limit_pixels: int, limit_bytes: int = IMAGE_LIMIT_BYTES) -> int:
+def check_image(data: bytes, *, limit_pixels: int) -> int:
     """Pixels of a picture, from its header alone.
 
     Raises:
         InvalidPayload, TooLarge: as `decode_image`, from what the header contains.
     """
-    with _open(data, limit_pixels, limit_bytes) as picture:
+    with _open(data, limit_pixels) as picture:
         return picture.width * picture.height
 
 
-def _open(data: bytes, limit_pixels: int, limit_bytes: int) -> Image.Image:
-    if len(data) > limit_bytes:
-        raise TooLarge("The image", len(data), limit_bytes)
+def _open(data: bytes, limit_pixels: int) -> Image.Image:
+    if len(data) > IMAGE_LIMIT_BYTES:
+        raise TooLarge("The image", len(data), IMAGE_LIMIT_BYTES)
     if not _has_short_head(data):
         raise InvalidPayload("The image consists of too many small parts.")
     try:

@@ -61,19 +61,12 @@ def sound_from(value: dict[str, Any], parts: Sequence[Bytes]) -> Pcm:
     return Pcm(_samples(parts[0]), int(value["rate_hz"]))
 
 
-def video(
-    data: bytes, *, stack_frames: int, room: dict[str, int] | None, limits: dict[str, Any] | None
-) -> Described:
+def video(data: bytes, *, stack_frames: int, room: dict[str, int] | None) -> Described:
     """Decode a clip; returns times, shapes, and pixels and sounds in the order of `VideoClip`'s
     fields."""
-    from parley.media.video import VideoLimits, decode_video
+    from parley.media.video import decode_video
 
-    clip = decode_video(
-        data,
-        stack_frames=stack_frames,
-        limits=VideoLimits(**limits) if limits else None,
-        room=ContextRoom(**room) if room else None,
-    )
+    clip = decode_video(data, stack_frames=stack_frames, room=ContextRoom(**room) if room else None)
     parts: list[npt.NDArray[Any]] = []
     places: dict[int, int] = {}
 

@@ -25,7 +25,7 @@ import uvicorn
 
 from parley import __version__, logs, models
 from parley.certificates import ServerPair, server_context
-from parley.clock import Clock, SystemClock
+from parley.clock import SystemClock
 from parley.engine.engine import Engine
 from parley.engine.model import Model
 from parley.errors import SetupError
@@ -128,7 +128,6 @@ class WorkerProcess:
         self,
         settings: Settings,
         *,
-        clock: Clock | None = None,
         load_model: Callable[[], Model] | None = None,
         leaving: Callable[[int], None] = lambda code: None,
         warm: Callable[[], None] = lambda: None,
@@ -136,7 +135,7 @@ class WorkerProcess:
         self._settings = settings
         self._leaving = leaving
         self._warm = warm
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
         self._drain_s = 0.0

@@ -135,7 +135,6 @@ def run(
     plan: GpuPlan,
     size: Size,
     *,
-    pace_s: float = 1.0,
     keep: Callable[[GpuReport], None] = lambda _: None,
 ) -> GpuReport:
     """All checks, those of parts first.
@@ -152,7 +151,7 @@ def run(
         keep(report)
     for number, one in enumerate(plan.run):
         with _card_of(one.card_gb, place):
-            for check in _one_run(report, settings, one, sizes, budget, pace_s, number == 0):
+            for check in _one_run(report, settings, one, sizes, budget, number == 0):
                 report.checks.append(check)
                 keep(report)
     return report
@@ -193,7 +192,6 @@ def _one_run(
     one: GpuRun,
     sizes: Sizes,
     budget: TimeBudget,
-    pace_s: float,
     is_first: bool,
 ) -> Iterator[Check]:
     """Try a run's numbers of slots until one does not load or the time is up."""
@@ -207,15 +205,14 @@ def _one_run(
         here = one.settings(settings).model_copy(update={"slots": count})
         begin_s = time.monotonic()
         try:
-            for check in _slots(
-                report, here, sizes, one.units, pace_s, is_first=is_first and number == 0
-            ):
+            is_first = is_first and number == 0
+            for check in _slots(report, here, sizes, one.units, is_first=is_first):
                 yield replace(check, name=f"{one.name}: {check.name}")
         except (ParleyError, torch.OutOfMemoryError) as error:
             yield not_run(name, " ".join(str(error).split())[:300], hurts)
             return
         # The next one takes about as long to load.
-        budget.loading_s = max(0.0, time.monotonic() - begin_s - one.units * pace_s)
+        budget.loading_s = max(0.0, time.monotonic() - begin_s - one.units)
 
 
 def _slots(
@@ -223,7 +220,6 @@ def _slots(
     settings: ModelSettings,
     sizes: Sizes,
     units: int,
-    pace_s: float,
     *,
     is_first: bool,
 ) -> Iterator[Check]:
@@ -243,9 +239,7 @@ def _slots(
     yield _captures(
         loaded.graphs.counts, loaded.graphs.refusals, took_s, count, loaded.graphs.is_active
     )
-    measured = asyncio.run(
-        bench_model.measure(loaded, units=units, load_kind="worst", pace_s=pace_s)
-    )
+    measured = asyncio.run(bench_model.measure(loaded, units=units, load_kind="worst"))
     report.units.append(measured)
     yield _memory(settings, count, place)
     facts = f"answers {measured.answer}; {measured.spoke} of {measured.units} spoken"

@@ -87,11 +87,6 @@ class FastPaths:
         """By part. Never changed: a new mapping replaces it."""
         return self._states
 
-    def is_fast(self, part: str) -> bool:
-        """True if the part is in force."""
-        found = self._states.get(part)
-        return found is not None and found.state == "fast"
-
     def in_words(self) -> dict[str, str]:
         """`part: "fast"` or `part: "plain: why"`, for others to show."""
         return {part: str(state) for part, state in self._states.items()}
