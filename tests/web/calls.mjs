@@ -279,6 +279,7 @@ export const callScenarios = {
     await call.locator('dialog').getByText('Your browser will ask for the microphone').waitFor();
     await call.keyboard.press('Escape');
     await phase(call, 'idle');
+    await until(call, () => document.activeElement.matches('.start'));
     assert.deepEqual(errors, []);
     await context.close();
   },

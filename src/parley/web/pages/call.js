@@ -179,7 +179,7 @@ function onPhase(page, before, phase) {
     page.chimes.hush();
     keepWords(page);
     page.stageVideo?.over();
-    if (before !== 'starting') page.controls.moveFocus(false);
+    page.controls.moveFocus(false);
   }
   void showAfter(page);
 }
