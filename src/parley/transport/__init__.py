@@ -4,40 +4,26 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 `close`. Nobody outside this package knows how frames look; import-linter checks it.
 """
 
-from parley.transport.client import ClientConnection, DialFailed, dial
-from parley.transport.clients import Ended, OpenConnections
-from parley.transport.connection import Connection
-from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
-from parley.transport.handshakes import TlsListener
-from parley.transport.http import BoundedHttp
-from parley.transport.keepalive import Keepalive
-from parley.transport.limits import Budget, ConnectionLimits, Traffic, link_limits
-from parley.transport.listening import BACKLOG, listen
-from parley.transport.server import ServerConnection, connection_of
-from parley.transport.state import Closure, ConnectionClosed, ConnectionState
-
-__all__ = [
-    "BACKLOG",
-    "ITEMS_LIMIT",
-    "LARGE_BYTES",
-    "BoundedHttp",
-    "Budget",
-    "ClientConnection",
-    "Closure",
-    "Connection",
-    "ConnectionClosed",
-    "ConnectionLimits",
-    "ConnectionState",
-    "DialFailed",
-    "Ended",
-    "Keepalive",
-    "Message",
-    "OpenConnections",
-    "ServerConnection",
-    "TlsListener",
-    "Traffic",
-    "connection_of",
-    "dial",
-    "link_limits",
-    "listen",
-]
+from parley.transport.client import ClientConnection as ClientConnection
+from parley.transport.client import DialFailed as DialFailed
+from parley.transport.client import dial as dial
+from parley.transport.clients import Ended as Ended
+from parley.transport.clients import OpenConnections as OpenConnections
+from parley.transport.connection import Connection as Connection
+from parley.transport.framing import ITEMS_LIMIT as ITEMS_LIMIT
+from parley.transport.framing import LARGE_BYTES as LARGE_BYTES
+from parley.transport.framing import Message as Message
+from parley.transport.handshakes import TlsListener as TlsListener
+from parley.transport.http import BoundedHttp as BoundedHttp
+from parley.transport.keepalive import Keepalive as Keepalive
+from parley.transport.limits import Budget as Budget
+from parley.transport.limits import ConnectionLimits as ConnectionLimits
+from parley.transport.limits import Traffic as Traffic
+from parley.transport.limits import link_limits as link_limits
+from parley.transport.listening import BACKLOG as BACKLOG
+from parley.transport.listening import listen as listen
+from parley.transport.server import ServerConnection as ServerConnection
+from parley.transport.server import connection_of as connection_of
+from parley.transport.state import Closure as Closure
+from parley.transport.state import ConnectionClosed as ConnectionClosed
+from parley.transport.state import ConnectionState as ConnectionState

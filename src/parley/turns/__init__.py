@@ -1,13 +1,8 @@
 """Turn-taking: has the user finished, and do they interrupt. Pure: fed with sound and times."""
 
-from parley.turns.end_of_turn import EndOfTurn, log_odds, silence_ms
-from parley.turns.judges import NO_JUDGES, JudgesTurns, TurnJudges
-
-__all__ = [
-    "NO_JUDGES",
-    "EndOfTurn",
-    "JudgesTurns",
-    "TurnJudges",
-    "log_odds",
-    "silence_ms",
-]
+from parley.turns.end_of_turn import EndOfTurn as EndOfTurn
+from parley.turns.end_of_turn import log_odds as log_odds
+from parley.turns.end_of_turn import silence_ms as silence_ms
+from parley.turns.judges import NO_JUDGES as NO_JUDGES
+from parley.turns.judges import JudgesTurns as JudgesTurns
+from parley.turns.judges import TurnJudges as TurnJudges

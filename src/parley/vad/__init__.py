@@ -1,20 +1,9 @@
 """Is the user speaking? Detectors return probabilities, `UtteranceFinder` finds utterances."""
 
-from parley.vad.base import Detector, DetectorFactory
-from parley.vad.utterance import (
-    SpeechBegan,
-    SpeechEnded,
-    Utterance,
-    UtteranceFinder,
-    VadEvent,
-)
-
-__all__ = [
-    "Detector",
-    "DetectorFactory",
-    "SpeechBegan",
-    "SpeechEnded",
-    "Utterance",
-    "UtteranceFinder",
-    "VadEvent",
-]
+from parley.vad.base import Detector as Detector
+from parley.vad.base import DetectorFactory as DetectorFactory
+from parley.vad.utterance import SpeechBegan as SpeechBegan
+from parley.vad.utterance import SpeechEnded as SpeechEnded
+from parley.vad.utterance import Utterance as Utterance
+from parley.vad.utterance import UtteranceFinder as UtteranceFinder
+from parley.vad.utterance import VadEvent as VadEvent
