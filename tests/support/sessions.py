@@ -22,7 +22,7 @@ from parley.errors import Refused
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.models.parrot import Parrot
-from parley.protocol.control import BUSY_STATUS, FromWorker, SessionPhase
+from parley.protocol.control import BUSY_STATUS, FromWorker, Hello, SessionPhase
 from parley.protocol.kinds import Kind
 from parley.recording.recorder import Recordings
 from parley.session.session import Session
@@ -30,7 +30,7 @@ from parley.settings import LimitSettings
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
-from parley.worker.host import Host, Identity
+from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot
 
 KINDS: dict[str, Kind] = {
@@ -42,7 +42,7 @@ KINDS: dict[str, Kind] = {
     "openai_realtime": Kind.HALF_DUPLEX,
 }
 
-IDENTITY = Identity(worker_id="w", url="ws://127.0.0.1:1", version="0", pid=1)
+IDENTITY = Hello("w", "ws://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
 
 
 @dataclass

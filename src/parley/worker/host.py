@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from parley import logs
 from parley.clock import Clock
 from parley.dialects import registry
@@ -103,19 +105,6 @@ class _Held:
     log: SessionLog | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    worker_id: str
-    url: str
-    version: str
-    pid: int
-    index: int = 0
-    device: str = "cpu"
-    build: str = ""
-    certificate: str = ""
-    """PEM of what it shows to session sockets; "" on plain HTTP."""
-
-
 def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
     able: dict[Ability, bool] = {
         "speech": spec.can_speak,
@@ -135,6 +124,7 @@ class Host:
     """Every session of one worker. Belongs to the event loop.
 
     Args:
+        identity: this worker, but for what its model can and which sessions it has.
         dialects: what its clients may speak.
         detectors: makes a voice detector for a half-duplex session.
         judges: whether a user has finished, where more than silence decides.
@@ -147,7 +137,7 @@ class Host:
     """
 
     engine: Engine
-    identity: Identity
+    identity: Hello
     clock: Clock
     limits: LimitSettings
     detectors: DetectorFactory
@@ -636,27 +626,20 @@ class Host:
     # ---- for the control link --------------------------------------------------------------
 
     def hello(self) -> Hello:
-        spec, who = self.engine.spec, self.identity
-        return Hello(
-            worker_id=who.worker_id,
-            url=who.url,
+        spec = self.engine.spec
+        return msgspec.structs.replace(
+            self.identity,
             slots=self.engine.slots,
             model=spec.name,
-            device=who.device,
-            version=who.version,
-            pid=who.pid,
-            index=who.index,
             modes=tuple(spec.modes),
             details=dict(spec.details),
             abilities=_abilities(spec),
             context_tokens=spec.context_limit_tokens,
             transcription_prompt=spec.transcription_prompt,
-            certificate=who.certificate,
             sessions=tuple(
                 self._described(held) for held in (*self._held.values(), *self._ended.values())
             ),
             session_logs=self.session_logs.name,
-            build=who.build,
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -42,7 +42,7 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
 from parley.private import keep_private
-from parley.protocol.control import DeviceMemory, Welcome
+from parley.protocol.control import DeviceMemory, Hello, Welcome
 from parley.protocol.networks import host_name, is_this_machine
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.recorder import Recordings
@@ -70,7 +70,7 @@ from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, GatewayLinks, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
-from parley.worker.host import MOVE_S, Host, Identity, ObserverFactory, no_observers
+from parley.worker.host import MOVE_S, Host, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
@@ -263,9 +263,11 @@ class WorkerProcess:
         await engine.warm_up()
         _log.info("model_warm", took_s=_since(began_s))
         self._warm()
-        identity = Identity(
+        identity = Hello(
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
             url=self._url,
+            slots=engine.slots,
+            model=engine.spec.name,
             version=__version__,
             build=build_id(),
             pid=os.getpid(),
