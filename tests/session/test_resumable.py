@@ -113,6 +113,15 @@ async def bench() -> AsyncIterator[Bench]:
     await asyncio.gather(*made.tasks, return_exceptions=True)
 
 
+async def test_a_clock_that_is_set_back_keeps_no_last_words_for_an_hour(bench: Bench):
+    await bench.ready()
+    await bench.cut()
+
+    bench.clock._time_s -= 3600
+
+    assert bench.socket.window_left_s == WINDOW_S
+
+
 async def test_without_being_asked_messages_go_through_as_they_are(bench: Bench) -> None:
     await bench.socket.send(bench.socket.with_token(message("a")))
 

@@ -176,9 +176,11 @@ class ResumableSocket:
 
     @property
     def window_left_s(self) -> float:
-        """Time left for the client to fetch the last messages."""
+        """Time left for the client to fetch the last messages. Clocks may be set back meanwhile,
+        and those of two hosts differ: never more than the whole window."""
         until_s = self._away_until_s
-        return self._window_s if until_s is None else max(0.0, until_s - self._clock.time())
+        left_s = self._window_s if until_s is None else max(0.0, until_s - self._clock.time())
+        return min(left_s, self._window_s)
 
     @property
     def has_last_words(self) -> bool:
