@@ -378,6 +378,32 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
     assert (quiet.has_writer, quiet.age_s >= 90) == (True, True)
 
 
+async def test_what_others_write_into_the_redis_hides_no_log(server: RedisServer) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    await append(stored.create(logged()), update(b"head", whole=True))
+    index = stored.keys("")[3]
+    (ours,) = await stored.redis.hkeys(index)
+    whole = await stored.redis.hget(stored.keys(ours.decode())[0], "session")
+    foreign = [
+        (b"\xff", b"1", {"session": whole}),
+        (b"no time", b"1", {"session": whole}),
+        (b"no size", b"?", {"session": whole, "at": 1}),
+        (b"no session", b"1", {"session": b"?", "at": 1}),
+    ]
+    for name, size, fields in foreign:
+        await stored.redis.hset(index, name, size)
+        await stored.redis.hset(stored.keys(name.decode(errors="replace"))[0], mapping=fields)
+
+    (found,) = await stored.stored()
+    entries = stored.keys(ours.decode())[1]
+    await stored.redis.xadd(entries, {"other": b"1"})
+    with pytest.raises(LogUnreadable, match="damaged"):
+        await stored.peek(ours.decode())
+    await stored.close()
+
+    assert found.session == logged()
+
+
 async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: RedisServer) -> None:
     stored = RedisSessionLogs(server.url, keep_s=60.0)
     writer = stored.create(logged())

@@ -100,6 +100,9 @@ end
 return redis.call('hdel', KEYS[4], ARGV[1])
 """
 
+FOREIGN: Final = (msgspec.MsgspecError, KeyError, TypeError, ValueError)
+"""Reading what another program wrote under our names."""
+
 _log = logs.get(__name__)
 _session_decoder = msgspec.msgpack.Decoder(LoggedSession)
 _output_decoder = msgspec.msgpack.Decoder(StoredOutput)
@@ -193,7 +196,7 @@ class RedisSessionLogs(SessionLogs):
         except self.failures as error:
             self.complain(error)
             raise LogUnreadable("The log of the session cannot be read.") from None
-        except msgspec.MsgspecError:
+        except FOREIGN:
             raise LogUnreadable("The log of the session is damaged.") from None
         return contents, int(epoch)
 
@@ -312,7 +315,7 @@ class RedisSessionLogs(SessionLogs):
             now, _ = await self.redis.time()
         found = []
         for log_id, size in index.items():
-            name = log_id.decode()
+            name = log_id.decode(errors="replace")
             async with asyncio.timeout(ANSWER_S):
                 fields = ("session", "at", "seen")
                 head, at, seen = await self.redis.hmget(self.keys(name)[0], *fields)
@@ -320,9 +323,9 @@ class RedisSessionLogs(SessionLogs):
                 async with asyncio.timeout(ANSWER_S):
                     await self.redis.hdel(self.keys("")[3], name)
                 continue
-            age_s = max(0.0, now - float(at))
-            has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*FOREIGN):
+                has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
+                age_s = max(0.0, now - float(at))
                 session = _session_decoder.decode(head)
                 found.append(StoredLog(session, int(size), age_s, has_writer))
         return found
