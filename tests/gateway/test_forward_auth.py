@@ -75,6 +75,18 @@ def test_a_name_that_does_not_fit_into_a_header_is_named_by_its_hash():
     assert chosen.find(found.id) == found
 
 
+def test_no_name_takes_the_id_of_another_user():
+    known = users()
+    other = known.user("127.0.0.1", headers(("Remote-User", "José Álvarez")))
+    assert other is not None
+    chosen = other.id.removeprefix("u_")
+
+    found = known.user("127.0.0.1", headers(("Remote-User", chosen)))
+
+    assert found is not None
+    assert found.id != other.id
+
+
 def test_a_network_that_is_none_is_refused():
     with pytest.raises(SetupError, match=r"forward_auth.proxies"):
         users(proxies="proxy.example")

@@ -26,7 +26,8 @@ USER_PREFIX: Final = "u_"
 USERS_KEPT: Final = 10_000
 NAME_CHARS: Final = 254
 """Maximum length of an e-mail address. Source: RFC 5321."""
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._@+-]{1,60}")
+_PLAIN: Final = re.compile(r"(?![0-9a-f]{24}$)[A-Za-z0-9._@+-]{1,60}")
+"""Names that stay as they are. What looks like a shortened name would take another user's id."""
 
 
 class ForwardAuth:
