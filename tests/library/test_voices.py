@@ -31,6 +31,11 @@ def file(seconds: float = 1.0, rate_hz: int = 44_100, channels: int = 2, **how) 
     return buffer.getvalue()
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_no_asset(tmp_path: Path, name: str):
+    assert voices.find_asset(tmp_path, f"{name}.wav", limit_s=10) is None
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -204,9 +204,12 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
         return None
     parts = wanted.parts[1:] if wanted.parts[0] == "assets" else wanted.parts
     root = folder.resolve()
-    path = root.joinpath(*parts).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        return None
+    try:
+        path = root.joinpath(*parts).resolve()
+        if not path.is_relative_to(root) or not path.is_file():
+            return None
+    except (OSError, UnicodeError):
+        return None  # too long, or not writable as a name: no file has it
     try:
         return read_voice(path, limit_s=limit_s).pcm
     except OSError as error:
