@@ -7,6 +7,7 @@ import pytest
 from tests.support import units
 from tests.support.dialects import connection
 from tests.support.sessions import pcm64
+from tests.support.talking import b64
 
 from parley.clock import ManualClock
 from parley.dialects.base import Dialect, close_reason
@@ -37,10 +38,6 @@ from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
 RAW = VOICE.samples.tobytes()
 VOICE64 = pcm64(VOICE)
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def read(dialect, message, phase="connected"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.recordings import JPEG, a_unit, begun, head, recordings, started, tone
 from tests.support.sessions import WorkerHarness, loud, quiet, worker_harness
+from tests.support.talking import b64
 from tests.support.timeline import sound, speak
 
 from parley.dialects.events import InputCommitted, OutputDelta
@@ -31,12 +32,6 @@ def only(tmp_path: Path) -> Folder:
 
 def read(path: Path) -> Any:
     return json.loads(path.read_bytes())
-
-
-def b64(data: bytes) -> str:
-    import base64
-
-    return base64.b64encode(data).decode()
 
 
 async def duplex_session(harness: WorkerHarness, **more: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.sessions import Talk, worker_harness
+from tests.support.talking import b64
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.media import coding
@@ -31,16 +32,12 @@ class Client:
     def feed(self, pcm: Pcm) -> None:
         for chunk in chunks(pcm, 0.1):
             data = self._encoder.encode(chunk)
-            message = {"type": self._type, self._field: "" if self._is_binary else _text(data)}
+            message = {"type": self._type, self._field: "" if self._is_binary else b64(data)}
             frame: str | bytes = codec._encoder.encode(message).decode()
             if self._is_binary:
                 frame = binary.pack(str(frame), data)
             self.sent_bytes += len(frame)
             self._talk.say(frame)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def said(talk: Talk, format_: dict[str, Any], field: str) -> Pcm:

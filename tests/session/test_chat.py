@@ -1,8 +1,8 @@
 import asyncio
-import base64
 
 import pytest
 from tests.support.sessions import heard, loud, quiet, worker_harness
+from tests.support.talking import b64
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
@@ -90,10 +90,6 @@ async def test_a_request_that_never_comes_ends_in_a_timeout():
         assert talk.socket.sent[-1]["code"] == "timeout"
 
 
-def picture(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 def user(*parts: dict) -> dict:
     return {"messages": [{"role": "user", "content": list(parts)}]}
 
@@ -111,11 +107,11 @@ def user(*parts: dict) -> dict:
         ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_request", 1008),
         (user({"type": "image"}), "invalid_request", 1008),
         (user({"type": "image", "data": "?"}), "invalid_payload", 1008),
-        (user({"type": "image", "data": picture(b"no picture")}), "invalid_payload", 1008),
+        (user({"type": "image", "data": b64(b"no picture")}), "invalid_payload", 1008),
         (user({"type": "audio", "data": "AAAAA"}), "invalid_payload", 1008),
-        (user({"type": "audio", "data": picture(b"12345")}), "invalid_payload", 1008),
-        (user({"type": "audio", "data": picture(b"\0\0\xc0\x7f" * 99)}), "invalid_payload", 1008),
-        (user({"type": "video", "data": picture(b"no clip")}), "invalid_payload", 1008),
+        (user({"type": "audio", "data": b64(b"12345")}), "invalid_payload", 1008),
+        (user({"type": "audio", "data": b64(b"\0\0\xc0\x7f" * 99)}), "invalid_payload", 1008),
+        (user({"type": "video", "data": b64(b"no clip")}), "invalid_payload", 1008),
         ({**HELLO, "tts": {"ref_audio_data": quiet(70)}}, "invalid_payload", 1008),
         ({**HELLO, "tts": {"ref_audio_path": "/etc/passwd"}}, "invalid_payload", 1008),
         ({**HELLO, "generation": {"max_new_tokens": 0}}, "invalid_request", 1008),

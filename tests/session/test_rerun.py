@@ -1,7 +1,6 @@
 """A recorded session done again gives the same, bit for bit, and says so when it does not."""
 
 import asyncio
-import base64
 import json
 import random
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from tests.support.sessions import (
     stranger,
     worker_harness,
 )
-from tests.support.talking import pcm16
+from tests.support.talking import b64, pcm16
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock
@@ -34,10 +33,6 @@ from parley.models.parrot import Parrot
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.session.rerun import Comparison, rerun
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def noise(dice: random.Random, seconds: float) -> str:

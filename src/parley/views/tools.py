@@ -191,7 +191,7 @@ class ToolCallReader:
     def _whole(self, body: str, end: str) -> list[AnswerPart]:
         """A call that was not told while it came, e.g. with its arguments in front."""
         self._is_call = False
-        call = _object(body)
+        call = object_in(body)
         name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             self._has_ended_call = False
@@ -250,7 +250,7 @@ class JsonObjectScanner:
     @property
     def is_valid(self) -> bool:
         """True if what came is a JSON object."""
-        return bool(_object(self.text)) or self.text.strip("{} \n\t") == ""
+        return bool(object_in(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:
         """Length of the part of `text` that belongs to it."""
@@ -285,7 +285,8 @@ def _string(text: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _object(text: str) -> dict[str, Any]:
+def object_in(text: str) -> dict[str, Any]:
+    """The JSON object that a text is; empty if it is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.routing import Router
-from parley.gateway.http.status import iso
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.state import Role
+from parley.recording.timeline import iso
 
 
 def admin_router(

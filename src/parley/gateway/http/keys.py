@@ -26,9 +26,9 @@ from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import JSON, Time, filled
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.http.status import iso
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.state import Key, Role
+from parley.recording.timeline import iso
 
 
 class KeyInfo(msgspec.Struct, kw_only=True):

@@ -16,11 +16,12 @@ from parley.clock import Clock
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.routing import Router
-from parley.gateway.http.status import WorkerInfo, iso, worker_info
+from parley.gateway.http.status import WorkerInfo, worker_info
 from parley.gateway.reload import Reloaded
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.worker_pool import Worker
 from parley.recording.layout import GB, RecordingFolders
+from parley.recording.timeline import iso
 from parley.settings import StorageSettings
 
 LINES_KEPT: Final = 300

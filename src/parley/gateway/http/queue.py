@@ -12,11 +12,12 @@ from parley.errors import InvalidConfig
 from parley.gateway.http.bodies import JSON, Time
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.http.status import RunningTask, iso, running_tasks
+from parley.gateway.http.status import RunningTask, running_tasks
 from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol.kinds import Kind
+from parley.recording.timeline import iso
 
 
 class TicketInfo(msgspec.Struct, kw_only=True):

@@ -44,7 +44,6 @@ from parley.gateway.http.session_schemas import (
     StillRuns,
     Uploaded,
 )
-from parley.gateway.http.status import iso
 from parley.gateway.http.stopping import is_long
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.recording_access import (
@@ -56,6 +55,7 @@ from parley.gateway.runtime import GatewayRuntime
 from parley.recording import store
 from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
+from parley.recording.timeline import iso
 
 BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
 """The file and the multipart envelope around it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.installation import build_id
+from parley.recording.timeline import iso
 
 READY_AGAIN_S: Final = 5
 """`Retry-After` of a server that is not ready, or fails."""
@@ -234,10 +234,6 @@ class Caches(msgspec.Struct, kw_only=True):
     """Tokens in the contexts."""
 
     workers: list[CacheInfo]
-
-
-def iso(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
 def running_tasks(dispatcher: Dispatcher) -> list[RunningTask]:

@@ -20,9 +20,9 @@ from parley import logs
 from parley.errors import ServiceUnavailable
 from parley.gateway.http.bodies import json_body
 from parley.gateway.http.routing import Router
-from parley.gateway.http.status import iso
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol import codec
+from parley.recording.timeline import iso
 
 FILE_BYTES: Final = 5_000_000
 """The file and its predecessor have at most this together."""

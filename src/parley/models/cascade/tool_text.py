@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from parley import logs
-from parley.views.tools import CLOSE, OPEN
+from parley.views.tools import CLOSE, OPEN, object_in
 
 log = logs.get(__name__)
 
@@ -30,7 +30,7 @@ def split_tools(system: str) -> tuple[str, dict[str, Any]]:
     found = _SECTION.search(system)
     if found is None:
         return system, {}
-    tools = [_object(line) for line in found[1].splitlines()]
+    tools = [object_in(line) for line in found[1].splitlines()]
     if not all(tools):
         return system, {}
     demanded = [tool for tool in tools if tool.pop("must_call", False)]
@@ -48,7 +48,7 @@ def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
     it."""
     calls: list[dict[str, Any]] = []
     for found in _CALL.finditer(text):
-        call = _object(found[1])
+        call = object_in(found[1])
         if not isinstance(call.get("name"), str):
             return text, []
         arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
@@ -64,7 +64,7 @@ def without_calls(text: str) -> str:
 
 def written_calls(text: str, declared: Collection[str]) -> str:
     """The whole calls of declared functions that a server left in the text."""
-    calls = (_object(found[1]) for found in _CALL.finditer(text))
+    calls = (object_in(found[1]) for found in _CALL.finditer(text))
     return "\n".join(
         f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}"
         for call in calls
@@ -160,13 +160,5 @@ class CallWriter:
         self._open = None
         if not self._written.strip():
             return f"{{}}}}\n{CLOSE}"
-        is_whole = bool(_object(self._written)) or self._written.split() in (["{}"], ["{", "}"])
+        is_whole = bool(object_in(self._written)) or self._written.split() in (["{}"], ["{", "}"])
         return f"}}\n{CLOSE}" if is_whole else ""
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
