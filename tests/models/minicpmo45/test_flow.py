@@ -92,7 +92,7 @@ def test_a_packed_flow_says_the_same(flow: Flow, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(PackedLinear, "LEAST", 0)
     packed = deepcopy(flow)
     packed.pack()
-    # Live answers and those for which nobody waits share it.
+    # Live answers and those that no client waits for share it.
     packed.pack()
 
     torch.testing.assert_close(said(packed), said(flow), atol=1e-5, rtol=1e-5)

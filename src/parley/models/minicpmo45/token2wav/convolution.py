@@ -137,7 +137,7 @@ class ToomCookConv(nn.Module):
         count, step = self.before.shape[0], self.LENGTH - self.taps + 1
         made = left + samples + right - self.dilation * (self.taps - 1)
         pieces = math.ceil(made / (self.dilation * step))
-        # Samples that no result sees together lie beside each other, as if they were channels.
+        # Samples that no result sees together lie next to each other, as if they were channels.
         line = self.dilation * width
         x = F.pad(x, (0, 0, left, right + self.dilation * step * pieces - made))
         seen = x.as_strided((self.LENGTH, rows, pieces, line), (line, x.stride(0), step * line, 1))

@@ -381,7 +381,7 @@ class Flow(nn.Module):
         cuts: Sequence[tuple[int, ...]],
     ) -> tuple[Tensor, Tensor]:
         """The first Euler step. Without conditions it sees noise alone, so it is the same in all
-        turns that are cut alike, whoever speaks, and a processor remembers it."""
+        turns that are cut alike, of any speaker, and a processor remembers it."""
 
         def evaluated(side: int, first: int, end: int) -> tuple[Tensor, Tensor]:
             here = places.side(side, slice(first, end))
