@@ -32,7 +32,7 @@ def file(seconds: float = 1.0, rate_hz: int = 44_100, channels: int = 2, **how) 
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "b", "\ud800"])
-def test_a_name_that_no_file_can_have_is_no_asset(tmp_path: Path, name: str):
+def test_names_that_files_cannot_have_are_refused_as_assets(tmp_path: Path, name: str):
     assert voices.find_asset(tmp_path, f"{name}.wav", limit_s=10) is None
 
 
