@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,46 +185,39 @@ def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]
 # ---- voices --------------------------------------------------------------------------------
 
 
-class GatewayVoices:
-    """The gateway's registered voices, asked for each time: what was deleted there is gone here.
+def gateway_voice(
+    name: str,
+    caller: str,
+    *,
+    base_url: str,
+    context: ssl.SSLContext | None,
+    secret: str | None,
+    limit_s: float,
+) -> Pcm | None:
+    """A voice that is registered at the gateway by its id or name, as `caller` may use it. It is
+    asked for each time: what was deleted there is gone here. Blocks; in any thread.
 
     Args:
-        find_gateway: http(s):// of the gateway, and how it is trusted at present.
+        context: how the gateway at `base_url` is trusted; None: it is not known yet.
         limit_s: the longest voice.
+
+    Raises:
+        ServiceUnavailable: the gateway does not answer.
     """
-
-    def __init__(
-        self,
-        find_gateway: Callable[[], tuple[str, ssl.SSLContext | None]],
-        *,
-        secret: str | None,
-        limit_s: float,
-    ) -> None:
-        self._find_gateway = find_gateway
-        self._secret = secret
-        self._limit_s = limit_s
-
-    def find(self, name: str, caller: str) -> Pcm | None:
-        """A voice by its id or name, as `caller` may use it. Blocks; in any thread.
-
-        Raises:
-            ServiceUnavailable: the gateway does not answer.
-        """
-        headers = {CALLER_HEADER: caller}
-        if self._secret:
-            headers[SECRET_HEADER] = self._secret
-        base_url, context = self._find_gateway()
-        # Before the first connection only the authorities of this machine are trusted.
-        verify: Any = context or base_url.startswith("https")
-        try:
-            with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:
-                answer = http.get(base_url + VOICE_PATH, params={"name": name}, headers=headers)
-        except (httpx.HTTPError, OSError) as error:
-            _log.warning("gateway_voices_unreachable", why=f"{type(error).__name__}: {error}")
-            raise ServiceUnavailable("The registered voices cannot be reached now.") from error
-        if answer.status_code == 404:
-            return None
-        if answer.status_code != 200:
-            _log.warning("gateway_refused_voices", status=answer.status_code)
-            raise ServiceUnavailable("The registered voices cannot be reached now.")
-        return decode_wav(answer.content, limit_s=self._limit_s)
+    headers = {CALLER_HEADER: caller}
+    if secret:
+        headers[SECRET_HEADER] = secret
+    # Before the first connection only the authorities of this machine are trusted.
+    verify: Any = context or base_url.startswith("https")
+    try:
+        with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:
+            answer = http.get(base_url + VOICE_PATH, params={"name": name}, headers=headers)
+    except (httpx.HTTPError, OSError) as error:
+        _log.warning("gateway_voices_unreachable", why=f"{type(error).__name__}: {error}")
+        raise ServiceUnavailable("The registered voices cannot be reached now.") from error
+    if answer.status_code == 404:
+        return None
+    if answer.status_code != 200:
+        _log.warning("gateway_refused_voices", status=answer.status_code)
+        raise ServiceUnavailable("The registered voices cannot be reached now.")
+    return decode_wav(answer.content, limit_s=limit_s)

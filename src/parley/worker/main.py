@@ -13,7 +13,6 @@ import importlib.util
 import os
 import secrets
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -69,7 +68,7 @@ from parley.vad.silero import SileroModel
 from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, GatewayLinks, http_url, socket_url
-from parley.worker.finished import FinishedRecordings, GatewayVoices
+from parley.worker.finished import FinishedRecordings, gateway_voice
 from parley.worker.host import MOVE_S, Host, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
 from parley.worker.session_trace import SessionTrace
@@ -377,18 +376,9 @@ class WorkerProcess:
             self._replays.put(folder)
         self._finished_recordings.finished(folder)
 
-    def _find_gateway(self) -> tuple[str, ssl.SSLContext | None]:
-        link = self._links.current
-        return http_url(link.gateway_url), link.tls
-
     def _voices_for(self, lease: LeasedSlot) -> Voices:
         """Finds the voices that a session's client may use."""
         user = VoiceUser.named(lease.caller)
-        gateway_voices = GatewayVoices(
-            self._find_gateway,
-            secret=self._settings.security.worker_secret,
-            limit_s=self._settings.limits.reference_audio_s,
-        )
 
         def find(name: str) -> Pcm | None:
             """What clients may name as `ref_audio_path`: `default`, a registered voice that is
@@ -399,11 +389,18 @@ class WorkerProcess:
                 return read_voice(
                     default_voice_path(model.default_voice, model.name), limit_s=limit_s
                 ).pcm
-            voice = (
-                gateway_voices.find(name, lease.caller)
-                if self._finished_recordings.is_on
-                else self._voices.find(name, user)
-            )
+            if self._finished_recordings.is_on:
+                link, secret = self._links.current, self._settings.security.worker_secret
+                voice = gateway_voice(
+                    name,
+                    lease.caller,
+                    base_url=http_url(link.gateway_url),
+                    context=link.tls,
+                    secret=secret,
+                    limit_s=limit_s,
+                )
+            else:
+                voice = self._voices.find(name, user)
             assets = self._settings.storage.assets_dir
             if voice is None and assets is not None:
                 voice = find_asset(assets, name, limit_s=limit_s)
