@@ -28,12 +28,11 @@ def numbers(
     SplitMix64 of a counter. 23 bits, so that each is exact in float32 and never 0 or 1.
     """
     z = np.asarray(places).astype(np.uint64) + np.uint64(1)
-    with np.errstate(over="ignore"):
-        z = z * np.uint64(0x9E3779B97F4A7C15)
-        z = z + np.array([_mix(seed) for seed in seeds], np.uint64)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
+    z = z * np.uint64(0x9E3779B97F4A7C15)
+    z = z + np.array([_mix(seed) for seed in seeds], np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
     return (((z >> np.uint64(41)).astype(np.float64) + 0.5) / 2**23).astype(np.float32)
 
 

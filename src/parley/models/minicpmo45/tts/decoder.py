@@ -162,7 +162,7 @@ class SpeechPasses:
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
             lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
             said += [_NOTHING_SAID] * missing
-            samplings += [_FREE] * missing
+            samplings += samplings[-1:] * missing
             numbers = F.pad(numbers, (0, missing), value=0.5)
         # One transfer each for all integers, all rules and all draws of the rows.
         device = decoder.device
@@ -268,7 +268,7 @@ class SpeechPasses:
     def _heard(self, i: int, drawn: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """A row's draws up to its end code or its limit."""
         block, end = self.blocks[i], self.decoder.config.end_code
-        drawn = drawn[: block.rule.max_new - block.sampled]
+        drawn = drawn[: block.left]
         codes = [token for token, _ in drawn]
         return drawn[: codes.index(end) + 1] if end in codes else drawn
 
@@ -344,9 +344,6 @@ def _replayed(
     return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 
 
-_FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
-"""For padding rows."""
-
 _NOTHING_SAID = [0, 1, *[NOTHING] * PENALTY_WINDOW]
 
 
@@ -399,7 +396,7 @@ class MiniCPMTTS(SpeechNetwork):
             return True
         for block in blocks:
             self._save(block.row, block.row.length)
-        tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
+        tokens = min(tokens, max(block.left for block in blocks))
         walk = SpeechPasses(self, list(blocks), tokens, is_plain=is_plain)
         with attending(self, FusedAttention()) if is_plain else nullcontext():
             walk.run()

@@ -113,6 +113,11 @@ class SpeechBlock:
     finished: bool = False
     ended: bool = False
 
+    @property
+    def left(self) -> int:
+        """Draws up to its limit."""
+        return self.rule.max_new - self.sampled
+
     def cancel(self) -> None:
         """Accept no more tokens; accepted ones stay."""
         self.finished = True

@@ -59,8 +59,8 @@ class RowRules:
     Args:
         numbers: float32, shape (R, 3): temperature, penalty, top-p.
         switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
-        any_filters, all_filter, any_greedy, candidates: the same known to the host, so that a step
-            never waits for the device; `candidates` is the largest top-k.
+        any_filters, all_filter, any_greedy, all_greedy, candidates: the same known to the host, so
+            that a step never waits for the device; `candidates` is the largest top-k.
     """
 
     numbers: Tensor
@@ -68,12 +68,14 @@ class RowRules:
     any_filters: bool
     all_filter: bool
     any_greedy: bool
+    all_greedy: bool
     candidates: int
 
     @property
-    def kind(self) -> tuple[bool, bool, bool, int]:
+    def kind(self) -> tuple[int, ...]:
         """Rules of one kind differ in numbers only."""
-        return self.any_filters, self.all_filter, self.any_greedy, self.candidates
+        filters, greedy = (self.any_filters, self.all_filter), (self.any_greedy, self.all_greedy)
+        return *filters, *greedy, self.candidates
 
     @classmethod
     def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
@@ -93,6 +95,7 @@ class RowRules:
             any_filters=any(filters),
             all_filter=all(filters),
             any_greedy=any(rule.is_greedy for rule in rules),
+            all_greedy=all(rule.is_greedy for rule in rules),
             candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,
         )
 
@@ -163,12 +166,14 @@ def pick(
     shaped = penalised(shaped, history, penalty)
     end = shaped.shape[-1] - 1
     token: Tensor | None = None
-    if rules.any_filters:
+    if rules.any_filters and not rules.all_greedy:
         token = _pick_filtered(shaped, end, masks_end, draws, rules)
         if rules.all_filter and exempt is None and not rules.any_greedy:
             return token
     # Rows that are exempt now draw from the whole row, whatever their filters say later.
     shaped[:, end].masked_fill_(masks_end, -torch.inf)
+    if rules.all_greedy:
+        return shaped.argmax(-1)
     free = race(shaped, draws)
     if token is not None:
         filters = rules.switches[:, 1].bool()
