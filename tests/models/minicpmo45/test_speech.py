@@ -1,12 +1,16 @@
 """The speech_output: several conversations in one batch, blocks, turns and what they forget."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_of
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.stages.speech import speak
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
@@ -23,6 +27,28 @@ def test_several_tokens_per_step_are_the_tokens_of_single_steps() -> None:
 
     assert len(spoken[0][0]) > 5
     assert spoken[1:] == [spoken[0]] * 3
+
+
+@pytest.mark.parametrize("sampling", [SpeechSampling(), SpeechSampling(is_greedy=True)])
+def test_every_number_of_rows_that_filter_speaks_by_graphs(sampling: SpeechSampling) -> None:
+    capture = FakeCapture()
+    tts = make(slots=4)
+    tts.attention = InPlace()
+    tts.graphs = GraphRunner("cpu", capture)
+    tts.capture(sampling)
+    tts.graphs.seal()
+    for count in (1, 2, 3, 4):
+        before = capture.replays
+        blocks = [
+            SpokenTurn(tts, tts.open(row, seed=row), sampling).begin(
+                rows_of(tts, row, 3), is_last=True
+            )
+            for row in range(count)
+        ]
+
+        tts.step(blocks, 5)
+
+        assert capture.replays == before + 5, count
 
 
 def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step() -> None:
@@ -42,6 +68,22 @@ def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step() -> None:
     assert len(tokens) == 25
     assert row.position == row.columns == before + 1 + 25
     assert tts.config.end_code not in tokens
+
+
+def test_the_26_draws_of_a_middle_unit_are_five_steps_of_the_scheduler() -> None:
+    tts = make()
+    speech = SpokenUnits(tts, tts.open(0, seed=1))
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    block = speech.begin(rows_of(tts, 2, 3), ends_turn=False)
+    job: Any = SimpleNamespace(open_block=lambda: block, spoken=lambda: None)
+    model: Any = SimpleNamespace(speech_output=SimpleNamespace(decoder=tts))
+
+    drawn = []
+    while not block.finished:
+        speak(model, [job])
+        drawn.append(block.sampled)
+
+    assert drawn == [5, 10, 15, 20, 26]
 
 
 def test_interrupted_turn_does_not_leak_into_the_next() -> None:

@@ -10,7 +10,8 @@ from parley.models.minicpmo45.conversation.prefill import ConversationJob, Start
 from parley.models.minicpmo45.stages.parts import StepParts
 
 SPEECH_TOKENS_PER_STEP = 5
-"""Speech tokens of a row between two looks of the scheduler."""
+"""Speech tokens of a row between two looks of the scheduler; one more where that is the last, as of
+the 26 draws of a unit."""
 
 
 def speak(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
@@ -18,8 +19,10 @@ def speak(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     output = model.speech_output
     assert output is not None
     blocks = [job.open_block() for job in jobs]
-    if not output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP):
-        is_repaired = output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP, is_plain=True)
+    is_end = max(block.left for block in blocks) == SPEECH_TOKENS_PER_STEP + 1
+    tokens = SPEECH_TOKENS_PER_STEP + is_end
+    if not output.decoder.step(blocks, tokens):
+        is_repaired = output.decoder.step(blocks, tokens, is_plain=True)
         model.not_finite("speech", is_repaired=is_repaired)
         if not is_repaired:
             raise InferenceFailed("The speech decoder's scores are not finite.")
