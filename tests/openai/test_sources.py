@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import gzip
+import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from tests.support.gateways import until
+from tests.support.patience import HANG_S
 
 from parley.errors import BadInput
 from parley.gateway.http.openai import completions, sources
@@ -49,11 +52,36 @@ def test_addresses_of_the_world_are(address):
         ("http://[::1]/", "private network"),
         ("http://2130706433/", "private network"),
         ("http://localhost/", "private network"),
+        ("http://a\0b.example/", "not known"),
+        (f"http://{'a' * 70}.example/", "not known"),
     ],
 )
 async def test_addresses_that_lead_elsewhere_are_refused(url, why):
     with pytest.raises(BadInput, match=why):
         await public_address(url, field="image_url")
+
+
+async def test_names_that_take_long_keep_no_other_name_waiting(monkeypatch: pytest.MonkeyPatch):
+    answered = threading.Event()
+
+    def lookup(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if host == "slow.example":
+            answered.wait(HANG_S)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 80))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    url = "http://slow.example/picture.png"
+    slow = [asyncio.create_task(public_address(url, field="image_url")) for _ in range(40)]
+    await asyncio.sleep(0)
+
+    # As a gateway looks for a worker.
+    worker = await asyncio.get_running_loop().getaddrinfo("localhost", 8007)
+    is_before = not answered.is_set()
+    answered.set()
+
+    assert worker
+    assert is_before
+    assert await asyncio.gather(*slow) == ["93.184.216.34"] * 40
 
 
 def asking_for(url: str) -> completions.Completion:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -32,6 +33,9 @@ TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses of IPv4 behind a translator. Source: RFC 6052."""
 UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """Global unicast addresses of IPv6. Source: RFC 4291, IANA."""
+_lookups: Final = ThreadPoolExecutor(4, thread_name_prefix="names")
+"""A client may name hosts whose name servers take long to answer; the event loop has two threads to
+find workers by their names."""
 CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
 
 
@@ -125,8 +129,10 @@ async def public_address(url: str, *, field: str) -> str:
     default = 443 if parts.scheme == "https" else 80
     try:
         async with asyncio.timeout(FETCH_LIMIT_S):
-            found = await loop.getaddrinfo(host, port or default, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, TimeoutError) as error:
+            found = await loop.run_in_executor(
+                _lookups, socket.getaddrinfo, host, port or default, 0, socket.SOCK_STREAM
+            )
+    except (OSError, ValueError, TimeoutError) as error:
         raise AddressRefused(f"The host of {field} is not known.", field=field) from error
     addresses = [str(entry[4][0]) for entry in found]
     if not addresses or not all(map(is_public, addresses)):
