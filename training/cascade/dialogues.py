@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from parley.models.cascade import notes
-from parley.models.cascade.notes import calendar, knowledge
+from parley.models.cascade.notes import clock, knowledge
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.numerals import in_words
 from parley.models.cascade.prompt import PERSONA
@@ -219,7 +219,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
                     "(tell me|name|what are) the (days of the week|months of the year)",
                     "how many days (are in|does) {m}( have|)",
                     held=held,
-                ).format(d=r.choice(calendar.DAYS + calendar.MONTHS), m=r.choice(calendar.MONTHS)),
+                ).format(d=r.choice(clock.DAYS + clock.MONTHS), m=r.choice(clock.MONTHS)),
                 "@",
             )
         ]

@@ -310,7 +310,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("I slept terribly", [], "sorry"),
         ("we had a great time at the beach", [], "good"),
         ("third time he tried it though", [], "I see"),
-        ("third try of it though", [], "not sure what to say"),
+        ("third try of it though", [], "I see"),
+        ("quite a few of those", [], "not sure what to say"),
         ("round the corner", [], "can't do that"),
     ],
 )

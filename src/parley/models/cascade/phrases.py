@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from parley.models.cascade.notes import knowledge
-from parley.models.cascade.notes.calendar import DAYS, MONTHS
+from parley.models.cascade.notes.clock import DAYS, MONTHS
 from parley.models.cascade.numerals import in_words
 from parley.models.cascade.voice.lexicon import SOUNDS, Lexicon
 

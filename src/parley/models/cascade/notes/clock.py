@@ -11,11 +11,14 @@ from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from parley.models.cascade.notes.calendar import DAYS, MONTHS
 from parley.models.cascade.notes.said import Replies
 from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import patterns
 
+DAYS: Final = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS: Final = (
+    "January February March April May June July August September October November December"
+).split()
 _SAYS: Final = patterns("clock")
 _TOLD: Final = Replies("notes/clock")
 Now = Callable[[], datetime]

@@ -1,4 +1,4 @@
-"""Everyday talk: moods, compliments, what it is, can and cannot do. Said word for word."""
+"""What is said after the user, rhymes, and pictures that are not there."""
 
 from __future__ import annotations
 
@@ -6,29 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from parley.models.cascade.notes.said import Replies
 from parley.models.cascade.tables import lines_of, patterns
 
 _SAYS: Final = patterns("everyday")
-_ALWAYS: Final = Replies("notes/manners")
-_TALK: Final = Replies("notes/everyday")
-_FORMS: Final = Replies("notes/forms")
 _RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
-
-
-def always_note(low: str) -> str | None:
-    """The sentence for a text that always gets the same, whatever else is known of it."""
-    return _ALWAYS.find(low)
-
-
-def everyday_note(low: str, turn: int) -> str | None:
-    """The sentence for what people say in passing."""
-    return _TALK.find(low, turn)
-
-
-def form_note(low: str, turn: int) -> str | None:
-    """The sentence for what no note answers, by its form."""
-    return _FORMS.find(low, turn)
 
 
 def was_seen(answers: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ def _pairs(name: str) -> list[tuple[str, str]]:
 
 
 TABLES = ("countries", "animals", "science", "works", "people", "kitchen", "words", "world",
-          "translations")  # fmt: skip
+          "translations", "calendar")  # fmt: skip
 """Files of `know/tables`. A block is a question or more: in its first lines the key words and the
 sentence, and then in each line a name, others of the same thing, and what is said of it. `{0}` is
 the name, `{1}` and so on are the parts of what is said."""
@@ -63,15 +63,19 @@ class Fact:
         return told[0].upper() + told[1:].replace("..", ".").replace("?.", "?")
 
 
+class _Block(NamedTuple):
+    """What is asked in a table: the column that is named, forms, sentence, the last column."""
+
+    columns: int
+    asked: Sequence[tuple[int, tuple[frozenset[str], ...], str, int]]
+
+
 class _Entry(NamedTuple):
-    """What a table says of something, of which facts are made when they are asked for.
+    """A name in a row of a table, of which facts are made when they are asked for.
 
     Args:
-        keys: words that name it.
-        place: of its row among all.
-        column: of `values` that it is.
-        name, said: of the row, as they are written.
-        block: what is asked in the table.
+        keys: words of the name, which is in this column.
+        place: of the row among all.
     """
 
     keys: frozenset[str]
@@ -87,18 +91,6 @@ class _Entry(NamedTuple):
         for column, forms, sentence, last in self.block.asked:
             if column == self.column and last < len(values) and values[last]:
                 yield Fact(self.keys, forms, sentence, values)
-
-
-class _Block(NamedTuple):
-    """What is asked in a table.
-
-    Args:
-        columns: number of parts of what is said.
-        asked: column of what is named, forms, sentence, and the last column that it needs.
-    """
-
-    columns: int
-    asked: Sequence[tuple[int, tuple[frozenset[str], ...], str, int]]
 
 
 def _entries_of(block: Sequence[str], place: int) -> Iterator[_Entry]:
@@ -221,12 +213,8 @@ _ARTICLES = frozenset(("a", "an", "the", "of"))
 
 
 def _opposite_of(low: str) -> str:
-    found = re.search(
-        r"\bopposites? (?:of|to|for|from|on)(?: the word)? [\"']?([a-z]+)", low
-    ) or re.search(r"\bwhat(?:'s| is)? ([a-z]+)'s opposite", low) or re.search(
-        r"\bantonym (?:of|for) ([a-z]+)", low
-    )  # fmt: skip
-    return found[1] if found else ""
+    found = _SAYS["opposite"].search(low)
+    return (found[1] or found[2]) if found else ""
 
 
 _SYNONYM = {word: key for key, words in _pairs("notes/synonyms") for word in words.split()}
@@ -268,7 +256,8 @@ def fact_note(low: str) -> str | None:
         one = fact_note(_SAYS["of_several"].sub(r"\1\2", as_digits(low)))
         many = re.search(r"\d+", as_digits(one.lower())) if one else None
         product = chain(several[3], [("times", many[0])]) if many else None
-        return f"{one} {product}" if product else None
+        if product:
+            return f"{one} {product}"
     return _whether_it_is(low) or _whether_in(low) or _fact(low) or _of_misheard(low)
 
 
@@ -286,6 +275,11 @@ def _fact(low: str) -> str | None:
             continue
         measure = _SAYS["measure"].search(low)
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
+            continue
+        done = _SAYS["done"].search(low)
+        if done and (
+            not {*_keys(done[0])} & {*keys, *_keys(sentence)} or others - _roots("neutral")
+        ):
             continue
         named = len(keys - _roots("filler"))
         if len(left - _roots("neutral")) <= (named if named > 1 else 0):
@@ -375,21 +369,8 @@ def vocabulary() -> frozenset[str]:
 
 
 def definition_note(low: str) -> str | None:
-    low = _SAYS["aside"].sub("", low)
-    found = re.search(
-        r"\b(?:what(?:'s| is| are| was)|define|explain what|explain|what does|meaning of|tell me "
-        r"what|tell me about|"
-        r"what do you know about|definition of|explain to me what)\s+(?:the word |a |an |the |some "
-        r"|exactly )*([a-z ]+?)"
-        r"(?: mean| means| is| are| exactly| please| to me)*\W*$",
-        low,
-    )
-    if not found:
-        return None
-    head = found[1].strip()
-    table = definitions()
-    shorter = (head.removesuffix(end) for end in ("", "s", "es"))
-    for one in (*shorter, head.removesuffix("ies") + "y"):
-        if one in table:
-            return table[one]
-    return None
+    """What a word means."""
+    found = _SAYS["define"].search(_SAYS["aside"].sub("", low))
+    head = found[1].strip() if found else ""
+    forms = (*(head.removesuffix(end) for end in ("", "s", "es")), head.removesuffix("ies") + "y")
+    return next((definitions()[one] for one in forms if one in definitions()), None)

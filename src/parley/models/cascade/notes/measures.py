@@ -60,6 +60,11 @@ _AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?
 
 def _halves(text: str) -> str:
     text = re.sub(r"\b(\d+) and a half\b", r"\1.5", text)
+    text = re.sub(
+        r"\b(\d+) ?(?:feet|foot|ft|')(?: and)? ?(\d+) ?(?:inch(?:es)?|in\b|\")",
+        lambda found: f"{12 * int(found[1]) + int(found[2])} inches",
+        text,
+    )
     text = re.sub(rf"\b(?:half an?|a half) (?={_NAMES})", "0.5 ", text)
     return re.sub(rf"\b(?:an?|one) (?={_NAMES})", "1 ", text)
 
@@ -84,18 +89,10 @@ def _ratio(one: str, other: str) -> float | None:
 
 
 def _how_many(text: str) -> str | None:
-    dozen = re.search(
-        rf"\bhow many (?!dozen)([a-z]+) (?:are |is )?(?:there )?(?:in |do i have in |make )?{_N} "
-        rf"dozen",
-        text,
-    )
+    dozen = _SAYS["dozen"].search(text)
     if dozen:
         return f"{number(float(dozen[2]))} dozen is {number(12 * float(dozen[2]))}."
-    found = re.search(
-        rf"\bhow (?:many|much) ([a-z]+)(?: are| is)?(?: there)?(?: in| make| makes| has| does| "
-        rf"equal| is| are)+ {_N} ([a-z]+)",
-        text,
-    )
+    found = _SAYS["how_many"].search(text)
     if not found:
         return None
     wanted, unit = _unit(found[1]), _unit(found[3])
@@ -112,11 +109,7 @@ def _equation(value: float, unit: str, ratio: float, wanted: str) -> str:
 
 
 def _converted(text: str) -> str | None:
-    found = re.search(
-        rf"\b(?:convert |what(?:'s| is| are) |how much (?:is|are) )?{_N} ([a-z]+) (?:in|to|into"
-        rf"|as) ([a-z]+)\b",
-        text,
-    )
+    found = _SAYS["converted"].search(text)
     if not found:
         return None
     unit, wanted = _unit(found[2]), _unit(found[3])
@@ -127,11 +120,7 @@ def _converted(text: str) -> str | None:
 
 
 def _temperature(text: str) -> str | None:
-    found = re.search(
-        rf"{_N} ?(?:degrees? |°)?(fahrenheit|celsius|f|c)\b.*\b(?:in|to|into) (?:degrees? "
-        rf")?(celsius|fahrenheit|c|f)\b",
-        text,
-    )
+    found = _SAYS["temperature"].search(text)
     if not found or found[2][0] == found[3][0]:
         return None
     value = float(found[1])
@@ -142,21 +131,15 @@ def _temperature(text: str) -> str | None:
 
 
 def _price(text: str) -> str | None:
-    reduced = re.search(
-        rf"\b{_N}\b.*?\b{_N} ?(?:%|percent|per cent) (?:off|discount|cheaper)", text
-    )
+    reduced = _SAYS["reduced"].search(text)
     if reduced:
         left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
         return f"With {reduced[2]} percent off, {reduced[1]} becomes {number(left)}."
-    each = re.search(rf"\b{_N} ([a-z]+) (?:at|for|cost) \$?{_N} ?([a-z]*) (?:each|apiece)\b", text)
+    each = _SAYS["at_each"].search(text)
     if each:
         cost = number(float(each[1]) * float(each[3]))
         return f"{each[1]} {each[2]} cost {cost} {each[4]}".strip() + "."
-    found = re.search(
-        rf"\b(?:if )?(?:an?|one|each|every|1) ([a-z]+) costs? \$?{_N} ?([a-z]*),? (?:what do|how "
-        rf"much (?:do|are|is)|what are|how much for|what would) {_N} (?:of )?([a-z]+)",
-        text,
-    )
+    found = _SAYS["price"].search(text)
     if not found:
         return None
     total = float(found[2]) * float(found[4])
@@ -168,10 +151,7 @@ def _price(text: str) -> str | None:
 
 
 def _power(text: str) -> str | None:
-    found = re.search(
-        rf"{_N} ?(?:to the power of|to the|raised to(?: the power of)?|\^|\*\*) ?(\d{{1,2}})\b",
-        text,
-    )
+    found = _SAYS["power"].search(text)
     if found and abs(float(found[1])) <= 1000 and abs(float(found[1])) ** int(found[2]) < 1e12:
         return (
             f"{found[1]} to the power of {found[2]} is {number(float(found[1]) ** int(found[2]))}."
@@ -191,6 +171,9 @@ _SHARES: Final = {
 
 
 def _shares(text: str) -> str | None:
+    if found := re.search(rf"\b(\d{{1,4}})/([1-9]\d{{0,3}}) of {_N}", text):
+        value = int(found[1]) * float(found[3]) / int(found[2])
+        return f"{found[1]}/{found[2]} of {found[3]} is {number(value)}."
     found = re.search(rf"(?<!of )\b(an?|one|1|two|2|three|3) ({'|'.join(_SHARES)})s? of {_N}", text)
     if not found:
         return None
@@ -213,24 +196,19 @@ def _prime(text: str) -> str | None:
     return f"Yes, {value} is a prime number."
 
 
-_SIGN: Final = r"(plus|\+|minus|-|times|x|\*|divided by|/)"
-
-
 def _checked(text: str) -> str | None:
-    found = re.search(
-        rf"\b(?:is )?{_N} {_SIGN} {_N} (?:is|equals|=|are|makes) {_N}\b", text
-    ) or re.search(rf"\bis {_N} {_SIGN} {_N} (?:equal to )?{_N}\b", text)
-    if not found:
+    found = _SAYS["checked"].search(text)
+    result = chain(found[2], [(found[3], found[4])]) if found else None
+    if not found or not result:
         return None
-    result = chain(found[1], [(found[2], found[3])])
-    is_so = result is not None and result.endswith(f" is {number(float(found[4]))}.")
-    return f"{'Yes' if is_so else 'No'}, {result}" if result else None
+    is_so = result.endswith(f" is {number(float(found[5]))}.")
+    return f"{'Yes' if is_so else 'No'}, {result}"
 
 
 _IT: Final = r"(?:that|it|this|the result)"
 _DONE_TO_IT: Final = (
-    (re.compile(rf"\bdivide {_IT} by {_N}"), "divided by"),
-    (re.compile(rf"\bmultiply {_IT} (?:by|with) {_N}"), "times"),
+    (re.compile(rf"\bdivide(?: {_IT})? by {_N}"), "divided by"),
+    (re.compile(rf"\bmultiply(?: {_IT})? (?:by|with) {_N}"), "times"),
     (re.compile(rf"\badd {_N}(?: to {_IT})?"), "plus"),
     (re.compile(rf"\b(?:subtract|take(?: away)?) {_N}(?: (?:away )?from {_IT})?"), "minus"),
 )

@@ -133,7 +133,7 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
         one.removeprefix("You told me: ") for one in told.values() if _SAYS["to_keep"].search(one)
     ]
     kept = [f"{one[0].lower()}{one[1:-1]}" for one in kept]
-    if kept and not text.rstrip().endswith("?"):
+    if kept and not _SAYS["question"].search(text.lower()):
         met = f"Nice to meet you, {after.name}! " if after.name and not before.name else ""
         return f"{met}I will remember that {' and '.join(kept)}."
     is_told = listen([text]).name == after.name or before.name != after.name
@@ -159,15 +159,14 @@ def recall(text: str, told: Told) -> str | None:
         return None
     if not _SAYS["mine"].search(low):
         return _remembered(low, told)
+    if _SAYS["all"].search(low):
+        named = [f"Your name is {told.name}."] if told.name else []
+        return " ".join([*named, *told.facts.values()])
     if re.search(r"\b(?:what|who)\b.*\b(?:your|you)\b", low) and not re.search(
         r"\bmy\b|\bi\b|\bcall me\b", low
     ):
         return None
-    if re.search(
-        r"\bmy (?:own )?name\b|\bwho (?:am i|i am)\b(?! (?:talking|speaking|chatting|dealing))"
-        r"|\bi(?:'m| am) called\b|\bam i called\b|\bdo you call me\b",
-        low,
-    ):
+    if _SAYS["my_name"].search(low):
         return f"Your name is {told.name}." if told.name else ""
     words = _words(low)
     if _SAYS["to_do"].search(low):
@@ -184,13 +183,7 @@ def recall(text: str, told: Told) -> str | None:
         return said if is_more else best
     if _SAYS["of_mine"].search(low) and (said := said_before(low, told)):
         return said
-    if re.search(
-        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b(?! need)|\bhow old am i\b"
-        r"|\bwhat am i allergic\b",
-        low,
-    ):
-        return ""
-    return None
+    return "" if _SAYS["never_told"].search(low) else None
 
 
 def said_before(low: str, told: Told) -> str | None:

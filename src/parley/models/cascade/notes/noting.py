@@ -12,26 +12,17 @@ Pure text: knows nothing of models. The stock is the text files in `know/`, all 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from random import Random
 from typing import Final
 
 from parley.models.cascade.notes import memory, turns
-from parley.models.cascade.notes.calendar import calendar_note
 from parley.models.cascade.notes.care import care_note, cares, listening
 from parley.models.cascade.notes.clock import Now, clock_note
 from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
-from parley.models.cascade.notes.everyday import (
-    always_note,
-    echo_note,
-    everyday_note,
-    form_note,
-    rhyme_note,
-    unseen_note,
-    was_seen,
-)
+from parley.models.cascade.notes.everyday import echo_note, rhyme_note, unseen_note, was_seen
 from parley.models.cascade.notes.knowledge import (
     compared_note,
     country_in,
@@ -66,11 +57,17 @@ from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import patterns
 
 _SAYS: Final = patterns("noting")
+_ALWAYS: Final = Replies("notes/manners")
+"""What always gets the same reply, whatever else is known of it."""
 _FOLLOWS: Final = Replies("notes/follows")
+_TALK: Final = Replies("notes/everyday")
+_FORMS: Final = Replies("notes/forms")
+"""For what no note answers."""
 _TOOLS = (
     leaving_note, several_note, sum_note, compare_note, count_note, spelling_note, letters_note,
-    named_note, calendar_note, opposite_note,
+    named_note, opposite_note,
 )  # fmt: skip
+_KNOWN = (rhyme_note, fact_note, compared_note, definition_note)
 _STOCKS = {
     "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b",
     "jokes": r"\bjokes?\b|\bmake me laugh\b|\b(?:something|anything) funny\b",
@@ -148,7 +145,7 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     low = lowered(spelled_out(latest(text)))
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
-    return memory.said_before(low, memory.listen(earlier)) or form_note(low, len(answers))
+    return memory.said_before(low, memory.listen(earlier)) or _FORMS.find(low, len(answers))
 
 
 def _asks_again(text: str, before: str) -> bool:
@@ -186,7 +183,7 @@ def _known(
             or _plain(asked, earlier, seed)
         )
 
-    fixed = always_note(low) or _follow(low, earlier, answers, before, ask)
+    fixed = _ALWAYS.find(low) or _follow(low, earlier, answers, before, ask)
     if fixed:
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
@@ -212,7 +209,7 @@ def _known(
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed)
     found = found or _of_last(low, earlier, answers, seed)
-    return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low, len(answers))
+    return found or echo_note(text) or unseen_note(low, answers) or _TALK.find(low, len(answers))
 
 
 def _follow(
@@ -231,22 +228,22 @@ def _follow(
     found = _FOLLOWS.find(context, len(answers))
     if not found or not found.startswith("? "):
         return found
-    return ask(found[2:]) or everyday_note(found[2:], len(answers))
+    asked = lowered(found[2:])
+    return ask(asked) or _TALK.find(asked, len(answers))
 
 
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
     """The note for a question about what was spoken of last."""
-    answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)]
-    if not answers:
-        return None
-    year = re.search(r"\b(?:in|from) (\d{4})\b", answers[-1])
-    if year and _SAYS["when"].search(low):
-        return f"That was in {year[1]}."
+    answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)] or [""]
     spoken = answers[-1:]
     if _SAYS["person"].search(low):  # They are spoken of for longer than a thing.
         spoken = [one for one in answers[::-1] if not one.startswith(("The ", "A ", "An "))]
-    asked = (_plain(one, earlier, seed) for said in spoken for one in _of_whom(low, earlier, said))
-    return next((one for one in asked if one not in (None, answers[-1])), None)
+    asked = (
+        _first((*_TOOLS, *_KNOWN), one) for said in spoken for one in _of_whom(low, earlier, said)
+    )
+    known = [one for one in asked if one]
+    again = known[0] if known and not _SAYS["bare"].search(low) else None
+    return next((one for one in known if one != answers[-1]), again)
 
 
 def _there(low: str, said: Sequence[str]) -> str | None:
@@ -266,9 +263,6 @@ _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
 def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     """Questions with what was spoken of last in place of he, she, it, they or one."""
-    if re.search(r"\bspell\w* (?:it|that)\b", low):
-        last = re.search(r"([A-Za-z'-]+)\W*$", answer)
-        return [f"how do you spell {last[1].lower()}"] if last else []
     if _SAYS["one"].search(low):
         things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
         return [_SAYS["one"].sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
@@ -284,19 +278,25 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     if pronoun[0] in ("they", "them"):
         words.sort(key=lambda word: not word.endswith("s"))
     if pronoun[0] in ("they", "them", "it", "that"):
-        spoken_of += [*words, *map(" ".join, pairwise(words))]
+        last = lowered("".join(earlier[-1:])).strip(" ?.!").split()[-4:]
+        ends = [" ".join(last[at:]) for at in range(len(last))]
+        spoken_of += [*ends, *words, *map(" ".join, pairwise(words))]
     subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
     return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
 
 
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
     low = lowered(text)
-    for tool in _TOOLS:
-        found = tool(low)
-        if found is not None:
-            return found
-    drawn = _by_chance(as_digits(low), seed + len(earlier)) or stock_note(low, earlier, seed)
-    return drawn or rhyme_note(low) or fact_note(low) or compared_note(low) or definition_note(low)
+    return (
+        _first(_TOOLS, low)
+        or _by_chance(as_digits(low), seed + len(earlier))
+        or stock_note(low, earlier, seed)
+        or _first(_KNOWN, low)
+    )
+
+
+def _first(notes: Iterable[Callable[[str], str | None]], low: str) -> str | None:
+    return next((found for note in notes if (found := note(low)) is not None), None)
 
 
 _CHANCES: Final = {
@@ -408,7 +408,9 @@ def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
             return _drawn(name, low, earlier, seed)
-    if words <= 5 and re.search(r"\b(?:another|one (?:more|about)|again)\b|^\W*about ", low):
+    if words <= 5 and re.search(
+        r"\b(?:another|(?:one|tell me) (?:more|about)|again)\b|^\W*about ", low
+    ):
         for back, before in enumerate(reversed(earlier[-3:])):
             for name, pattern in _STOCKS.items():
                 if re.search(pattern, before.lower()):

@@ -80,9 +80,12 @@ def _story(text: str) -> str | None:
 def sum_note(low: str) -> str | None:
     """A sum and what it comes to, also out of a little story."""
     text = as_digits(low)
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text).replace("sqrt", "square root of ")
+    text = re.sub(r"(?<=square root of )\s*\((\d+)\)", r"\1", text)
     if BEYOND.search(text):
         return None
+    if (found := _SAYS["brackets"].fullmatch(text)) and "(" in found[1]:
+        return _bracketed(found[1])
     listed = _SAYS["list"].search(text)
     if listed:
         return chain(listed[1], [("plus", n) for n in re.findall(NUMBER, listed[2])])
@@ -115,6 +118,18 @@ def sum_note(low: str) -> str | None:
             if value >= 0:
                 return form.format(number(value), number(work(value)))
     return None
+
+
+def _bracketed(written: str) -> str | None:
+    """A sum with brackets, worked out from the inside."""
+    inner, plain = re.compile(r"\(([^()]+)\)"), written
+    while found := inner.search(plain):
+        part = sum_note(found[1]) if re.search(r"\d\s*[-+*/x]", found[1]) else f"is {found[1]}."
+        if not part or not (value := re.search(rf"is {NUMBER}\.$", part.replace(",", ""))):
+            return None
+        plain = plain[: found.start()] + value[1] + plain[found.end() :]
+    told = sum_note(plain)
+    return told and f"{written.strip()} is {told.rpartition(' is ')[2]}"
 
 
 def _worked_out(work: Callable[[float], float], found: re.Match[str]) -> str:
@@ -171,39 +186,33 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
     return f"{' '.join(said)} is {number(total)}."
 
 
+_LOW: Final = ("smaller", "less", "lower")
+
+
 def compare_note(low: str) -> str | None:
     """Which of two numbers is bigger; even or odd."""
     text = as_digits(low)
     if BEYOND.search(text):
         return None
-    found = re.search(
-        rf"\b(bigger|larger|greater|more|higher|smaller|less|lower)\b\D*?{NUMBER} or {NUMBER}",
-        text,
-    )
-    if found:
-        first, second = float(found[2]), float(found[3])
-        if first == second:
-            return "They are equal."
-        wants_low = found[1] in ("smaller", "less", "lower")
-        best = min(first, second) if wants_low else max(first, second)
-        return f"{number(best)} is {'smaller' if wants_low else 'bigger'}."
-    found = re.search(
-        rf"\bis {NUMBER} (?:bigger|larger|greater|more|higher|(smaller|less|lower)) than "
-        rf"{NUMBER}",
-        text,
-    )
-    if found:
-        first, second = float(found[1]), float(found[3])
-        is_so = first < second if found[2] else first > second
-        order = "smaller" if first < second else "bigger"
-        if first == second:
-            return "No, they are equal."
-        return f"{'Yes' if is_so else 'No'}, {number(first)} is {order} than {number(second)}."
-    found = re.search(r"\bis (\d+) (?:an? )?(even|odd)\b", text)
-    if found:
+    if found := _SAYS["parity"].search(text):
         kind = "odd" if int(found[1]) % 2 else "even"
         return f"{'Yes' if kind == found[2] else 'No'}, {found[1]} is {kind}."
-    return None
+    found = _SAYS["which"].search(text)
+    whether = None if found else _SAYS["whether"].search(text)
+    if found:
+        first, second, wants_low = float(found[2]), float(found[3]), found[1] in _LOW
+    elif whether:
+        first, second, wants_low = float(whether[1]), float(whether[3]), whether[2] in _LOW
+    else:
+        return None
+    if first == second:
+        return "They are equal." if found else "No, they are equal."
+    if found:
+        best = min(first, second) if wants_low else max(first, second)
+        return f"{number(best)} is {'smaller' if wants_low else 'bigger'}."
+    answer = "Yes" if (first < second) == wants_low else "No"
+    order = "smaller" if first < second else "bigger"
+    return f"{answer}, {number(first)} is {order} than {number(second)}."
 
 
 _OF_SEVERAL: Final[dict[re.Pattern[str], Callable[[list[float]], str | None]]] = {
@@ -239,24 +248,12 @@ def _continued(of: Sequence[float]) -> str | None:
 def count_note(low: str) -> str | None:
     """Numbers one after the other, at most `COUNT_LIMIT`."""
     text = as_digits(low)
-    if BEYOND.search(text) or re.search(r"\bin [a-z]+(?:ish|ench|an|ese|tch)\b", text):
+    found = _SAYS["count"].search(text)
+    if BEYOND.search(text) or not found or re.search(r"\bin [a-z]+(?:ish|ench|an|ese|tch)\b", text):
         return None
-    if not re.search(r"\bcount\b|\bcounting\b|\bnumbers from\b", text):
-        return None
-    found = re.search(r"\bfrom (\d+)(?: down)? (?:to|until|till|up to) (\d+)", text)
-    if found:
-        first, last = int(found[1]), int(found[2])
-    else:
-        found = re.search(r"\b(?:back(?:ward)?s?|down)(?: from)? (\d+)", text)
-        if found:
-            first, last = int(found[1]), 1
-        else:
-            found = re.search(r"\b(?:to|until|till) (\d+)", text)
-            if not found:
-                return None
-            first, last = 1, int(found[1])
-            if re.search(r"\bbackwards?\b|\bdown\b", text):
-                first, last = last, 1
+    first, last = int(found[1] or found[3] or 1), int(found[2] or (1 if found[3] else found[4]))
+    if found[4] and re.search(r"\bbackwards?\b|\bdown\b", text):
+        first, last = last, 1
     step = 1 if last >= first else -1
     if abs(last - first) >= COUNT_LIMIT:
         return f"I can count up to {COUNT_LIMIT} numbers at a time."
