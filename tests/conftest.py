@@ -1,5 +1,3 @@
-"""What holds for every test of this folder."""
-
 import gc
 import os
 from collections import Counter

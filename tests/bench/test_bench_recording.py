@@ -1,5 +1,3 @@
-"""`python -m tools.bench recording`, on small numbers."""
-
 from tools.bench import recording
 
 

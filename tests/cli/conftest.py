@@ -1,5 +1,3 @@
-"""What holds for every test of the command line."""
-
 import sys
 from pathlib import Path
 

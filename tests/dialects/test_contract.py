@@ -1,5 +1,3 @@
-"""Every dialect of this installation holds to the contract."""
-
 from tests.contracts.dialect import DialectContract
 
 from parley.dialects.registry import installed

@@ -1,5 +1,3 @@
-"""A worker process and what it says."""
-
 import subprocess
 import time
 

@@ -1,5 +1,3 @@
-"""REST of voices and presets."""
-
 import base64
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager

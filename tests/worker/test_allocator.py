@@ -1,5 +1,3 @@
-"""The C library's pools of memory."""
-
 import platform
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The worker's session sockets."""
-
 import asyncio
 from dataclasses import replace
 from typing import cast

@@ -1,5 +1,3 @@
-"""Examples of the README of instructor."""
-
 from typing import Any
 
 import instructor

@@ -1,5 +1,3 @@
-"""Examples of the README of langchain-openai."""
-
 from typing import Any
 
 from examples.shared import (

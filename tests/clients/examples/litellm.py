@@ -1,5 +1,3 @@
-"""Examples of the README of litellm."""
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Examples of the README of livekit-plugins-openai."""
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

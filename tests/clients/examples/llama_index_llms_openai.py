@@ -1,5 +1,3 @@
-"""Examples of the README of llama-index-llms-openai."""
-
 from typing import Any
 
 from examples.shared import QUESTION, TOOL_QUESTION, city_model, weather_function

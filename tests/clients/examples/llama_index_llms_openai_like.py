@@ -1,5 +1,3 @@
-"""Examples of the README of llama-index-llms-openai-like."""
-
 import os
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Examples of the README of llm."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Examples of the README of openai."""
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Examples of the README of openai-agents."""
-
 import asyncio
 from typing import Any
 

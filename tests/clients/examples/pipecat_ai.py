@@ -1,5 +1,3 @@
-"""Examples of the README of pipecat-ai."""
-
 import asyncio
 import os
 from typing import Any

@@ -1,5 +1,3 @@
-"""Examples of the README of pydantic-ai-slim."""
-
 from typing import Any
 
 from examples.shared import QUESTION, TOO_LONG, TOOL_QUESTION, city_model, raises, weather_function

@@ -1,5 +1,3 @@
-"""Examples of the README of semantic-kernel."""
-
 import asyncio
 from typing import Any
 

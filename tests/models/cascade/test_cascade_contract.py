@@ -1,5 +1,3 @@
-"""The cascade satisfies the Model contract."""
-
 import contextlib
 from unittest import mock
 

@@ -1,5 +1,3 @@
-"""MiniCPM-o 4.5 does what every model has to do."""
-
 import contextlib
 import gc
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Choosing speech tokens."""
-
 import numpy as np
 import pytest
 import torch
