@@ -8,8 +8,8 @@ import torch
 
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
-from parley.models.minicpmo45.token2wav.vocoder import excitation_noise
-from parley.models.minicpmo45.token2wav.vocoder_causal import uniform_noise
+from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
+from parley.models.minicpmo45.token2wav.vocoder_causal import CausalVocoder
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 from parley.models.minicpmo45.token2wav.vocoder_layers import ResidualBlock
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
@@ -29,7 +29,10 @@ TINY_FLOW = FlowShape(
     estimator_inner=32,
 )
 
-_NOISE = {False: functools.cache(excitation_noise), True: functools.cache(uniform_noise)}
+
+@functools.cache
+def _noise(is_causal: bool) -> torch.Tensor:
+    return (CausalVocoder if is_causal else ClassicVocoder).make_noise()
 
 
 def tiny_token2wav(
@@ -49,7 +52,7 @@ def tiny_token2wav(
             for name in ("convs1", "convs2", "activations1", "activations2"):
                 setattr(block, name, getattr(block, name)[:1])
     # The same for every vocoder, and large.
-    speech.vocoder.make_noise = _NOISE[speech.is_causal]  # type: ignore[method-assign]
+    speech.vocoder.noise = _noise(speech.is_causal)
     with torch.no_grad():
         speech.vocoder.f0_predictor.classifier.bias.fill_(200.0)
     return speech

@@ -19,13 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import buckets
 from parley.models.minicpmo45.token2wav.convolution import PaddedConv, SpreadConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
     HARMONICS,
-    NOISE_SAMPLES,
     RATE_HZ,
     UP_KERNELS,
     UP_RATES,
@@ -64,18 +62,10 @@ class ClassicRow:
         return (0 if self.mel is None else self.mel.shape[1],)
 
 
-def excitation_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:
-    """Noise added to the harmonics, shape (samples, 9), float32.
-
-    The published code draws it afresh in every call. A table, read at the sample's number in its
-    stream, makes sound repeatable and independent of how the stream was cut.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(samples, HARMONICS, generator=generator, dtype=torch.float32)
-
-
 class ClassicVocoder(Generator):
     """Parameter names are those of `hift.pt` with folded weight norms. Always float32."""
+
+    draw = staticmethod(torch.randn)
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
         super().__init__(channels, mel_bins, is_causal=False)
@@ -113,9 +103,6 @@ class ClassicVocoder(Generator):
         sines = torch.sin(phase).transpose(1, 2)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
         return self.m_source(sines, voiced, noise)
-
-    def make_noise(self) -> Tensor:
-        return excitation_noise()
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """Shapes (R, 80, T) and (R, 480 T) to (R, 480 T)."""
@@ -178,16 +165,6 @@ class ClassicVocoder(Generator):
         source = self.source(self.f0_predictor(mel), noise)
         source = torch.cat([known, source[:, known.shape[1] :]], dim=1)
         return self.decode(mel, source), source
-
-    @torch.inference_mode()
-    def capture(self) -> None:
-        """Capture the calls of a turn's full windows, the first and the later ones, for every
-        number of rows."""
-        for size in buckets(self.slots) if self.graphs.is_active else []:
-            rows = [self.row() for _ in range(size)]
-            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
-            for _ in range(2):
-                _, rows = self.stream(rows, mel, is_last=False)
 
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
         """Fade from the frames that the last call held back to this call's version of them."""

@@ -20,14 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import buckets
 from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
     HARMONICS,
     HOP,
-    NOISE_SAMPLES,
     RATE_HZ,
     UP_KERNELS,
     UP_RATES,
@@ -115,15 +113,11 @@ class NearestUp(PaddedConv):
         )
 
 
-def uniform_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:
-    """The excitation's noise, shape (samples, 9), uniform in [0, 1) as published."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(samples, HARMONICS, generator=generator, dtype=torch.float32)
-
-
 class CausalVocoder(Generator):
     """Parameter names are those of the causal `hift.pt` with folded weight norms. Float32, the
     pitch predictor float64."""
+
+    draw = staticmethod(torch.rand)
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
         super().__init__(channels, mel_bins, is_causal=True)
@@ -172,9 +166,6 @@ class CausalVocoder(Generator):
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
         last = phases[:, -1] if phases.shape[1] else phase
         return self.m_source(sines, voiced, noise), last
-
-    def make_noise(self) -> Tensor:
-        return uniform_noise()
 
     @torch.inference_mode()
     def stream(
@@ -249,16 +240,6 @@ class CausalVocoder(Generator):
             wave = self._decoded(mel, source, cut.pitched, is_last=cut.is_last)
             wave = wave[:, cut.done * FRAME_SAMPLES : cut.ready * FRAME_SAMPLES]
         return wave, source, phase
-
-    @torch.inference_mode()
-    def capture(self) -> None:
-        """Capture the call of full windows in the middle of a turn, for every number of rows."""
-        for size in buckets(self.slots) if self.graphs.is_active else []:
-            rows = [self.row() for _ in range(size)]
-            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
-            # The first call returns less; from the third on every call has the same shape.
-            for _ in range(3):
-                _, rows = self.stream(rows, mel, is_last=False)
 
     def _decoded(self, mel: Tensor, source: Tensor, pitched: int, *, is_last: bool) -> Tensor:
         """Samples of the remembered frames, as far as they are known."""

@@ -9,14 +9,16 @@ captured graphs, and has no workspace of its own. Source: speech.md 3.5.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner, bucket
+from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner, bucket, buckets
 from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last, mirrored
+from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 480
@@ -156,15 +158,19 @@ class ShortFourier(nn.Module):
 class Generator(nn.Module):
     """Mel and excitation to samples; what lies between the edges of both vocoders.
 
-    Subclasses make `conv_pre`, `conv_post`, what they append to `ups` and `source_downs`, and the
-    noise of the excitation.
+    Subclasses make `conv_pre`, `conv_post`, what they append to `ups` and `source_downs`, and
+    streams (`row`, `stream`).
 
     Args of state:
+        draw: the distribution of the excitation's noise.
         slots: most rows of a call; `graphs`: captures calls of full windows.
     """
 
     conv_pre: nn.Module
     conv_post: nn.Module
+    draw: Callable[..., Tensor]
+    row: Callable[[], Any]
+    stream: Callable[..., tuple[Tensor, list[Any]]]
 
     def __init__(self, channels: int, mel_bins: int, *, is_causal: bool) -> None:
         super().__init__()
@@ -201,9 +207,15 @@ class Generator(nn.Module):
             if isinstance(part, PaddedConv):
                 part.pack()
 
-    def make_noise(self) -> Tensor:
-        """The table that the excitation's noise is read from, shape (samples, 9)."""
-        raise NotImplementedError
+    @classmethod
+    def make_noise(cls) -> Tensor:
+        """The table that the excitation's noise is read from, float32, shape (samples, 9).
+
+        The published code draws it afresh in every call. A table, read at the sample's number in
+        its stream, makes sound repeatable and independent of how the stream was cut.
+        """
+        generator = torch.Generator().manual_seed(0)
+        return cls.draw(NOISE_SAMPLES, HARMONICS, generator=generator, dtype=torch.float32)
 
     def noise_from(self, starts: Sequence[int], samples: int) -> Tensor:
         """Shape (R, samples, 9): the table from each sample number on, repeated where it ends."""
@@ -221,6 +233,16 @@ class Generator(nn.Module):
                 parts.append(self.noise[:left])
                 left -= len(parts[-1])
         return torch.cat(parts).view(len(starts), samples, HARMONICS)
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the calls of full windows, for every number of rows: the first of a turn, the
+        second, and the third, whose shape all later ones have."""
+        for size in buckets(self.slots) if self.graphs.is_active else []:
+            rows = [self.row() for _ in range(size)]
+            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
+            for _ in range(3):
+                _, rows = self.stream(rows, mel, is_last=False)
 
     def captured(
         self, key: Hashable, function: Function, inputs: Sequence[Tensor]
