@@ -145,7 +145,9 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     low = lowered(spelled_out(latest(text)))
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
-    return memory.said_before(low, memory.listen(earlier)) or _FORMS.find(low, len(answers))
+    return memory.said_before(low, memory.listen([*earlier, text])) or _FORMS.find(
+        low, len(answers)
+    )
 
 
 def _asks_again(text: str, before: str) -> bool:
@@ -277,7 +279,7 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
     if pronoun[0] in ("they", "them"):
         words.sort(key=lambda word: not word.endswith("s"))
-    if pronoun[0] in ("they", "them", "it", "that"):
+    if pronoun[0] in ("they", "them", "it", "its", "that"):
         last = lowered("".join(earlier[-1:])).strip(" ?.!").split()[-4:]
         ends = [" ".join(last[at:]) for at in range(len(last))]
         spoken_of += [*ends, *words, *map(" ".join, pairwise(words))]

@@ -19,8 +19,8 @@ BEYOND = re.compile(r"\d{16}")
 """Numbers that floats do not hold exactly; sums of such are not for a note."""
 
 _OPERATORS = {
-    "plus": "+", "+": "+", "and": "+", "added to": "+", "minus": "-", "-": "-", "–": "-",
-    "less": "-", "take away": "-", "times": "*", "multiplied by": "*", "x": "*", "*": "*",
+    "plus": "+", "+": "+", "and": "+", "added to": "+", "add": "+", "minus": "-", "-": "-",
+    "–": "-", "less": "-", "take away": "-", "times": "*", "multiplied by": "*", "x": "*", "*": "*",
     "×": "*", "divided by": "/", "over": "/", "/": "/", "÷": "/",
 }  # fmt: skip
 _NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
@@ -47,6 +47,8 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\bsquare root of {NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
     (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
     (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
+    (re.compile(rf"\bnumber (?:comes |is )?after {NUMBER}"), "After {} comes {}.", lambda v: v + 1),
+    (re.compile(rf"\bnumber (?:comes |is )?before {NUMBER}"), "Before {} is {}.", lambda v: v - 1),
     (re.compile(rf"\btriple(?: of)? {NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
     (
         re.compile(rf"\bround(?:ed)?(?: (?:up|off|down))? {NUMBER}"),
