@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 
+import { PIECES } from '../../src/parley/web/talk/duplex.js';
 import {
   activity,
   answer,
@@ -33,7 +34,7 @@ async function silentServer(page, accepts = []) {
       const { type } = message;
       sent.push(message);
       if (type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1, accepts });
-      if (type === 'input_audio_buffer.append' && sent.length % 10 === 0) {
+      if (type === 'input_audio_buffer.append' && sent.length % PIECES === 0) {
         say({ type: 'response.listen', kv_cache_length: 11 });
       }
       if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });

@@ -5,6 +5,7 @@
 
 import assert from 'node:assert/strict';
 
+import { PIECE_SAMPLES } from '../../src/parley/web/talk/duplex.js';
 import { allow, launch, openContext } from './support/browser.mjs';
 import {
   assertHeard,
@@ -76,9 +77,9 @@ async function smallSound({ browser, elsewhere }) {
     await hangUp(page);
 
     const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
-    assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === 1600 * 2));
+    assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === PIECE_SAMPLES * 2));
     // Beside the samples: the message's type, and how much of the answer has been played.
-    assert.ok(units.every(({ bytes }) => bytes < 1600 * 2 + 250));
+    assert.ok(units.every(({ bytes }) => bytes < PIECE_SAMPLES * 2 + 250));
     const turn = messagesOf(wire, isLate);
     assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
     const sent = turn.flatMap(({ sound }) =>
@@ -86,7 +87,7 @@ async function smallSound({ browser, elsewhere }) {
     );
     const { likeness } = assertHeard(said.levels, envelope(sent, 24000), said.gaps);
     assert.deepEqual(errors, []);
-    const published = Math.ceil((1600 * 4) / 3) * 4;
+    const published = Math.ceil((PIECE_SAMPLES * 4) / 3) * 4;
     return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of published sound, likeness ${likeness.toFixed(3)}`;
   } finally {
     await context.close();

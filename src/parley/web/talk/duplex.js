@@ -1,6 +1,6 @@
 /**
  * A call in full duplex: an answer per second, both may speak at any time. The microphone's sound leaves in
- * pieces of a tenth of a second, so that the server soon hears that someone interrupts or has finished;
+ * pieces of 50 ms, so that the server soon hears that someone interrupts or has finished;
  * a file's leaves in whole seconds.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
@@ -35,7 +35,8 @@ import { QualityMeter } from './quality.js';
  */
 
 /** Messages that a second of the microphone's sound makes. */
-const PIECES = 10;
+export const PIECES = 20;
+export const PIECE_SAMPLES = UNIT_SAMPLES / PIECES;
 /** Seconds that can be in flight; more than that a server has dropped. */
 const SENT_LIMIT = 30;
 /** Answers that say how quick the line is: a clock that is set has no effect beyond them. */
@@ -131,7 +132,7 @@ export class DuplexCall extends Call {
       this.#tick();
       return;
     }
-    this.rig.capture(this.order?.feed ? UNIT_SAMPLES : UNIT_SAMPLES / PIECES, (audio, final) => {
+    this.rig.capture(this.order?.feed ? UNIT_SAMPLES : PIECE_SAMPLES, (audio, final) => {
       if (!final && this.isLive) this.#unit(audio);
       else this.rig.recycle(audio);
     });
@@ -157,7 +158,7 @@ export class DuplexCall extends Call {
     const audio = taken?.audio ?? mic;
     if (!audio) return;
     if (feed && !taken && sound === 'file') return;
-    this.#pieces = (this.#pieces + audio.length / (UNIT_SAMPLES / PIECES)) % PIECES;
+    this.#pieces = (this.#pieces + audio.length / PIECE_SAMPLES) % PIECES;
     const endsSecond = this.#pieces === 0;
     const seen = endsSecond ? frame?.() : null;
     const picture = Promise.resolve(taken?.frame === undefined ? seen : taken.frame);

@@ -1,7 +1,7 @@
 /** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
-/** A tenth of a second at 16 kHz: the server may notice the end of a turn within it. */
-export const UNIT_SAMPLES: 1600;
+/** 50 ms at 16 kHz: until a piece has left, the server cannot notice the end of a turn in it. */
+export const UNIT_SAMPLES: 800;
 export class HalfDuplexClient extends LegacyConnection {
     /**
      * @param {Omit<Prepare, 'type'>} options
