@@ -55,6 +55,23 @@ async def test_a_worker_killed_by_any_signal_is_replaced(number: signal.Signals)
     assert len({news.pid for news in kept.of("started")}) == 2
 
 
+async def test_a_worker_that_worked_is_started_until_what_it_lacks_is_back(tmp_path: Path):
+    disk = tmp_path / "model"
+    disk.touch()
+    program = f"import os, sys; os.path.exists({str(disk)!r}) or sys.exit(2)\n{WAITER}"
+    async with running(program) as (kept, executor, _):
+        await until(lambda: kept.lines)
+        executor.alive(0, kept.pid)
+        disk.unlink()
+        os.kill(kept.pid, signal.SIGKILL)
+        await until(lambda: len(kept.of("ended")) == 3)
+        disk.touch()
+        await until(lambda: len(kept.lines) == 2)
+
+    assert [one.why for one in kept.of("ended")][1] == "exit code 2"
+    assert kept.of("given_up") == []
+
+
 async def test_a_stopped_worker_is_killed_and_replaced_after_its_last_sign_of_life(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -4,8 +4,9 @@ An executor never talks to workers. They connect to the gateway by themselves, s
 not know who started them; whether one is alive is decided by its heartbeats there.
 
 A worker that dies is replaced, later and later if it keeps dying; one that says its set-up is wrong
-is not. A worker that hangs, i.e. gives no sign of life (`alive`, or `SIGN_OF_LIFE` while it loads)
-for too long, is killed and so replaced. Where processes run is up to the subclasses.
+is not, unless it worked before: what it lacks, such as a disk, may be back later. A worker that
+hangs, i.e. gives no sign of life (`alive`, or `SIGN_OF_LIFE` while it loads) for too long, is
+killed and so replaced. Where processes run is up to the subclasses.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class WorkerPlace:
     due_at: float = math.inf
     """Time at which it is killed unless it reports before."""
     is_ready: bool = False
+    was_ready: bool = False
+    """One of its processes was."""
     is_given_up: bool = False
     begins_at: float | None = None
     """Time at which its process is restarted."""
@@ -144,7 +147,7 @@ class Executor(ABC):
         on another node may have the same id."""
         place = self._places.get(index)
         if place is not None and place.pid == pid:
-            place.is_ready = True
+            place.is_ready = place.was_ready = True
             place.due_at = time.monotonic() + self.heartbeat_limit_s
 
     async def stop(self, grace_s: float) -> None:
@@ -206,7 +209,7 @@ class Executor(ABC):
 
     def _exited(self, index: int, place: WorkerPlace, code: int, now: float) -> None:
         why, place.why_killed = place.why_killed or how_it_ended(code), ""
-        if code == SETUP_EXIT_CODE:
+        if code == SETUP_EXIT_CODE and not place.was_ready:
             place.is_given_up = True
             log.error("worker_start_failed", worker=index, why=why)
             self.news(WorkerNews("given_up", index, place.pid, why))
