@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import uvloop
+from tests.support.cpu_time import takes_less_than
 from tests.support.patience import HANG_S, until
 from tests.support.session_logs import FakeSessionLogs
 from tests.support.sockets import FakeSocket
@@ -30,7 +31,7 @@ from parley.session.outbox import OutputLimits
 from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
 from parley.session.tokens import ResumeTokens
 from parley.session_log import state_codec
-from parley.session_log.contract import LoggedSession
+from parley.session_log.contract import AppendResult, LoggedSession, LogUpdate
 
 WINDOW_S = 30.0
 BOUNDS = OutputBounds(limit_bytes=10_000, limit_s=60.0)
@@ -551,6 +552,31 @@ async def test_last_words_that_did_not_arrive_stay_in_the_log_for_the_window(is_
         assert logs.dropped == is_told
         state = state_codec.joined(logs.taken[-1].state)
         assert state["closing"] == (1000, "done")
+
+
+async def test_a_client_that_acknowledges_nothing_makes_no_message_dearer(monkeypatch):
+    async with logged() as (bench, logs):
+        log, stored = bench.log, 0
+
+        def append(update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+            nonlocal stored
+            stored += len(update.outputs)
+            done("stored")
+
+        monkeypatch.setattr(logs.writers[-1], "append", append)
+        monkeypatch.setattr(log, "_bounds", OutputBounds(limit_bytes=1 << 20, limit_s=60.0))
+
+        def say(messages: int, times: int = 1) -> None:
+            for _ in range(times):
+                for _ in range(messages):
+                    log.add("x")
+                log._send()
+                assert log.tail(log.last_seq - 1) is not None
+
+        say(50_000)
+
+        assert takes_less_than(0.01, lambda: say(1, times=20))
+        assert 50_020 <= stored <= 50_000 + 5 * 20
 
 
 async def test_a_session_whose_log_is_too_large_continues_without_one():

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from parley import logs
@@ -207,7 +207,7 @@ class SessionLog:
         if not outputs or outputs[-1].seq <= after:
             self.waiting_bytes = 0
             return None
-        output = next(islice(outputs, max(0, after + 1 - outputs[0].seq), None))
+        output = outputs[max(0, after + 1 - outputs[0].seq)]
         self.waiting_bytes = self._ends_at - output.ends_at + len(output.frame)
         return output if output.seq <= self._released_seq else None
 
@@ -435,9 +435,9 @@ class SessionLog:
             self._received_sent = self.handled
             self.is_changed = False
         since = 0 if is_tail_whole else self._sent_seq
-        outputs = tuple(
-            StoredOutput.of(one.seq, one.frame) for one in self._outputs if one.seq > since
-        )
+        # From the end: a client that acknowledges nothing leaves thousands before them.
+        fresh = list(takewhile(lambda one: one.seq > since, reversed(self._outputs)))
+        outputs = tuple(StoredOutput.of(one.seq, one.frame) for one in reversed(fresh))
         self._is_whole_due = False
         self._in_flight = in_flight = _InFlight(self.last_seq, self._received_sent)
         self._sent_seq = self.last_seq
