@@ -121,9 +121,11 @@ def _of_the_year(low: str, now: Now) -> str | None:
         month = MONTHS.index(season[1].capitalize()) + 1 if season[1] else now().month
         place = month % 12 // 3
         return f"In the north it is {names[place]}, and in the south {names[(place + 2) % 4]}."
-    found = re.search(r"\b(?:is|was|will) (?:this year|it|this|(\d{4})) (?:be )?a leap year\b", low)
+    found = re.search(
+        r"\b(?:is|was|will) (?:(?:this|last|next) year|it|this|(\d{4})) (?:be )?a leap year\b", low
+    )
     if found:
-        year = int(found[1] or now().year)
+        year = int(found[1] or now().year) - ("last year" in low) + ("next year" in low)
         is_so = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         return f"{'Yes' if is_so else 'No'}, {year} is {'a' if is_so else 'not a'} leap year."
     found = _SAYS["left"].search(low)

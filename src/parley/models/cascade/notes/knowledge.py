@@ -246,8 +246,8 @@ def _roots(name: str) -> frozenset[str]:
     return frozenset(map(_root, _WORDS[name]))
 
 
-def fact_note(low: str) -> str | None:
-    """The fact whose key words the question has."""
+def fact_note(low: str, *, is_exact: bool = False) -> str | None:
+    """The fact whose key words the question has; `is_exact`: and no others."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
     low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", _SAYS["aside"].sub("", low))
     several = _SAYS["of_several"].search(as_digits(low))
@@ -258,10 +258,10 @@ def fact_note(low: str) -> str | None:
         product = chain(several[3], [("times", many[0])]) if many else None
         if product:
             return f"{one} {product}"
-    return _whether_it_is(low) or _whether_in(low) or _fact(low) or _of_misheard(low)
+    return _whether_it_is(low) or _whether_in(low) or _fact(low, is_exact) or _of_misheard(low)
 
 
-def _fact(low: str) -> str | None:
+def _fact(low: str, is_exact: bool = False) -> str | None:
     words = set(_keys(low))
     is_question = bool(_SAYS["question"].search(low)) or "?" in low
     for keys, sentence in _candidates(words):
@@ -277,9 +277,9 @@ def _fact(low: str) -> str | None:
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
             continue
         done = _SAYS["done"].search(low)
-        if done and (
-            not {*_keys(done[0])} & {*keys, *_keys(sentence)} or others - _roots("neutral")
-        ):
+        if (done or is_exact) and others - _roots("neutral"):
+            continue
+        if done and not {*_keys(done[0])} & {*keys, *_keys(sentence)}:
             continue
         named = len(keys - _roots("filler"))
         if len(left - _roots("neutral")) <= (named if named > 1 else 0):
@@ -289,6 +289,7 @@ def _fact(low: str) -> str | None:
 
 def compared_note(low: str) -> str | None:
     """`Which is bigger, India or Japan?`: what is known of each."""
+    low = _SAYS["than"].sub(r"which is \2, \1 or \3", low)
     told = [_fact(one.lower()) for one in (_COMPARED.find(low) or "").split(" & ")]
     return " ".join(filter(None, told)) if all(told) and told[0] != told[-1] else None
 
@@ -355,8 +356,9 @@ def _things() -> frozenset[str]:
 
 
 def country_in(text: str) -> str | None:
-    """The last country that a text names, in lower case."""
-    found = re.findall(rf"\b(?:{'|'.join(capitals())})\b", text.lower())
+    """The last country, or well-known town, that a text names, in lower case."""
+    names = "|".join((*capitals(), *_WORDS["towns"]))
+    found = re.findall(rf"\b(?:{names})\b", text.lower())
     return found[-1] if found else None
 
 

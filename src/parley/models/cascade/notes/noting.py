@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Final
@@ -69,7 +70,7 @@ _TOOLS = (
 )  # fmt: skip
 _KNOWN = (rhyme_note, fact_note, compared_note, definition_note)
 _STOCKS = {
-    "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b",
+    "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b(?! about)",
     "jokes": r"\bjokes?\b|\bmake me laugh\b|\b(?:something|anything) funny\b",
     "poems": r"\bpoems?\b|\brhyme for me\b|\bverses?\b|\bpoetry\b",
     "riddles": r"\briddles?\b|\bpuzzles? for me\b",
@@ -240,9 +241,8 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
     spoken = answers[-1:]
     if _SAYS["person"].search(low):  # They are spoken of for longer than a thing.
         spoken = [one for one in answers[::-1] if not one.startswith(("The ", "A ", "An "))]
-    asked = (
-        _first((*_TOOLS, *_KNOWN), one) for said in spoken for one in _of_whom(low, earlier, said)
-    )
+    notes = (*_TOOLS, rhyme_note, partial(fact_note, is_exact=True), compared_note, definition_note)
+    asked = (_first(notes, one) for said in spoken for one in _of_whom(low, earlier, said))
     known = [one for one in asked if one]
     again = known[0] if known and not _SAYS["bare"].search(low) else None
     return next((one for one in known if one != answers[-1]), again)
