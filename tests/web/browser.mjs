@@ -576,6 +576,18 @@ const scenarios = {
     return notice;
   },
 
+  async call_comes_online({ page, context, expected }) {
+    expected.push(/INTERNET_DISCONNECTED/);
+    await page.goto('/half_duplex');
+    await page.waitForLoadState('networkidle');
+    await context.setOffline(true);
+    await mainButton(page).click();
+    await page.locator('.state').getByText('You appear to be offline').waitFor();
+    await context.setOffline(false);
+    await phase(page, 'live');
+    await hangUp(page);
+  },
+
   async chat_comes_online({ page, expected }) {
     // The reader of Markdown is fetched with the first answer: an attempt that failed is not the last one.
     expected.push(/ERR_FAILED/);

@@ -81,7 +81,8 @@ export function present({ calls, hasVideo }) {
     const why = state.isRenewing ? 'state.renewing' : 'state.reconnecting';
     return said('waiting', state.isOffline ? 'state.offline' : why);
   }
-  if (phase !== 'live') return said('waiting', state.retrying ? 'state.retrying' : `state.${phase}`);
+  if (state.retrying) return said('waiting', navigator.onLine ? 'state.retrying' : 'state.offline');
+  if (phase !== 'live') return said('waiting', `state.${phase}`);
   if (state.isOffline) return said('waiting', 'state.offline');
   if (state.isReturning) return said('waiting', 'state.reconnecting');
   if (state.hasNoSound) return said('waiting', 'state.no_sound');
