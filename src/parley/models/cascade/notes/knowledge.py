@@ -334,7 +334,7 @@ def _whether_in(low: str) -> str | None:
     for one in (told, _fact(f"where is {told.rpartition(' in ')[2].lower()}")):
         if one and where <= {*_keys(one)}:
             return f"Yes, {one}"
-    return f"No, {told}" if where <= _things() else None
+    return _fact(low, is_exact=True) or (f"No, {told}" if where <= _things() else None)
 
 
 _MANY = (

@@ -232,7 +232,7 @@ def _follow(
     if not found or not found.startswith("? "):
         return found
     asked = lowered(found[2:])
-    return ask(asked) or _TALK.find(asked, len(answers))
+    return ask(asked) or _TALK.find(asked, len(answers)) or "I don't know that one, sorry."
 
 
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
