@@ -20,7 +20,8 @@ from parley.engine.work import (
     StepUnit,
     Work,
 )
-from parley.media.pcm import Samples
+from parley.media.pcm import Pcm, Samples
+from parley.models.cascade import prefill
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
@@ -286,6 +287,42 @@ def test_sounds_are_not_language(text: str) -> None:
 def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, stops):
     assert interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), spoken_ms) is stops
     assert not interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), 300)
+
+
+@pytest.mark.parametrize(
+    ("sounds", "heard_s"),
+    [
+        ((voice(1.0), voice(0.7), quiet(0.3)), 1.9),
+        ((voice(0.5), quiet(0.25), voice(0.25), voice(0.7), quiet(0.3)), 1.4),
+        ((voice(1.0), quiet(0.25), voice(0.7), quiet(0.05)), 1.1),
+        ((voice(1.0), voice(0.3), quiet(0.7)), None),
+    ],
+    ids=["it continues", "behind a pause", "another utterance", "the end of an echo"],
+)
+def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
+    """Where its first unit sounds like what was just played."""
+    judged = iter([True])
+    monkeypatch.setattr(prefill, "is_echo", lambda said, played: next(judged, False))
+    model: Any = small_cascade(rows=1)
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    state = memory_of(model)
+    model._conversations[0].state = replace(state, echo=np.ones(2 * RATE_HZ, np.float32))
+    said = Pcm(np.concatenate([one.samples for one in (*sounds, quiet(1.0))]), RATE_HZ)
+    seconds = round(said.duration_s)
+    works = [
+        work
+        for at_s in range(seconds)
+        for work in (unit(said.slice(RATE_HZ * at_s, RATE_HZ * (at_s + 1))), StepUnit(), Finalize())
+    ]
+
+    cast.play(0, works)
+
+    (line, *_) = [*(one for one in memory_of(model).history.lines if one.role == "user"), None]
+    if heard_s is None:
+        assert line is None
+    else:
+        assert int(line.text.split()[2]) / 10 == pytest.approx(heard_s, abs=0.15)
 
 
 @pytest.mark.parametrize("kind", ["acknowledgement", "command"])

@@ -23,7 +23,7 @@ from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import is_echo
-from parley.turns.units import SPEECH, WINDOW_MS, Turns, believed, interrupts
+from parley.turns.units import PAUSE_MS, QUIET, SPEECH, WINDOW_MS, Turns, believed, interrupts
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
@@ -34,6 +34,8 @@ HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
+CONTINUED_WINDOWS = 6
+"""Windows of speech that `is_echo` can judge. Our echo ends sooner behind what we said."""
 
 
 class PrefillJob(CascadeJob):
@@ -253,14 +255,19 @@ class PrefillJob(CascadeJob):
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
         rest = sound[whole:]
         listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
+        turns = _continued(turns, listened.probabilities)
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
+            if listened.is_echo and turns.quiet_ms >= PAUSE_MS:
+                turns = turns.without()
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
         spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
-            turns, spoken = Turns(), 0
+            # What is not followed by more speech will be dropped.
+            turns = Turns() if state.telling is not None else replace(turns, is_open=False)
+            spoken = 0
         barged = 0
         if state.telling is not None:
             barged = state.barged_ms + WINDOW_MS * spoken if spoken else 0
@@ -297,7 +304,7 @@ class PrefillJob(CascadeJob):
         is_interrupted = self._state.telling is not None and bool(spoken)
         if is_interrupted:
             is_interrupted = interrupts(judges.words, said, speech_ms)
-        turns = self._state.turns
+        turns = _continued(self._state.turns, found)
         for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
         needed_ms = None
@@ -325,6 +332,16 @@ class PrefillJob(CascadeJob):
                 words=self._words if len(self._heard) == 1 else (), chosen=self._choices.made,
             )
         )  # fmt: skip
+
+
+def _continued(turns: Turns, probabilities: tuple[float, ...]) -> Turns:
+    """Open the utterance that was taken for an echo again if the unit continues it, for long enough
+    to be told from one."""
+    if turns.is_open or not turns.speech_ms:
+        return turns
+    first = probabilities[:CONTINUED_WINDOWS]
+    is_continued = len(first) == CONTINUED_WINDOWS and min(first) >= QUIET
+    return replace(turns, is_open=True) if is_continued else Turns(sooner_ms=turns.sooner_ms)
 
 
 def _pieces(pcm: Pcm) -> list[Pcm]:
