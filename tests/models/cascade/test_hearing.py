@@ -147,7 +147,9 @@ def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() ->
 
     assert once(doubled, 1.6) == "What should I cook tonight?"
     assert once(doubled, 4.0) == doubled
-    assert once("no no", 0.3) == "no no"
+    assert once("7 7", 0.9) == "7"
+    assert once("no no", 1.3) == "no no"
+    assert once("", 0.3) == ""
     assert once("Hello there.", 0.2) == "Hello there."
 
 
@@ -209,14 +211,25 @@ def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_underst
     assert spoken.startswith(answer.partition(".")[0])
 
 
-def test_a_usual_question_is_answered_though_it_was_hardly_heard():
+@pytest.mark.parametrize(
+    ("text", "confidence", "is_asked_for_again"),
+    [
+        ("What are you?", -0.7, False),
+        ("Maybe.", -0.65, False),
+        ("Maybe.", -0.75, True),
+        ("Maybe they will.", -0.65, True),
+    ],
+)
+def test_usual_questions_and_single_words_are_answered_though_they_were_hardly_heard(
+    text: str, confidence: float, is_asked_for_again: bool
+):
     model: Any = small_cascade(rows=1)
-    model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard("What are you?", -0.7)))
+    model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard(text, confidence)))
     said = (turn("user", Audio(voice(1.0), "turn"), is_closed=False), Generate())
 
     answer = Cast(model).play(0, [StartSession("half_duplex", seed=1), *said])[-1].text
 
-    assert not answer.startswith(ONCE_MORE)
+    assert answer.startswith(ONCE_MORE) == is_asked_for_again
 
 
 def test_a_note_ends_where_an_answer_has_to():

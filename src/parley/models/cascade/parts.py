@@ -47,8 +47,6 @@ in a row."""
 PER_COST = 4.0
 """How much likelier in the sound, in log probability, a sentence has to be than one that is nearer
 by a cost of 1 to what was written."""
-UNCLEAR = -0.5
-"""Words below this confidence are unsure; of 32 prompts of a person none was heard with less."""
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
 """Words below the first confidence are not English; below the second, not even if they match a note
 or are only one or two. Source: docs/log/pocket.md."""

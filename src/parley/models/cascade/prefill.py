@@ -15,7 +15,7 @@ from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
-from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing, KeptHearing
+from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
@@ -231,15 +231,13 @@ class PrefillJob(CascadeJob):
                 silence=heard.silence,
                 speech_ms=turns.speech_ms,
             )
-            is_unclear = heard.confidence < UNCLEAR
-            turns = turns.with_words(
-                text, is_unclear=is_unclear, is_whole=not is_unclear and self._is_known(text)
-            )
+            is_whole = not heard.is_unclear and self._is_known(text)
+            turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
             self._state = replace(self._state, turns=turns)
         elif heard.text:
             self._heard.append(heard.text)
-            self._is_whole = heard.confidence >= UNCLEAR and self._is_known(heard.text)
-            self._user(heard.text, is_unclear=heard.confidence < UNCLEAR)
+            self._is_whole = not heard.is_unclear and self._is_known(heard.text)
+            self._user(heard.text, is_unclear=heard.is_unclear)
 
     def _is_known(self, text: str) -> bool:
         """True if the notes know this text as a whole turn."""
