@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.resume import hash_of
+from parley.session.listener import TurnListener
 from parley.session.resumable import ResumeRefused
 
 AWAY_S = 8.0
@@ -123,6 +125,25 @@ async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None
 
     answered = [m["response"]["status"] for m in again.socket.sent if m["type"] == "response.done"]
     assert answered == ["completed", "completed"]
+
+
+async def test_single_samples_that_wait_for_a_commit_are_kept_in_few_pieces() -> None:
+    session = MagicMock()
+    session.arrivals.is_late.return_value = False
+    listener = TurnListener(
+        session, MagicMock(), MagicMock(), index=int, silence=MagicMock(), is_sequential=False
+    )
+    listener.detect(None)
+
+    said = np.arange(20_000, dtype=np.float32) / 20_000
+    for sample in said:
+        listener.hear(Pcm(np.array([sample]), INPUT_RATE_HZ))
+
+    remembered = listener.remembered()
+    assert remembered is not None
+    kept = join(remembered["manual"], INPUT_RATE_HZ)
+    assert np.array_equal(kept.samples, said)
+    assert len(remembered["manual"]) == 2
 
 
 async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:

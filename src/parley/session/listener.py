@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 MANUAL_S: Final = 300.0
 """Most sound that may wait for a commit."""
+PIECE_S: Final = 1.0
+"""Pieces that wait are at least so long: a client may send single samples, and what waits is
+written to the session's log again and again."""
 
 
 class NothingToCommit(InvalidRequest):
@@ -288,8 +291,10 @@ class TurnListener:
     def _keep(self, pcm: Pcm) -> None:
         """Sound waits for the client's commit."""
         self._heard_samples += len(pcm)
-        self._manual.append(pcm)
         self._manual_s += pcm.duration_s
+        if self._manual and self._manual[-1].duration_s < PIECE_S:
+            pcm = join((self._manual.pop(), pcm), INPUT_RATE_HZ)
+        self._manual.append(pcm)
         while self._manual_s > MANUAL_S and len(self._manual) > 1:
             oldest_s = self._manual.pop(0).duration_s
             self._manual_s -= oldest_s
