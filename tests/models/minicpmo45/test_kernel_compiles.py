@@ -104,13 +104,20 @@ def compiled(use: Use, capability: int) -> Any:
         "ks_slot", "ks_head", "ks_column", "vs_slot", "vs_head", "vs_column",
         "table_row",
     ]  # fmt: skip
+    block, ahead = slot_attention.tile_of(
+        use.queries,
+        use.width,
+        BYTES[use.query],
+        is_small=use.has_scales,
+        is_paged=use.page > 0,
+    )
     constants: dict[str, Any] = {
         "HAS_MASK": use.has_mask,
         "HAS_SCALES": use.has_scales,
         "PAGE": use.page,
         "WIDTH": use.width,
         "QUERIES": use.queries,
-        "BLOCK": slot_attention.block_of(use.width, BYTES[use.query]),
+        "BLOCK": block,
         "PRECISION": "tf32" if use.query == "fp32" else "ieee",
     }
     signature = {name: f"*{kind}" for name, kind in pointers.items()}
@@ -127,7 +134,8 @@ def compiled(use: Use, capability: int) -> Any:
             (place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if name in even
         },
     )
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32))
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options={"num_stages": ahead})
 
 
 def uses_of(capability: int) -> list[Use]:

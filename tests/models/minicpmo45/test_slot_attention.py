@@ -82,25 +82,21 @@ def small_choice(dtype: torch.dtype) -> LoadChoice:
 
 
 @interpreted
-def test_more_queries_than_a_block_holds_are_divided_among_rows() -> None:
-    """A unit with a picture: five rows of the kernel for one of the batch; here three."""
+@pytest.mark.parametrize("is_eight_bit", [False, True], ids=["float32", "8 bits"])
+def test_more_queries_than_a_block_holds_are_several_blocks(is_eight_bit: bool) -> None:
+    """A unit with a picture; here one block and a half."""
     random = torch.Generator().manual_seed(1)
     cache = SlotCache(
-        layers=1, rows=3, heads=2, capacity=200, head_dim=16,
-        dtype=torch.float32, device=torch.device("cpu"),
+        layers=1, rows=3, heads=2, capacity=300, head_dim=16,
+        dtype=torch.float32, device=torch.device("cpu"), is_eight_bit=is_eight_bit,
     )  # fmt: skip
-    for kept in cache.tensors:
-        kept.normal_(generator=random)
-    query = torch.randn(2, 48, 8, 16, generator=random)
-    turns = torch.tensor([[130], [3]]) + torch.arange(48)
-    batch = PaddedBatch(torch.tensor([2, 0]), turns, turns, 200)
+    cache._store(0, torch.arange(900), *torch.randn(2, 2, 900, 16, generator=random))
+    query = torch.randn(2, 24, 8, 16, generator=random)
+    turns = torch.tensor([[230], [3]]) + torch.arange(24)
+    batch = PaddedBatch(torch.tensor([2, 0]), turns, turns, 300)
 
-    kernel = SlotAttention()
-    prepared = kernel.prepared(batch, cache, 4)
-    found = kernel.padded(0, query, prepared, cache)
+    found = SlotAttention().padded(0, query, batch, cache)
 
-    assert prepared.numbers is not None
-    assert prepared.numbers.tolist() == [2, 2, 2, 0, 0, 0]
     torch.testing.assert_close(found, FusedAttention().padded(0, query, batch, cache))
 
 
@@ -314,7 +310,7 @@ def test_a_prefill_of_all_rows_may_be_several_blocks_of_each() -> None:
     """No graph holds such a step, and none names the rows."""
     llm = small_network().llm
     heads, key_heads = llm.config.num_attention_heads, llm.config.num_key_value_heads
-    count = 2 * slot_attention.MOST_QUERIES // (heads // key_heads)
+    count = slot_attention.QUERIES // (heads // key_heads) + 4
     found = []
     for attention in (FusedAttention(), SlotAttention()):
         llm.attention = attention

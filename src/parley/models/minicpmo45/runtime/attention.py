@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -29,9 +29,6 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 
 Kernel = Literal["auto", "triton", "sdpa"]
-
-MOST_BLOCKS: Final = 5
-"""More new tokens of a row are PyTorch's."""
 
 
 class FusedAttention:
@@ -153,14 +150,11 @@ class SlotAttention(FusedAttention):
         self.is_fused, self.has_products = is_fused, has_products
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
-        width, blocks = int(cache.keys.shape[-1]), blocks_of(batch.turns.shape[1], groups)
-        if not slot_attention.fits(groups * batch.turns.shape[1] // blocks, width):
+        if not slot_attention.fits(groups * batch.turns.shape[1], int(cache.keys.shape[-1])):
             return super().prepared(batch, cache, groups)
         rows = batch.rows
         numbers = torch.arange(cache.rows, device=cache.keys.device) if rows is None else rows
         first = torch.zeros_like(numbers) if batch.first is None else batch.first
-        if blocks > 1:
-            numbers, first = (one.repeat_interleave(blocks) for one in (numbers, first))
         return replace(batch, numbers=numbers, first=first)
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
@@ -169,27 +163,19 @@ class SlotAttention(FusedAttention):
             batch = self.prepared(batch, cache, groups)
         if batch.numbers is None or batch.first is None:
             return super().padded(layer, query, batch, cache)
-        kept, blocks = cache.paged(layer), batch.numbers.shape[0]
-        out = slot_attention.attend(
-            query.reshape(blocks, -1, *query.shape[2:]),
+        kept = cache.paged(layer)
+        return slot_attention.attend(
+            query,
             kept.keys,
             kept.values,
             batch.numbers,
             first=batch.first,
-            last=batch.turns.reshape(blocks, -1),
+            last=batch.turns,
             reads=batch.reads,
             key_scales=kept.key_scales,
             value_scales=kept.value_scales,
             table=kept.table,
         )
-        return out.reshape(query.shape)
-
-
-def blocks_of(count: int, groups: int) -> int:
-    """Into how many rows of the kernel the new tokens of one are divided: one, or a few full ones,
-    each of which reads the context again."""
-    size = slot_attention.MOST_QUERIES // groups
-    return count // size if count % size == 0 and count <= MOST_BLOCKS * size else 1
 
 
 def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> FusedAttention:

@@ -18,10 +18,13 @@ def partial(
     HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr, PAGE: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One split of one key head of one row: what its columns say, and how much they weigh."""
-    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """A block of queries of one key head of one row, over one split of its columns: what these say,
+    and how much they weigh."""
+    blocks = tl.cdiv(count, QUERIES)
+    row, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    head, split = tl.program_id(1), tl.program_id(2)
     key_heads, splits = tl.num_programs(1), tl.num_programs(2)
-    queries, widths = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    queries, widths = block * QUERIES + tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     is_query = queries < count
     slot = tl.load(slots + row)
     start = tl.load(first + row)
@@ -31,52 +34,62 @@ def partial(
     place_of_q = row * q_row + queries % tokens * q_token + heads * q_head
     asked = tl.load(q + place_of_q[:, None] + widths[None, :], mask=is_query[:, None], other=0.0)
     # Nothing behind the last token's last column is read.
-    stop = tl.minimum(tl.minimum((split + 1) * chunk, reads), tl.max(ends, 0) + 1)
+    begin = split * chunk
+    stop = tl.minimum(tl.minimum(begin + chunk, reads), tl.max(ends, 0) + 1)
+    # Blocks of columns that every query sees come first, and are not compared with anything.
+    whole = tl.minimum(tl.min(tl.where(is_query, ends, reads), 0) + 1, stop)
+    if HAS_MASK:
+        whole = begin
+    middle = begin + tl.maximum(tl.where(start > begin, 0, whole - begin), 0) // BLOCK * BLOCK
     best = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     said = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for column in range(split * chunk, stop, BLOCK):
-        columns = column + tl.arange(0, BLOCK)
-        here = (columns < stop) & (columns >= start)
-        if HAS_MASK:
-            here = here & (tl.load(mask + row * mask_row + columns, mask=here, other=0) != 0)
-        page, places = slot, columns
-        if PAGE > 0:
-            # A block of columns lies in one page.
-            page = tl.load(table + slot * table_row + column // PAGE)
-            places = columns - column // PAGE * PAGE
-        base_k = k + page * k_slot + head * k_head
-        base_v = v + page * v_slot + head * v_head
-        found_k = tl.load(
-            base_k + places[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
-        ).to(asked.dtype)
-        scores = tl.dot(asked, found_k, input_precision=PRECISION).to(tl.float32) * scale
-        if HAS_SCALES:
-            # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
-            of_k = k_scales + page * ks_slot + head * ks_head + places * ks_column
-            scores = scores * tl.load(of_k, mask=here, other=0.0).to(tl.float32)[None, :]
-        seen = here[None, :] & (columns[None, :] <= ends[:, None])
-        scores = tl.where(seen, scores, -float("inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        # A query that has seen nothing yet has no best score to subtract.
-        safe = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp(scores - safe[:, None])
-        shrink = tl.exp(best - safe)
-        found_v = tl.load(
-            base_v + places[:, None] * v_column + widths[None, :], mask=here[:, None], other=0.0
-        ).to(asked.dtype)
-        total = total * shrink + tl.sum(weights, 1)
-        if HAS_SCALES:
-            of_v = v_scales + page * vs_slot + head * vs_head + places * vs_column
-            weights = weights * tl.load(of_v, mask=here, other=0.0).to(tl.float32)[None, :]
-        said = said * shrink[:, None] + tl.dot(
-            weights.to(found_v.dtype), found_v, input_precision=PRECISION
-        ).to(tl.float32)
-        best = higher
-    place = (row * key_heads + head) * splits + split
-    tl.store(part + (place * QUERIES + queries[:, None]) * WIDTH + widths[None, :], said)
-    tl.store(top + place * QUERIES + queries, best)
-    tl.store(mass + place * QUERIES + queries, total)
+    for IS_EDGE in tl.static_range(2):
+        for column in range(middle if IS_EDGE else begin, stop if IS_EDGE else middle, BLOCK):
+            columns = column + tl.arange(0, BLOCK)
+            here = (columns < stop) & (columns >= start)
+            if HAS_MASK:
+                here = here & (tl.load(mask + row * mask_row + columns, mask=here, other=0) != 0)
+            page, places = slot, columns
+            if PAGE > 0:
+                # A block of columns lies in one page.
+                page = tl.load(table + slot * table_row + column // PAGE)
+                places = columns - column // PAGE * PAGE
+            base_k = k + page * k_slot + head * k_head
+            base_v = v + page * v_slot + head * v_head
+            place_k = base_k + places[None, :] * k_column + widths[:, None]
+            place_v = base_v + places[:, None] * v_column + widths[None, :]
+            if IS_EDGE:
+                found_k = tl.load(place_k, mask=here[None, :], other=0.0)
+                found_v = tl.load(place_v, mask=here[:, None], other=0.0)
+            else:
+                found_k, found_v = tl.load(place_k), tl.load(place_v)
+            scores = tl.dot(asked, found_k.to(asked.dtype), input_precision=PRECISION)
+            if HAS_SCALES:
+                # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
+                of_k = k_scales + page * ks_slot + head * ks_head + places * ks_column
+                scores = scores * tl.load(of_k, mask=here, other=0.0).to(tl.float32)[None, :]
+            if IS_EDGE:
+                seen = here[None, :] & (columns[None, :] <= ends[:, None])
+                scores = tl.where(seen, scores, -float("inf"))
+            higher = tl.maximum(best, tl.max(scores, 1) * scale)
+            # A query that has seen nothing yet has no best score to subtract.
+            safe = tl.where(higher == -float("inf"), 0.0, higher)
+            weights = tl.exp2(scores * scale - safe[:, None])
+            shrink = tl.exp2(best - safe)
+            total = total * shrink + tl.sum(weights, 1)
+            if HAS_SCALES:
+                of_v = v_scales + page * vs_slot + head * vs_head + places * vs_column
+                weights = weights * tl.load(of_v, mask=here, other=0.0).to(tl.float32)[None, :]
+            said = tl.dot(
+                weights.to(asked.dtype), found_v.to(asked.dtype), said * shrink[:, None],
+                input_precision=PRECISION,
+            )  # fmt: skip
+            best = higher
+    place = ((row * key_heads + head) * splits + split) * (blocks * QUERIES) + queries
+    tl.store(part + place[:, None] * WIDTH + widths[None, :], said)
+    tl.store(top + place, best)
+    tl.store(mass + place, total)
 
 
 @triton.jit
@@ -92,7 +105,7 @@ def join(
     place = ((row * key_heads + head) * splits + split) * QUERIES + query
     best = tl.load(top + place, mask=here, other=-float("inf"))
     highest = tl.max(best, 0)
-    share = tl.exp(best - tl.where(highest == -float("inf"), 0.0, highest))
+    share = tl.exp2(best - tl.where(highest == -float("inf"), 0.0, highest))
     total = tl.sum(tl.load(mass + place, mask=here, other=0.0) * share, 0)
     said = tl.load(part + place[:, None] * WIDTH + widths[None, :], mask=here[:, None], other=0.0)
     mixed = tl.sum(said * share[:, None], 0) / tl.where(total == 0.0, 1.0, total)

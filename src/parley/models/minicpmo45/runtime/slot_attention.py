@@ -26,8 +26,11 @@ from torch import Tensor
 
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
-MOST_QUERIES: Final = 64
-"""Most queries that share a key head (`G * T`): a block of them is kept in registers."""
+MOST_QUERIES: Final = 320
+"""Most queries that share a key head (`G * T`)."""
+
+QUERIES: Final = 64
+"""A block of so many queries is kept in registers; of more, each block reads the context again."""
 
 PROGRAMS: Final = 264
 """Programs that fill a large card twice over; few rows are split until there are as many."""
@@ -38,12 +41,8 @@ LEAST_COLUMNS: Final = 128
 MOST_SPLITS: Final = 64
 """Programs among which a row's columns are divided, at most: one program joins them."""
 
-BLOCK: Final = 64
-"""Columns that a program reads at a time."""
-
-WIDE_BLOCK: Final = 16
-"""The same where a column takes 512 bytes (float32, 128 numbers): what several of them wait in is
-99 KiB on the smallest cards."""
+TILE: Final = 16
+"""Fewest queries of a block: rows of a tile of tensor cores."""
 
 
 def is_installed() -> bool:
@@ -56,9 +55,23 @@ def fits(queries: int, width: int) -> bool:
     return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
 
 
-def block_of(width: int, itemsize: int) -> int:
-    """Columns that a program reads at a time, by head width and bytes of a number."""
-    return WIDE_BLOCK if width * itemsize >= 512 else BLOCK
+def tile_of(
+    queries: int, width: int, itemsize: int, *, is_small: bool, is_paged: bool
+) -> tuple[int, int]:
+    """Columns that a program reads at a time, and how many steps of that overlap: what was quickest
+    on an H200 (docs/log/minicpmo45.md) within 99 KiB of shared memory.
+
+    Args:
+        queries: of a block.
+        itemsize: bytes of a number of the queries.
+        is_small: keys and values are in 8 bits.
+        is_paged: and lie in pages, whose numbers are read a step earlier.
+    """
+    if width * itemsize >= 512:
+        return 16, 3
+    if queries == TILE:
+        return 128, 3 if is_paged else 2
+    return (128, 2) if is_small and width == 128 else (64, 3)
 
 
 def precision_of(query: Tensor) -> str:
@@ -101,7 +114,7 @@ def attend(
         mask: (B, reads) bool, columns of these that a row sees; None: all.
         key_scales, value_scales: if keys and values are kept in 8 bits, (S, K, C) each.
         table: (rows, pages of one) int64, the pages of every slot's columns; `C` is a multiple of
-            `BLOCK`, unless a slot has one page. None: slots are pages.
+            128, unless a slot has one page. None: slots are pages.
 
     Returns:
         (B, T, H, D), in the queries' dtype.
@@ -115,10 +128,15 @@ def attend(
     rows, tokens, heads, width = query.shape
     key_heads = keys.shape[1]
     count = heads // key_heads * tokens
-    splits = splits_of(rows, key_heads, reads)
-    block = block_of(width, query.dtype.itemsize)
+    queries = min(QUERIES, max(TILE, 1 << (count - 1).bit_length()))
+    blocks = -(-count // queries)
+    splits = splits_of(rows * blocks, key_heads, reads)
+    is_small, is_paged = key_scales is not None, table is not None
+    block, ahead = tile_of(
+        queries, width, query.dtype.itemsize, is_small=is_small, is_paged=is_paged
+    )
     chunk = math.ceil(math.ceil(reads / splits) / block) * block
-    padded = max(16, 1 << (count - 1).bit_length())
+    padded = blocks * queries
     if query.stride(3) != 1:
         query = query.contiguous()
     # The kernel walks these by number; a column of a table would be read across its rows.
@@ -135,17 +153,18 @@ def attend(
     if query.is_cuda and query.device.index != torch.cuda.current_device():
         # Triton launches on the thread's current device, not on the tensors'.
         torch.cuda.set_device(query.device)
-    kernels.partial[(rows, key_heads, splits)](
+    kernels.partial[(rows * blocks, key_heads, splits)](
         query, keys, values, slots, first, last, mask if mask is not None else slots,
         of_keys, of_values, slots if table is None else table, part, top, mass,
-        1.0 / math.sqrt(width), reads, chunk, *query.stride()[:3],
+        math.log2(math.e) / math.sqrt(width), reads, chunk, *query.stride()[:3],
         keys.stride(0), keys.stride(1), keys.stride(2),
         values.stride(0), values.stride(1), values.stride(2),
         tokens, count, 0 if mask is None else mask.stride(0),
         *of_keys.stride(), *of_values.stride(), 0 if table is None else table.stride(0),
         HAS_MASK=mask is not None, HAS_SCALES=key_scales is not None,
         PAGE=0 if table is None else keys.shape[2],
-        WIDTH=width, QUERIES=padded, BLOCK=block, PRECISION=precision_of(query),
+        WIDTH=width, QUERIES=queries, BLOCK=block, PRECISION=precision_of(query),
+        num_stages=ahead,
     )  # fmt: skip
     out = torch.empty(rows, tokens, heads, width, dtype=query.dtype, device=query.device)
     kernels.join[(rows, key_heads, count)](
