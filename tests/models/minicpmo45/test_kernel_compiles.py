@@ -174,6 +174,9 @@ def test_products_of_few_rows_compile_for_every_card(capability: int) -> None:
     four = ("*u8", "*i32", "*bf16", "*bf16", "i32", "i32")
     made = [other(kernels.unpacked, four, {"GROUP": 128}, capability)]
     # Older cards have no instruction that reads e4m3.
+    if capability >= 89:
+        small = ("*fp8e4nv", "*fp32", "*bf16", "i32")
+        made.append(other(kernels.unpacked_rows, small, {"BLOCK": 4096}, capability))
     for is_small in (False, True) if capability >= 89 else (False,):
         kept = "*fp8e4nv" if is_small else "*bf16"
         kinds = ("*bf16", *[kept] * 3, *["*fp32"] * 3, "*bf16", *["i32"] * 5)

@@ -167,6 +167,16 @@ def test_the_kernels_between_products_compute_what_pytorchs_operators_do(
 
 
 @interpreted
+def test_a_matrix_in_e4m3_is_unpacked_with_the_scales_of_its_rows() -> None:
+    torch.manual_seed(2)
+    packed = products.Fp8Linear(torch.randn(3, 4200) * torch.rand(3, 1))
+
+    found = products.unpacked_rows(packed.packed.data, packed.scales.data, torch.float16)
+
+    assert torch.equal(found, packed.unpacked().half())
+
+
+@interpreted
 @pytest.mark.parametrize("group", [32, 128])
 def test_a_matrix_in_four_bits_is_unpacked_from_tiles_of_any_order(group: int) -> None:
     torch.manual_seed(group)

@@ -249,6 +249,15 @@ def few_rows(
 
 
 @triton.jit
+def unpacked_rows(packed, scales, out, columns, BLOCK: tl.constexpr):
+    """Numbers of a row of a matrix in e4m3."""
+    row, column = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here, place = column < columns, row.to(tl.int64) * columns + column
+    number = tl.load(packed + place, mask=here, other=0.0).to(tl.float32) * tl.load(scales + row)
+    tl.store(out + place, number.to(out.dtype.element_ty), mask=here)
+
+
+@triton.jit
 def unpacked(packed, order, scales, out, outs, columns, GROUP: tl.constexpr):
     """A tile of 8 rows and 128 columns of a matrix in 4 bits, as numbers.
 

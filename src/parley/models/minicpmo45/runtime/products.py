@@ -33,6 +33,9 @@ FP8_DTYPE: Final = torch.float8_e4m3fn
 FP8_MOST: Final = 448.0
 """The largest number of e4m3."""
 
+_UNPACKED: Final = 4096
+"""Numbers that a program of `unpacked_rows` makes."""
+
 ROWS_AT_ONCE: Final = 1024
 """Rows that are quantised together: bounds what rounding takes in addition to the matrix."""
 
@@ -77,9 +80,27 @@ class Fp8Linear(nn.Module):
 
 
 def many_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    """Products (R, n) of rows (R, k) with a matrix in 8 bits. Its numbers are exact in any longer
-    type, and are unpacked without their scales."""
+    """Products (R, n) of rows (R, k) with a matrix in 8 bits, which is unpacked first."""
+    if x.device.type != "cpu":
+        return F.linear(x, unpacked_rows(packed.data, scales.data, x.dtype))
+    # Its numbers are exact in any longer type, and are unpacked without their scales.
     return F.linear(x, packed.to(x.dtype)) * scales.t()
+
+
+def shape_of_rows(packed: Tensor, _: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(packed.shape, dtype=dtype, device=packed.device)
+
+
+def unpacked_rows(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a matrix (n, k) in e4m3 and the scales of its rows (n, 1) stand for."""
+    from parley.models.minicpmo45.runtime import kernels
+
+    out = shape_of_rows(packed, scales, dtype)
+    rows, columns = packed.shape
+    kernels.unpacked_rows[(rows, -(-columns // _UNPACKED))](
+        packed, scales, out, columns, BLOCK=_UNPACKED, num_warps=8
+    )
+    return out
 
 
 def of_all(x: Tensor, *parts: nn.Module, has_kernel: bool) -> Sequence[Tensor]:
