@@ -35,6 +35,7 @@ CASES: Final[Sequence[Case]] = (
     ("none", 32, 8192, False),
     ("fp8", 1, 2048, False),
     ("fp8", 8, 8192, False),
+    ("fp8", 32, 8192, True),
     ("int4", 1, 8192, False),
     ("int4", 4, 8192, True),
 )
