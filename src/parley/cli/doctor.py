@@ -214,7 +214,7 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
     """Check the certificate: browsers allow the microphone on secure pages only."""
     gateway = settings.gateway
     if gateway.http:
-        yield note("certificate", "not used (--http)", "Browsers give no microphone then.")
+        yield note("certificate", "not used (--http)", "Browsers then refuse the microphone.")
         return
     cert, key = gateway.ssl_certfile, gateway.ssl_keyfile
     if not cert.exists() and not key.exists():

@@ -15,7 +15,7 @@ from parley.errors import SetupError
 def status(server: RemoteServer) -> VerbReport:
     """Show whether a server takes sessions, its workers and its queue.
 
-    Ends with 1 when it does not take sessions (`/ready`).
+    Exit code 1 if it does not take sessions (`/ready`).
     """
     ready = server.ask("GET", "/ready")
     found = server.ask("GET", "/status")
@@ -292,13 +292,13 @@ def erase(
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> VerbReport:
-    """Delete everything kept of a key: recordings, kept responses, voices.
+    """Delete all stored data of a key: recordings, responses, voices.
 
-    Revoke it first. What it used stays counted (`parley usage`). Recordings without an owner cannot
-    be found by a key: those of sessions without one, and those of versions that did not record it.
+    Revoke it first. Its usage stays (`parley usage`). Recordings without an owner cannot be found
+    by a key: those of sessions without one, and those of versions that did not record it.
     """
     if not yes:
-        typer.confirm(f"Delete everything kept of {key_id}?", abort=True, err=True)
+        typer.confirm(f"Delete all stored data of {key_id}?", abort=True, err=True)
     found = {
         **server.ask("DELETE", "/api/sessions", key=key_id),
         **server.ask("DELETE", "/api/assets/ref_audio", key=key_id),

@@ -152,7 +152,7 @@ class ModelSettings(Part):
     utterance. Default: not where that address has a public name, since its requests are likely to
     be paid for."""
     asr: str = "own"
-    """Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; with
+    """Speech recogniser of --model cascade: own, or a Whisper (folder or hub id; with
     faster-whisper installed, a folder in CTranslate2's form too)."""
     tts: str = "own"
     """Voice of --model cascade: own, the address of an OpenAI-compatible API with /audio/speech, or

@@ -65,7 +65,7 @@ def duplex(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Hold scripted conversations with a running server, and report how good it is to talk to.
+    """Hold scripted conversations with a running server and measure its turn-taking.
 
     Speech comes from the bundled voice, or from a folder with WAV files in turns/,
     interruptions/ and acknowledgements/. A conversation takes about two minutes.
