@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import av
 import numpy as np
@@ -50,16 +51,19 @@ class Pauses:
     kinds: list[str]
 
 
-def decoded(path: Path) -> Samples:
+def decoded(place: Path | BinaryIO) -> Samples:
     """16 kHz, without the silence around it, at the level of speech."""
     pieces = []
     # Headerless, as telephone systems keep them.
-    form = path.suffix[1:] if path.suffix in (".g722", ".gsm") else None
-    with av.open(str(path), format=form) as file:
+    is_bare = isinstance(place, Path) and place.suffix in (".g722", ".gsm")
+    with av.open(place, format=place.suffix[1:] if is_bare else None) as file:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=16_000)
         for frame in [*file.decode(audio=0), None]:
             pieces += [part.to_ndarray().reshape(-1) for part in resampler.resample(frame)]
-    samples = np.concatenate(pieces)
+    return trimmed(np.concatenate(pieces))
+
+
+def trimmed(samples: Samples) -> Samples:
     loud = np.flatnonzero(np.abs(samples) > 0.02 * np.abs(samples).max())
     return at_level(samples[loud[0] : loud[-1] + 1], -26.0)
 

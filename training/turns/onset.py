@@ -23,6 +23,7 @@ from parley.cli.bench.noises import at_level, in_room, room
 from parley.media.pcm import Samples
 from parley.turns.onset import ASKED_MS, LEVEL, OVER
 from parley.turns.smart_turn import log_mel
+from training.turns import games
 from training.turns.end_of_turn import SPEAKERS, decoded, keep_outputs, prompts
 
 FRAMES = 100
@@ -36,9 +37,12 @@ OVER_MS = (16, 64)
 HIDDEN, PARTS, DROPPED, NOISE, EPOCHS = 64, 320, 0.4, 0.6, 30
 DRAWS = {"acknowledgement": 3, "command": 1, "sentence": 1}
 PEOPLE_DRAWS = {"acknowledgement": 24, "command": 6, "sentence": 3}
+ACTOR_DRAWS = {"acknowledgement": 12, "command": 2}
 STAMPS, STAMP_DRAWS = ("be", "bg", "da", "el", "fr"), {"sentence": 2}
 """Who says what a stamp shows. Left out to be judged on: ca, es, ro, ru."""
 STAMPS_EACH, STAMP_LEAST_S = 110, 0.7
+ACTORS = 0.5
+"""They exaggerate."""
 OTHERS = 1.4
 """What a person who interrupts counts more than one who does not."""
 VARIANTS = 36
@@ -186,15 +190,15 @@ def people(root: Path) -> Iterator[tuple[str, list[Clip]]]:
     for speaker in SPEAKERS:
         said = prompts(root / "usr/share/asterisk/sounds", root / "usr/share/doc", speaker)
         yield speaker, [("sentence", text, samples) for samples, text in said]
-    games = root / "usr/share/games"
-    for folder in sorted((games / "hedgewars/Data/Sounds/voices").iterdir()):
+    figures = root / "usr/share/games"
+    for folder in sorted((figures / "hedgewars/Data/Sounds/voices").iterdir()):
         if "_" not in folder.name:
             paths = [
                 path for path in sorted(folder.glob("*.ogg"))
                 if not re.match(INTERJECTIONS, path.stem, re.I)
             ]  # fmt: skip
             yield folder.name, [("sentence", path.stem, decoded(path)) for path in paths]
-    yield from orders(games / "megaglest")
+    yield from labelled(orders(figures / "megaglest"))
 
 
 def stamps(root: Path) -> Iterator[tuple[str, list[Clip]]]:
@@ -212,30 +216,34 @@ def stamps(root: Path) -> Iterator[tuple[str, list[Clip]]]:
         yield f"stamps {language}", clips
 
 
-def orders(folder: Path) -> Iterator[tuple[str, list[Clip]]]:
-    """What figures of a game say when they are given orders, many of them "yes" and "okay"; the
-    recogniser says which. What it is unsure of, and what begins as an acknowledgement, is left
-    out."""
+def orders(folder: Path) -> Iterator[tuple[str, str, Samples]]:
+    """What figures of a game say when they are given orders, many of them "yes" and "okay": whose
+    it is, name, sound."""
+    known: set[bytes] = set()
+    for path in sorted(folder.rglob("*_ack*.wav")):
+        samples = decoded(path)
+        if samples.tobytes() not in known and 2400 < len(samples) < 24_000:
+            known.add(samples.tobytes())
+            yield path.stem.split("_")[0], "/".join(path.parts[-4:]), samples
+
+
+def labelled(said: Iterator[tuple[str, str, Samples]]) -> Iterator[tuple[str, list[Clip]]]:
+    """The recogniser says which are acknowledgements. What it is unsure of, and what only begins as
+    one, is left out."""
     from parley.models.cascade.loader import load
     from parley.settings import ModelSettings
 
     recogniser = load(ModelSettings(name="cascade")).parts.recogniser
     begins = re.compile(rf"(?:{ACKNOWLEDGEMENTS})\b", re.I)
     words = set(ACKNOWLEDGEMENTS.split("|"))
-    known: set[bytes] = set()
-    for path in sorted(folder.rglob("*_ack*.wav")):
-        samples = decoded(path)
-        if samples.tobytes() in known or not 2400 < len(samples) < 24_000:
-            continue
-        known.add(samples.tobytes())
-        heard = recogniser.hear(np.concatenate([np.zeros(4800, np.float32), samples]))
-        text = re.sub("[^a-z ]", "", heard.text.lower())
+    for who, name, samples in said:
+        found = recogniser.hear(np.concatenate([np.zeros(4800, np.float32), samples[:32_000]]))
+        text = re.sub("[^a-z ]", "", found.text.lower())
         is_word = bool(text) and all(word in words for word in text.split())
-        if heard.confidence < (-0.95 if is_word else -0.6) or (begins.match(text) and not is_word):
+        if found.confidence < (-0.95 if is_word else -0.6) or (begins.match(text) and not is_word):
             continue
         kind = "acknowledgement" if is_word else "command"
-        who = path.stem.split("_")[0]
-        yield who, [(kind, f"{text} {'/'.join(path.parts[-4:])}", samples)]
+        yield who, [(kind, f"{text} {name}", samples)]
 
 
 def moments(  # type: ignore[no-untyped-def]
@@ -360,10 +368,12 @@ class Head:
         return np.asarray(hidden @ self.outer + self.bias, np.float32)
 
 
-def fitted(families: list[Moments]) -> Head:
-    """Every family counts the same, and of each both answers nearly (`OTHERS`)."""
+def fitted(found: dict[str, Moments]) -> Head:
+    """Every family counts the same, actors half, and of each both answers nearly (`OTHERS`)."""
     import torch
 
+    families = list(found.values())
+    counts = [ACTORS if name.startswith("actors") else 1.0 for name in found]
     features = np.concatenate([one.features for one in families]).astype(np.float32)
     mean, spread = features.mean(0), features.std(0) + 0.05
     scaled = (features - mean) / spread
@@ -379,8 +389,11 @@ def fitted(families: list[Moments]) -> Head:
     share = torch.tensor(
         np.concatenate(
             [
-                np.where(k.is_other, OTHERS / k.is_other.sum(), 1 / max(1, (1 - k.is_other).sum()))
-                for k in families
+                count
+                * np.where(
+                    k.is_other, OTHERS / k.is_other.sum(), 1 / max(1, (1 - k.is_other).sum())
+                )
+                for count, k in zip(counts, families, strict=True)
             ]
         ),
         dtype=torch.float32,
@@ -478,13 +491,14 @@ def main() -> None:
     threads = onnxruntime.SessionOptions()
     threads.intra_op_num_threads = 1
     encoder = onnxruntime.InferenceSession(model.SerializeToString(), threads)
-    rngs = [np.random.default_rng(seed) for seed in range(1, 6)]
+    rngs = [np.random.default_rng(seed) for seed in range(1, 7)]
     voices = {
         "people": (people(asked.recordings), PEOPLE_DRAWS, rngs[0]),
         "pocket": (synthetic(pocket(), rngs[1]), DRAWS, rngs[1]),
         "flite": (synthetic(flite(asked.flite), rngs[2]), DRAWS, rngs[2]),
         "espeak": (synthetic(espeak(rngs[3]), rngs[3]), DRAWS, rngs[3]),
         "stamps": (stamps(asked.recordings), STAMP_DRAWS, rngs[4]),
+        "actors": (labelled(games.lines(asked.recordings)), ACTOR_DRAWS, rngs[5]),
     }
     found = {
         name + way: one.of(one.ways == way)
@@ -492,10 +506,10 @@ def main() -> None:
         for one in [kept(asked.features, name, functools.partial(moments, encoder, *each))]
         for way in WAYS
     }
-    onnx.save(with_head(model, fitted(list(found.values()))), str(asked.out))
+    onnx.save(with_head(model, fitted(found)), str(asked.out))
     odds = {key: np.zeros(len(one.asked), np.float32) for key, one in found.items()}
     for held in folds(found):
-        head = fitted([one.of(~held[key]) for key, one in found.items()])
+        head = fitted({key: one.of(~held[key]) for key, one in found.items()})
         for key, one in found.items():
             odds[key][held[key]] = head.log_odds(one.of(held[key]))
     for key, one in found.items():

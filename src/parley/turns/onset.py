@@ -31,7 +31,7 @@ OVER: Final = len(ASKED_MS)
 LEAST_ODDS: Final = 1.8
 """Log odds from which it interrupts immediately."""
 
-LEAST_MEAN: Final = 1.0
+LEAST_MEAN: Final = 1.2
 """The same of the mean of two judgements in a row. What voices left out of the teaching reach:
 docs/understand/turn-taking.md."""
 
