@@ -70,7 +70,7 @@ class LiveSteps:
         encoder = self._encoder
         if encoder.attention.reads_in_place:
             return slot_attention.fits(count, encoder.head_dim)
-        return self._graphs.is_active and count <= slot_attention.MOST_QUERIES
+        return self._graphs.is_active and count <= slot_attention.QUERIES
 
     def _row_by_row(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
         """States (N, C, Da) of a chunk.

@@ -46,8 +46,8 @@ sound, and the two tokens that end the one before. The kernel stops where a row 
 read all columns."""
 
 PICTURE_TOKENS = 80
-"""The same of a unit with a picture, which has 79: more queries than the kernel takes, so that it
-reads a context in `PICTURE_TOKENS // 16` blocks."""
+"""The same of a unit with a picture, which has 79: five full blocks of the kernel's queries, each
+of which reads the context."""
 
 PICTURE_ROWS = 32
 """More rows than that are too many positions for one prefill step."""
