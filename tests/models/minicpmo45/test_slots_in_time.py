@@ -47,9 +47,8 @@ def timed(slots: int, limit_s: float | None, **options: Any) -> Timed:
 
 
 def unit_s(rows: int) -> float:
-    """Encode, prefill, 19 tokens and the end of the text, 5 calls for speech and one for sound, and
-    the end of the unit."""
-    return (1 + 1 + UNIT_TOKENS + 6 + 1 + 1) * (BASE_S + ROW_S * rows)
+    """Encode, prefill, 19 tokens, 5 calls for speech and one for sound."""
+    return (1 + 1 + UNIT_TOKENS + 5 + 1) * (BASE_S + ROW_S * rows)
 
 
 UNIT_TOKENS = 19
