@@ -57,11 +57,17 @@ class OpenConnections:
 
     def enter(self, address: str) -> bool:
         """Count one connection; false, and not counted, if the address has reached its limit."""
-        if self.limit is not None and self.by_address[address] >= self.limit:
-            self.ended["too_many"] += 1
+        if not self.has_room(self.by_address, address):
             return False
         self.by_address[address] += 1
         return True
+
+    def has_room(self, counted: Counter[str], address: str) -> bool:
+        """True unless the address has as many of what is counted as it may have connections."""
+        if self.limit is None or counted[address] < self.limit:
+            return True
+        self.ended["too_many"] += 1
+        return False
 
     def may_open(self, address: str) -> bool:
         """True if a new connection of `address` may be answered. Counts it."""

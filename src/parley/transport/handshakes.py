@@ -80,21 +80,14 @@ class TlsListener:
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(NO_FILES_S, self._listen)
                 return
-            address = network_of(peer)
-            if not self._may_begin(address):
+            address, clients = network_of(peer), self._clients
+            if not (clients.has_room(self._by_address, address) and clients.may_open(address)):
                 connected.close()
                 continue
             self._by_address[address] += 1
             task = self._loop.create_task(self._begin(connected), name=f"handshake {address}")
             self._handshakes.add(task)
             task.add_done_callback(functools.partial(self._ended, address))
-
-    def _may_begin(self, address: str) -> bool:
-        limit = self._clients.limit
-        if limit is not None and self._by_address[address] >= limit:
-            self._clients.ended["too_many"] += 1
-            return False
-        return self._clients.may_open(address)
 
     async def _begin(self, connected: socket.socket) -> None:
         # Whoever does not shake hands is none of ours: a scanner, or one who speaks plain HTTP.
