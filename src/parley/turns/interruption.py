@@ -318,7 +318,8 @@ class InterruptionDetector:
             events.append(InterruptionEvent("suspected", speech.began))
         self._ask(speech, ends_s, events)
         most = self._most
-        if speech.is_acknowledgement if speech.odds is None else speech.odds < 0:
+        is_brief = speech.is_acknowledgement if speech.odds is None else speech.odds < 0
+        if is_brief:
             most = max(most, LONG_ACKNOWLEDGEMENT_MS * _SAMPLES_PER_MS)
         if speech is self._speech and speech.spoken >= most:
             self._interrupt(speech, ends_s, events)
