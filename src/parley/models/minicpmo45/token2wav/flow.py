@@ -73,7 +73,7 @@ class _Window(NamedTuple):
         speaker: shape (R, 80). x: starting points, float32, shape (R, T, 80).
         first_slot: see `Places`.
         reads: places of the estimator's and columns of the encoder's history that are read.
-        cuts: of each row, and of this window, where first steps are remembered.
+        cuts: of each row, and of this window, where first steps are remembered; or none.
     """
 
     table: Tensor
@@ -236,7 +236,8 @@ class Flow(nn.Module):
         used = [np.concatenate([row.places, here]) for row, here in zip(rows, new, strict=True)]
         reads, cuts = memory.reads, []
         if self.device.type == "cpu" and not self._graphs.is_active:
-            cuts = [(*row.cut, len(here)) for row, here in zip(rows, new, strict=True) if row.cut]
+            if all(row.cut for row in rows):
+                cuts = [(*row.cut, len(here)) for row, here in zip(rows, new, strict=True)]
             reads = (
                 1 + max(int(here.max()) for here in used),
                 max(row.tokens for row in rows),
