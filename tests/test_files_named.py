@@ -1,4 +1,4 @@
-"""Every file that a page names is there: links, and paths in code marks.
+"""Every file that a page names is there: links with the heading they lead to, paths in code marks.
 
 So is what mutants change.
 """
@@ -18,6 +18,8 @@ PAGES = [
 HISTORY = ("CHANGELOG.md", "docs/log/")
 """They may name what is no more."""
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+HEADING_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|js|mjs|md|toml|tsv|css|html|yaml|yml|jsonl))`")
 WRITTEN = {
     "parley.toml": "an operator's own",
@@ -41,6 +43,22 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         missing += [path for path in PATH.findall(text) if not is_there(path, page)]
 
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_heading_that_a_page_links_to_exists(page: Path) -> None:
+    links = HEADING_LINK.findall(page.read_text(encoding="utf-8"))
+
+    assert [
+        each for each in links if each[1] not in anchors(page.parent / (each[0] or page.name))
+    ] == []
+
+
+@functools.cache
+def anchors(page: Path) -> list[str]:
+    """As the forges make them of headings."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def is_there(path: str, page: Path) -> bool:
