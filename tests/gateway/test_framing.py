@@ -210,8 +210,15 @@ def test_in_the_middle_of_something_nothing_is_a_whole_message():
     assert not reader.whole_bytes(frame(CONTINUATION, b"A" * 20_000, mask=True))
 
 
+@pytest.mark.parametrize("size", [1, 125, 126, 4300, 0xFFFF, 0x10000])
+def test_a_piece_of_sound_of_any_size_is_a_whole_message(size: int):
+    data = frame(TEXT, b"A" * size, mask=True)
+
+    assert FrameReader(masked=True, limit_bytes=1 << 24).whole_bytes(data) == size
+
+
 @pytest.mark.parametrize(
-    "payload", [b"\xff" * 20_000, b"," * (ITEMS_LIMIT + 1), "ä".encode() * 10_000, b"small"]
+    "payload", [b"\xff" * 20_000, b"," * (ITEMS_LIMIT + 1), "ä".encode() * 10_000]
 )
 def test_text_that_has_to_be_looked_at_is_not_a_whole_message(payload: bytes):
     data = frame(TEXT, payload, mask=True)

@@ -27,6 +27,7 @@ from parley.transport.framing import (
     CLOSE,
     PING,
     PONG,
+    SMALL_MESSAGE_BYTES,
     TEXT,
     Bytes,
     Control,
@@ -274,6 +275,7 @@ class Connection(asyncio.Protocol):
             and len(data) < TURN_BYTES
             and (size := self._reader.whole_bytes(data))
             and (not self._is_guarded or self._bytes.take_at_hand(len(data)))
+            and (not self._is_guarded or size >= SMALL_MESSAGE_BYTES or self._small.take_at_hand(1))
         ):
             joined, traffic = self._joined, self._traffic
             if joined is not None and traffic is not None:

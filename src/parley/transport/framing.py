@@ -145,8 +145,6 @@ class FrameReader:
         self._claim = claim
         self._masked = masked
         self._checks_text = masked and checks_text
-        # Small messages of clients are counted as they are read.
-        self._least_whole = SMALL_MESSAGE_BYTES if masked else 126
         self._data = b""
         self._at = 0
         self._error: FrameError | None = None
@@ -187,9 +185,8 @@ class FrameReader:
         is_usual = (
             header + length == end
             and (second >= 0x80) is self._masked
-            and self._least_whole <= length <= LARGE_BYTES
-            and length <= self.limit_bytes
-            and (length > 0xFFFF) is ((second & 0x7F) == 127)
+            and length <= min(LARGE_BYTES, self.limit_bytes)
+            and second & 0x7F == (length if length < 126 else 126 if length <= 0xFFFF else 127)
         )
         if not is_usual:
             return 0
