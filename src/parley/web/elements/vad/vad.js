@@ -20,7 +20,12 @@ export class Vad extends HTMLElement {
   #isHeard = false;
   #threshold = 0.8;
   #due = 0;
-  #size = new ResizeObserver(() => this.#drawSoon());
+  /** Nothing is drawn where it is not shown. */
+  #isShown = false;
+  #size = new ResizeObserver(([{ contentRect }]) => {
+    this.#isShown = contentRect.width > 0;
+    this.#drawSoon();
+  });
   #canvas = h('canvas', { 'aria-hidden': 'true' });
   #meter = h('meter', { min: 0, max: 1, low: 0.1, high: 0.9, label: 'vad.level' });
   #lamp = h('span', { class: 'dot' });
@@ -55,7 +60,7 @@ export class Vad extends HTMLElement {
 
   #drawSoon() {
     cancelAnimationFrame(this.#due);
-    this.#due = requestAnimationFrame(() => this.#draw());
+    if (this.#isShown) this.#due = requestAnimationFrame(() => this.#draw());
   }
 
   disconnectedCallback() {
@@ -67,7 +72,6 @@ export class Vad extends HTMLElement {
   /** @param {number} rms */
   set level(rms) {
     const size = loudnessOf(rms);
-    this.#meter.value = size;
     this.#bars.push({ size, isHeard: this.#isHeard });
     if (this.#bars.length > BARS) this.#bars.shift();
     this.#drawSoon();
@@ -84,6 +88,7 @@ export class Vad extends HTMLElement {
     const { clientWidth, clientHeight } = this.#canvas;
     const pen = this.#canvas.getContext('2d');
     if (!pen || clientWidth === 0) return;
+    this.#meter.value = this.#bars.at(-1)?.size ?? 0;
     const ratio = Math.min(2, devicePixelRatio || 1);
     Object.assign(this.#canvas, { width: clientWidth * ratio, height: clientHeight * ratio });
     const style = getComputedStyle(this.#canvas);
