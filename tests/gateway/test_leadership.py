@@ -1,15 +1,24 @@
 """Who of several gateways is active, with a clock of our own and with a real Redis."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
+import httpx
 import pytest
+from tests.support.certificates import self_signed
 from tests.support.gateways import until
+from tests.support.raw_sockets import raw_client
 from tests.support.redis_server import redis_server
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from parley.clock import ManualClock, SystemClock
 from parley.errors import SetupError
 from parley.gateway.leadership import Leadership, RedisStore, StoreUnreachable
+from parley.gateway.standby import StandbyGateway
+from parley.protocol.control import STANDBY_HEADER
+from parley.transport import OpenConnections, listen
 
 TTL_S = 0.4
 
@@ -91,6 +100,35 @@ async def test_another_gateway_waits_until_it_is_released(tmp_path: Path):
         await two.release()
         for each in (one, two):
             await each.close()
+
+
+async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: Path):
+    context, cert = self_signed(tmp_path)
+    store, stopping = FakeLeaderStore(), asyncio.Event()
+    store.holder = "another"
+    leadership = Leadership(store, ttl_s=TTL_S, clock=SystemClock())
+    trust = ssl.create_default_context(cafile=cert)
+
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        clients = OpenConnections(1)
+        standby = StandbyGateway(leadership, listener, context, clients, url="here")
+        waiting = asyncio.create_task(standby.wait(stopping))
+        async with httpx.AsyncClient(verify=trust, base_url=f"https://127.0.0.1:{port}") as http:
+            ready, health = await http.get("/ready"), await http.get("/health")
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"wss://127.0.0.1:{port}/ws/chat", ssl=trust, proxy=None)
+        await until(lambda: not clients.by_address)
+        async with raw_client(port), raw_client(port) as second:
+            assert await second.rest() == b""
+        stopping.set()
+
+        assert not await waiting
+
+    assert (ready.status_code, health.status_code) == (503, 200)
+    answer = refused.value.response
+    assert (answer.status_code, answer.headers[STANDBY_HEADER]) == (503, "1")
+    assert b'"service_unavailable"' in answer.body
 
 
 async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Path):

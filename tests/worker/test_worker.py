@@ -11,6 +11,7 @@ import pytest
 from tests.support.faults import Gated
 from tests.support.gateway_control import FakeGatewayControl, fake_gateway_control
 from tests.support.patience import HANG_S
+from tests.support.raw_sockets import raw_client
 from tests.support.sessions import KINDS
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -33,6 +34,7 @@ from parley.protocol.control import (
     SessionPhase,
 )
 from parley.settings import load
+from parley.worker import main
 from parley.worker.main import DONE, FAILED, RESTART, WorkerProcess
 
 SECRET = "between us"
@@ -167,6 +169,18 @@ async def test_a_model_that_cannot_be_loaded_is_a_set_up_error():
 
     with pytest.raises(SetupError, match="no such model"):
         await asyncio.wait_for(worker.run(), HANG_S)
+
+
+async def test_who_begins_no_handshake_is_counted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(main, "CONNECTIONS_OF_ONE", 1)
+
+    async with (
+        running(None, **{"worker.http": False}) as (worker, *_),
+        raw_client(worker.port) as first,
+        raw_client(worker.port) as second,
+    ):
+        assert await second.rest() == b""
+        first.abort()
 
 
 @pytest.mark.parametrize("secret", ["", "wrong"])

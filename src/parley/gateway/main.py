@@ -9,9 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
-
-import uvicorn
+from typing import Any
 
 from parley import logs
 from parley.clock import SystemClock
@@ -19,16 +17,15 @@ from parley.errors import SetupError
 from parley.gateway.app import GatewayApp
 from parley.gateway.http.pages import MADE
 from parley.gateway.leadership import Leadership, RedisStore
+from parley.gateway.parts import connections_of_one
 from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
-from parley.transport import BACKLOG, BoundedHttp, ServerConnection, TlsListener, listen
+from parley.transport import OpenConnections, UvicornServer, listen
 
 log = logs.get(__name__)
-
-DATE_EVERY_S: Final = 1.0
 
 
 class Gateway:
@@ -60,7 +57,7 @@ class Gateway:
             return make_runtime(settings, reload=self.reload)
 
         self.app = GatewayApp(settings, make_runtime=make, web=web)
-        self._server = _Server(self._config(), drain=self._drain)
+        self._server = _Server(self.app, tls=self._tls(), drain=self._drain)
         self._internal: asyncio.Server | None = None
         self._drain_s = 0.0
         self._stopping = asyncio.Event()
@@ -130,7 +127,13 @@ class Gateway:
             return
         store = RedisStore(standby.redis_url, standby.key)
         leadership = Leadership(store, ttl_s=standby.ttl_s, clock=SystemClock(), name=standby.name)
-        waiting = StandbyGateway(leadership, self._listener, self._certificate(), url=self.url)
+        waiting = StandbyGateway(
+            leadership,
+            self._listener,
+            self._server.config.ssl,
+            OpenConnections(connections_of_one(self.settings)),
+            url=self.url,
+        )
         self._leadership = leadership
         try:
             is_active = await waiting.wait(self._stopping)
@@ -261,56 +264,38 @@ class Gateway:
         for connection in list(serving.connection_handler.live):
             connection.cancel()
 
-    def _certificate(self) -> dict[str, Any]:
-        """uvicorn's options for TLS."""
+    def _tls(self) -> ssl.SSLContext | None:
         gateway = self.settings.gateway
         if gateway.http:
-            return {}
+            return None
         why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
         if why is not None:
             log.info("certificate_made", file=str(gateway.ssl_certfile), why=why)
-        return {
-            "ssl_certfile": str(gateway.ssl_certfile),
-            "ssl_keyfile": str(gateway.ssl_keyfile),
-        }
-
-    def _config(self) -> uvicorn.Config:
-        gateway = self.settings.gateway
-        config = uvicorn.Config(
-            self.app,
-            http=BoundedHttp,
-            ws=ServerConnection,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=5,
-            **self._certificate(),
-        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            config.load()
+            context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
         except (OSError, ssl.SSLError) as error:
             raise SetupError(
                 f"The certificate {gateway.ssl_certfile} cannot be used: {error}.",
                 hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
             ) from error
-        return config
+        return context
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, except that clients are notified before their connections close, and that the caller
-    handles signals."""
+class _Server(UvicornServer):
+    """Clients are notified before their connections close."""
 
-    def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Any]) -> None:
-        super().__init__(config)
+    def __init__(
+        self, app: GatewayApp, *, tls: ssl.SSLContext | None, drain: Callable[[], Any]
+    ) -> None:
+        super().__init__(app, tls=tls, proxy_headers=False, timeout_graceful_shutdown=5)
         self.ready = asyncio.Event()
         self.hurry = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._app = app
         self._drain = drain
 
     async def serve_until_told(self, sockets: list[socket.socket]) -> None:
-        app: GatewayApp = self.config.app  # type: ignore[assignment]
+        app = self._app
 
         def is_news(record: logging.LogRecord) -> bool:
             # Whoever started us says it in a sentence; uvicorn would show where it arose.
@@ -326,32 +311,9 @@ class _Server(uvicorn.Server):
         finally:
             logger.removeFilter(is_news)
 
-    def protocol(self) -> BoundedHttp:
-        """The server's end of a new connection."""
-        return BoundedHttp(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        context = self.config.ssl
-        await super().startup(sockets if context is None else [])
-        if context is not None:
-            clients = self.lifespan.state["open_connections"]
-            for each in sockets or ():
-                self.servers.append(TlsListener(each, self.protocol, context, clients))  # type: ignore[arg-type]
+        await super().startup(sockets)
         self.ready.set()
-
-    def end(self) -> None:
-        self.should_exit = True
-        self._ending.set()
-
-    async def main_loop(self) -> None:
-        """Run until `end`. uvicorn's own loop polls ten times a second for the end; this one only
-        renews the date in the headers."""
-        while not await self.on_tick(0):  # each tenth tick, from 0 on, writes the date
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DATE_EVERY_S):
-                    await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._drain()

@@ -58,7 +58,7 @@ class AccessControl:
             sessions_per_client=settings.limits.sessions_per_client,
             own_names=own_names(None if settings.gateway.http else settings.gateway.ssl_certfile),
         )
-        self.open_connections = transport.OpenConnections(_connections_of_one(settings))
+        self.open_connections = transport.OpenConnections(connections_of_one(settings))
         users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
         self.authenticator = Authenticator(security, clock, self.admission, users=users)
         self.usage = KeyUsage(dispatcher.worker_pool, clock, self.authenticator.find_key)
@@ -69,7 +69,7 @@ class AccessControl:
         security = settings.security
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
         self.authenticator.change(security)
-        self.open_connections.limit = _connections_of_one(settings)
+        self.open_connections.limit = connections_of_one(settings)
 
 
 class Stores:
@@ -233,7 +233,7 @@ class Serving:
             self.worker_control.change_limits(settings.limits.model_dump(mode="json"))
 
 
-def _connections_of_one(settings: Settings) -> int | None:
+def connections_of_one(settings: Settings) -> int | None:
     """Connection limit of one address; None behind a proxy, where all connections have its
     address."""
     limits = settings.limits

@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Final
 
-import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.utils import ClientDisconnected
 
 from parley import __version__, logs
 from parley.gateway.leadership import Leadership
 from parley.protocol.control import STANDBY_HEADER
-from parley.transport import BoundedHttp
+from parley.transport import OpenConnections, UvicornServer
 
 RETRY_AFTER_S: Final = 1
 
@@ -36,12 +35,13 @@ class StandbyGateway:
     Args:
         url: of this gateway, for the log.
         listener: where clients and workers come; stays open.
-        certificate: uvicorn's options for TLS.
+        tls: of the gateway that follows.
     """
 
     leadership: Leadership
     listener: socket.socket
-    certificate: dict[str, Any]
+    tls: ssl.SSLContext | None
+    clients: OpenConnections
     _: KW_ONLY
     url: str
 
@@ -67,39 +67,25 @@ class StandbyGateway:
 
     @contextlib.asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        config = uvicorn.Config(
+        server = UvicornServer(
             self._answer,
-            http=BoundedHttp,
-            ws="websockets-sansio",
-            interface="asgi3",
-            lifespan="off",
+            tls=self.tls,
+            clients=self.clients,
             proxy_headers=False,
-            log_config=None,
-            access_log=False,
-            server_header=False,
             timeout_graceful_shutdown=1,
-            **self.certificate,
         )
-        config.load()
-        server = uvicorn.Server(config)
         # A second descriptor of the same socket: uvicorn closes what it was given.
         serving = asyncio.create_task(server._serve([self.listener.dup()]), name="standby")
         try:
             yield
         finally:
-            server.should_exit = True
+            server.end()
             await serving
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_socket = scope["type"] == "websocket"
-        answer = _answer_at("" if is_socket else scope["path"])
+        answer = _answer_at("" if scope["type"] == "websocket" else scope["path"])
         answer.headers.update({"retry-after": str(RETRY_AFTER_S), STANDBY_HEADER: "1"})
-        if is_socket:
-            await receive()
         await answer(scope, receive, send)
-        if is_socket:
-            # uvicorn would log an error for every handshake that was answered and not accepted.
-            raise ClientDisconnected
 
 
 def _answer_at(path: str) -> Response:

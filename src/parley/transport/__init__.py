@@ -14,13 +14,12 @@ from parley.transport.framing import ITEMS_LIMIT as ITEMS_LIMIT
 from parley.transport.framing import LARGE_BYTES as LARGE_BYTES
 from parley.transport.framing import Message as Message
 from parley.transport.handshakes import TlsListener as TlsListener
-from parley.transport.http import BoundedHttp as BoundedHttp
 from parley.transport.keepalive import Keepalive as Keepalive
 from parley.transport.limits import Budget as Budget
 from parley.transport.limits import ConnectionLimits as ConnectionLimits
 from parley.transport.limits import Traffic as Traffic
 from parley.transport.limits import link_limits as link_limits
-from parley.transport.listening import BACKLOG as BACKLOG
+from parley.transport.listening import UvicornServer as UvicornServer
 from parley.transport.listening import listen as listen
 from parley.transport.server import ServerConnection as ServerConnection
 from parley.transport.server import connection_of as connection_of

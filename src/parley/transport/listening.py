@@ -1,15 +1,100 @@
-"""The socket on which a server listens."""
+"""The socket on which a server listens, and the server."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import socket
+import ssl
 import sys
-from typing import Final
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
 
 from parley.errors import SetupError
+from parley.transport.clients import OpenConnections
+from parley.transport.handshakes import TlsListener
+from parley.transport.http import BoundedHttp
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import ConnectionLimits
+from parley.transport.server import ServerConnection
 
 BACKLOG: Final = 2048
+DATE_EVERY_S: Final = 1.0
+
+
+class UvicornServer(uvicorn.Server):
+    """uvicorn with our connections on sockets that listen already; its caller handles signals.
+
+    Args:
+        tls: None for plain HTTP.
+        clients: connections by address; None if the app's lifespan yields the state of connections.
+        limits: of connections, with `clients`.
+        options: uvicorn's own.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tls: ssl.SSLContext | None,
+        clients: OpenConnections | None = None,
+        limits: ConnectionLimits | None = None,
+        **options: Any,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedHttp,
+            ws=ServerConnection,
+            interface="asgi3",
+            lifespan="auto" if clients is None else "off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            **options,
+        )
+        config.load()
+        config.ssl = tls
+        super().__init__(config)
+        self._state: dict[str, Any] = (
+            {}
+            if clients is None
+            else {
+                "keepalive": Keepalive(),
+                "connection_limits": limits or ConnectionLimits(),
+                "open_connections": clients,
+            }
+        )
+        self._ending = asyncio.Event()
+
+    def protocol(self) -> BoundedHttp:
+        """The server's end of a new connection."""
+        return BoundedHttp(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        context = self.config.ssl
+        self.lifespan.state.update(self._state)
+        await super().startup(sockets if context is None else [])
+        if context is not None:
+            clients = self.lifespan.state["open_connections"]
+            for each in sockets or ():
+                self.servers.append(TlsListener(each, self.protocol, context, clients))  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Run until `end`. uvicorn's own loop polls ten times a second for the end; this one only
+        renews the date in the headers."""
+        while not await self.on_tick(0):  # each tenth tick, from 0 on, writes the date
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_EVERY_S):
+                    await self._ending.wait()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from parley import __version__, logs, models
 from parley.certificates import ServerPair, server_context
 from parley.clock import SystemClock
@@ -51,13 +49,7 @@ from parley.session_log.places import open_session_logs
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
-from parley.transport import (
-    ConnectionLimits,
-    Keepalive,
-    ServerConnection,
-    link_limits,
-    listen,
-)
+from parley.transport import OpenConnections, UvicornServer, link_limits, listen
 from parley.turns import JudgesTurns, TurnJudges, onset
 from parley.turns.keywords import KeywordMatcher
 from parley.turns.smart_turn import end_of_turn
@@ -81,6 +73,9 @@ RESTART: Final = 75
 of sysexits.h, which systemd and Docker count as a failure."""
 
 PROGRESS_EVERY_S: Final = 5.0
+
+CONNECTIONS_OF_ONE: Final = 1024
+"""Of an address, where other machines can reach this worker: a gateway has one per session."""
 
 LEAVE_GRACE_S: Final = 10.0
 """On a signal: how long requests that are being answered may take."""
@@ -160,26 +155,23 @@ class WorkerProcess:
         self._listener = listen(settings.worker.host, listen_port(settings.worker))
         self.port: int = self._listener.getsockname()[1]
         self._url = self._advertised()
-        self._server = _Server(self._config(secret), link_limits(settings.limits))
+        self._server = self._make_server(secret)
 
-    def _config(self, secret: str | None) -> uvicorn.Config:
-        config = uvicorn.Config(
-            make_app(
-                lambda: self._host,
-                secret=secret,
-                finished=self._finished_recordings,
-                name=host_name(self._url) or "",
-            ),
-            http="httptools",
-            ws=ServerConnection,
-            lifespan="off",
-            log_config=None,
+    def _make_server(self, secret: str | None) -> UvicornServer:
+        app = make_app(
+            lambda: self._host,
+            secret=secret,
+            finished=self._finished_recordings,
+            name=host_name(self._url) or "",
+        )
+        clients = OpenConnections(CONNECTIONS_OF_ONE if self._pair is not None else None)
+        return UvicornServer(
+            app,
+            tls=None if self._pair is None else server_context(self._pair),
+            clients=clients,
+            limits=link_limits(self._settings.limits),
             timeout_graceful_shutdown=5,
         )
-        if self._pair is not None:
-            config.load()
-            config.ssl = server_context(self._pair)
-        return config
 
     @property
     def host(self) -> Host | None:
@@ -219,7 +211,7 @@ class WorkerProcess:
         Raises:
             SetupError: the model or the detector cannot be loaded.
         """
-        serving = asyncio.create_task(self._server.serve_until_told(self._listener), name="server")
+        serving = asyncio.create_task(self._server._serve([self._listener]), name="server")
         decoding = decoder.use(DecoderLimits.of(self._settings.limits))
         try:
             stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
@@ -234,7 +226,7 @@ class WorkerProcess:
             async with Engine(model, self._clock) as engine:
                 return await self._work(engine, detectors, judges)
         finally:
-            self._server.should_exit = True
+            self._server.end()
             await serving
             self._listener.close()
             await asyncio.to_thread(decoding.close)
@@ -518,24 +510,6 @@ def own_address(gateway_url: str) -> str:
             return str(probe.getsockname()[0]).partition("%")[0]
     except OSError:
         return socket.gethostname()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn with our connections, and with signals left to the caller."""
-
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
-        super().__init__(config)
-        self._limits = limits
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.lifespan.state.update(keepalive=Keepalive(), connection_limits=self._limits)
-        await super().startup(sockets)
-
-    async def serve_until_told(self, listener: socket.socket) -> None:
-        try:
-            await self._serve([listener])
-        except SystemExit as error:
-            raise SetupError("The worker could not listen; the log says why.") from error
 
 
 def _load_judges(settings: WorkerSettings) -> TurnJudges:
