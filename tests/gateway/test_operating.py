@@ -4,6 +4,7 @@ that can be parsed, who was there."""
 import asyncio
 import json
 import ssl
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,7 +15,9 @@ from websockets.asyncio.client import connect
 
 from parley.certificates import fingerprint, make_pair, shown_certificate
 from parley.gateway.main import Gateway
+from parley.gateway.reload import Reloaded
 from parley.gateway.tls import local_names
+from parley.settings import load
 
 
 async def ready(gateway):
@@ -117,6 +120,20 @@ async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_i
             assert await shown() == fingerprint(renewed.decode()) == running.fingerprint
             await say(open_call, type="stop")
             assert (await end_of(open_call))[1] == 1000
+
+
+async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    settings = load(
+        flags={"gateway.port": 0, "gateway.ssl_certfile": cert, "gateway.ssl_keyfile": key}
+    )
+    standby = Gateway(settings)
+    certificate, private = make_pair(local_names(), 100)
+    cert.write_bytes(certificate)
+    key.write_bytes(private)
+
+    assert standby.reload() == Reloaded(applied=[], needs_restart=[], certificate=True)
+    standby._listener.close()
 
 
 async def test_the_log_says_who_had_a_session_and_who_asked():

@@ -224,7 +224,8 @@ class Gateway:
         except (OSError, ssl.SSLError, SetupError) as error:
             log.error("certificate_reload_failed", why=str(error))
             return False
-        self.runtime.access.admission.learn_names(own_names(gateway.ssl_certfile))
+        if self.app.runtime is not None:  # a standby has none
+            self.runtime.access.admission.learn_names(own_names(gateway.ssl_certfile))
         log.info("certificate_reloaded", fingerprint=self.fingerprint)
         return True
 
