@@ -307,6 +307,41 @@ async def goes_on_from_every_copy(
     return [kept.entries for kept in taken if state_codec.joined(kept.state)["closing"] is None]
 
 
+LAST_HEARD = {"duplex": "result", "half_duplex": "turn_done"}
+"""Of the first unit, or turn."""
+
+
+@pytest.mark.parametrize("name", LAST_HEARD)
+async def test_a_session_whose_device_fails_continues_at_another_worker(
+    harness: WorkerHarness, name: Any
+) -> None:
+    """Its client hears nothing of that; the gateway does not hear that it is over."""
+    whole, _ = await whole_talk(harness, name)
+    logs = harness.host.session_logs = FakeSessionLogs()
+    talk = harness.begin(name, extensions=name == "half_duplex")
+    talk.say(TALKS[name].first)
+    await until(lambda: [m for m in talk.socket.sent if "resume_token" in m])
+    hearing = asyncio.create_task(hear_all(talk.socket, STEPS[name], [], 1))
+    await talk.until(LAST_HEARD[name])
+    fault = RuntimeError("CUDA error: an illegal memory access was encountered")
+    harness.faults.fail_at(None, times=99, error=fault)
+    await asyncio.wait_for(harness.engine.wait_broken(), HANG_S)
+    await talk.over()
+    hearing.cancel()
+    await asyncio.gather(hearing, return_exceptions=True)
+
+    # It does not become idle again.
+    harness.host.broken.set()
+
+    assert "ended" not in harness.phases(talk)
+    told = [m for m in talk.socket.sent if m["type"] not in NOT_NUMBERED and "seq" in m]
+    assert comparable(plain(told)) == comparable(plain(whole[: len(told)]))
+    async with worker_harness(slots=2, **UNHURRIED) as other:
+        expected = [*told, *whole[len(told) :]]
+        heard = await rebuilt_talk(other, name, 1, logs.taken[-1], expected)
+    assert comparable(plain(heard)) == comparable(plain(whole))
+
+
 async def test_a_session_that_continues_keeps_no_second_copy_of_its_log(
     harness: WorkerHarness,
 ) -> None:

@@ -49,6 +49,8 @@ class Engine:
         self._waiting: deque[asyncio.Future[SlotHandle]] = deque()
         self._handles: set[SlotHandle] = set()
         self._broken = asyncio.Event()
+        self.on_broken: Callable[[], None] = lambda: None
+        """Called when the device has failed, before anybody who waits for a result hears of it."""
         self._is_stopped = False
 
     async def __aenter__(self) -> Engine:
@@ -220,9 +222,11 @@ class Engine:
         self._post(self._break)
 
     def _break(self) -> None:
+        self.on_broken()
         self._refuse_waiting()
-        for handle in list(self._handles):
-            handle._lose()
+        for handle in self._handles:
+            # What it waits for is failed by the engine thread, which knows why.
+            handle._is_open = False
         self._broken.set()
 
     def _refuse_waiting(self) -> None:

@@ -202,9 +202,9 @@ class EngineLoop:
                 self.run_once()
         except Exception:
             # Only a defect of the engine itself leads here; no caller may wait for it in vain.
-            self._fault = uuid.uuid4().hex[:8]
-            log.exception("engine_failed", error_id=self._fault)
-            self._give_up()
+            error_id = uuid.uuid4().hex[:8]
+            log.exception("engine_failed", error_id=error_id)
+            self._give_up(error_id)
         finally:
             self._end()
 
@@ -393,21 +393,21 @@ class EngineLoop:
             )
             failure = InferenceFailed(error_id=error_id)
             if _is_device_fault(error):
-                self._fault = error_id
+                self._give_up(error_id)
         if self._fault is None and request.checkpoint is not None:
             self._guarded(lambda: self._undo(request), "roll_back")
         self._finish_failed(request, failure)
         if self._fault is not None:
-            self._give_up()
+            self._lose_all()
 
     def _undo(self, request: SlotRequest) -> None:
         if request.checkpoint is not None and self._model.can_roll_back(request.checkpoint):
             self._model.roll_back(request.checkpoint)
 
-    def _give_up(self) -> None:
-        """The device is gone, and every session with it."""
-        log.critical("device_failed", error_id=self._fault)
-        self._lose_all()
+    def _give_up(self, error_id: str) -> None:
+        """The device is gone, and every session with it: `on_fault` hears of it before they do."""
+        self._fault = error_id
+        log.critical("device_failed", error_id=error_id)
         if self._on_fault is not None:
             self._on_fault()
 

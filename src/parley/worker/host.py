@@ -103,6 +103,8 @@ class _Held:
     meter: SessionMeter | None = None
     socket: ResumableSocket | None = None
     log: SessionLog | None = None
+    is_abandoned: bool = False
+    """True if it goes on elsewhere, although nobody has asked for that."""
 
 
 def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
@@ -171,6 +173,9 @@ class Host:
     _parted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a session has ended, or the way in which this worker leaves has changed."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.engine.on_broken = self.abandon
 
     # ---- a session -------------------------------------------------------------------------
 
@@ -574,7 +579,8 @@ class Host:
         self._report(held)
 
     def _report(self, held: _Held) -> None:
-        self.report(self._described(held))
+        if not held.is_abandoned:
+            self.report(self._described(held))
 
     def _described(self, held: _Held) -> SessionPhase:
         pause_due_s = held.session.deadlines.get("pause") if held.session is not None else None
@@ -756,6 +762,13 @@ class Host:
                 held.session.end(SessionEnded("server_shutdown"))
         await self._until(lambda: self._held.keys() <= handed_over, self.cleanup_limit_s)
         self.leaving.set()
+
+    def abandon(self) -> None:
+        """Nothing goes on here: sessions that another worker can continue stay as their logs have
+        them, and say nothing more. To the gateway they are lost with this process."""
+        for lease_id, socket in self._movable().items():
+            self._held[lease_id].is_abandoned = True
+            socket.leave()
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float) -> None:
         """Wait until a condition holds; checked whenever a session has ended."""

@@ -419,6 +419,7 @@ class WorkerProcess:
             failed = next((why for why in ("stuck", "fault", "hung") if waits[why].done()), None)
             if failed is not None:
                 _log.error("worker_failed", why=_FAILURES[failed])
+                host.abandon()
                 # Others on this worker hear that it is over, if they still can.
                 host.leave(0.0, moves=False)
                 await host.leaving.wait()
