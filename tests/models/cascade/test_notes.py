@@ -53,20 +53,35 @@ def test_what_is_said_has_the_note_it_deserves(said, note):
     assert talked(*said.split(" > "))[-1] == note
 
 
+BERLIN = "The capital of Germany is Berlin."
+
+
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("wat is the captial of germny", "The capital of Germany is Berlin."),
-        ("how mny legs dos a spidr have", "A spider has eight legs."),
+        ("wat is the captial of germny", BERLIN),
+        ("WHAT IS THE CAPITAL OF GERMANY", BERLIN),
+        ("hey what's the capital of Germany 😊", BERLIN),
+        ("lol whats the capital of germany pls???", BERLIN),
+        ("quick question, capital of Germny?", BERLIN),
+        ("how mny legs dos a spidr have lol", "A spider has eight legs."),
         ("waht sound does a cow make", "A cow says moo."),
-        ("whats the oposite of big", "The opposite of big is small."),
+        ("whats the oposite of bigg", "The opposite of big is small."),
+        ("hey my name is Prya 👋", "Nice to meet you, Prya!"),
+        ("how do you say please", None),
         ("My friend Germny is here.", None),
     ],
 )
-def test_a_slip_is_read_as_what_can_be_answered(text: str, note: str | None) -> None:
-    known = {"is", "the", "of", "how", "legs", "a", "have", "whats", "big", "here"}
+def test_a_line_is_read_as_it_was_meant(text: str, note: str | None, is_word) -> None:
+    assert note_for(text, is_word=is_word) == note
 
-    assert note_for(text, is_word=lambda word: word in known) == note
+
+def test_what_was_said_before_is_read_as_it_was_meant(is_word):
+    earlier = ["whats the curency of japan lol"]
+
+    assert note_for("and of China?", earlier, answers=["The yen."], is_word=is_word) == (
+        "The currency of China is the yuan."
+    )
 
 
 def test_chance_decides_and_decides_the_same_again():

@@ -236,6 +236,6 @@ class CascadeParts:
             if note is None and last.is_unclear and not notes.is_expected(text, history.told):
                 note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
             elif note is None and history.system == PERSONA:
-                note = notes.unknown_to_us(text, history.told, answers)
+                note = notes.unknown_to_us(text, history.told, answers, self.is_word)
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 
@@ -48,3 +49,13 @@ def patterns(name: str) -> dict[str, re.Pattern[str]]:
     """The patterns that notes look for: in a block the name of one, and its alternatives."""
     blocks = blocks_of(f"notes/patterns/{name}", glue="")
     return {block[0]: any_of(block[1:]) for block in blocks}
+
+
+def pattern_words() -> Counter[str]:
+    """Words that the patterns and the tables of replies look for, and beginnings of such words."""
+    folder = resources.files("parley.models.cascade") / "notes"
+    files = [*(folder / "patterns").iterdir(), *folder.iterdir()]
+    text = "\n".join(one.read_text("utf-8") for one in files if one.name.endswith(".txt"))
+    text = re.sub(r"\\[a-zA-Z]|<\w+>", " ", text)
+    text = re.sub(r"([a-z]+)([a-z])\?([a-z]*)", r"\1\2\3 \1\3", text)
+    return Counter(re.findall(r"\b[a-z]{3,}\b", text))

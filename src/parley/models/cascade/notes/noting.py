@@ -22,7 +22,6 @@ from typing import Final
 from parley.models.cascade.notes import memory, turns
 from parley.models.cascade.notes.care import care_note, cares, listening
 from parley.models.cascade.notes.clock import Now, clock_note
-from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
 from parley.models.cascade.notes.everyday import echo_note, rhyme_note, unseen_note, was_seen
 from parley.models.cascade.notes.knowledge import (
     compared_note,
@@ -32,7 +31,6 @@ from parley.models.cascade.notes.knowledge import (
     opposite_note,
     stock,
     unknown_note,
-    vocabulary,
 )
 from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
@@ -51,9 +49,9 @@ from parley.models.cascade.notes.said import (
     latest,
     lowered,
     plainly,
-    spelled_out,
     varied,
 )
+from parley.models.cascade.notes.typed import as_meant, untangled
 from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import patterns
 
@@ -107,14 +105,13 @@ def note_for(
         text = confirmed(text, earlier)
         if not text:
             return "I'm sorry. What did you mean?"
-    known = _known(text, earlier, seed, answers, now)
-    is_known = known is not None or bool(unknown_note(lowered(latest(text))))
+    meant, earlier = as_meant(text, is_word), [as_meant(one, is_word) for one in earlier]
+    known = _known(meant, earlier, seed, answers, now)
+    is_known = known is not None or bool(unknown_note(lowered(meant)))
     careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
-    found = careful or foreign_note(text, is_word) or known
-    if found is None and is_word and (mended := _mended(latest(text), is_word)) != latest(text):
-        found = _known(mended, earlier, seed, answers, now)
+    found = careful or foreign_note(untangled(text), is_word) or known
+    text = meant
     if found is None:
-        text = latest(text)
         found = unknown_note(lowered(text)) or _replaced(
             text, earlier, lambda asked: unknown_note(lowered(asked))
         )
@@ -131,7 +128,7 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     if care_note(text, ()) is not None:
         return True
     told = memory.listen([text])
-    text = latest(text)
+    text = untangled(text)
     low = lowered(text)
     is_telling = told.name is not None or bool(told.facts)
     is_usual = bool(_SAYS["familiar"].search(low) or _SAYS["mine"].search(low))
@@ -139,11 +136,17 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     return is_telling or is_usual or known not in (None, NOT_TOLD)
 
 
-def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
+def unknown_to_us(
+    text: str,
+    earlier: Sequence[str],
+    answers: Sequence[str],
+    is_word: Callable[[str], bool] | None = None,
+) -> str | None:
     """What is said where there is no note: what users said about it themselves, or a sentence that
     fits the form of theirs, because the model invents answers and misunderstands statements.
     None for greetings and what follows a picture."""
-    low = lowered(spelled_out(latest(text)))
+    text, earlier = as_meant(text, is_word), [as_meant(one, is_word) for one in earlier]
+    low = lowered(text)
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
     return memory.said_before(low, memory.listen([*earlier, text])) or _FORMS.find(
@@ -163,7 +166,6 @@ NOT_TOLD = "You have not told me that."
 def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
-    text, earlier = spelled_out(latest(text)), [spelled_out(latest(one)) for one in earlier]
     low = lowered(text)
     each = _each(text, lambda part: _known(part, earlier, seed, answers, now))
     if each:
@@ -383,23 +385,6 @@ def _each(text: str, note: Callable[[str], str | None]) -> str | None:
         return None
     told = [note(part) for part in parts]
     return " ".join(filter(None, told)) if all(told) else None
-
-
-def _mended(text: str, is_word: Callable[[str], bool]) -> str:
-    """A text without slips: what is no word becomes one of those that can be answered."""
-
-    def mend(found: re.Match[str]) -> str:
-        word = found[0]
-        if is_word(word) or word in vocabulary():
-            return word
-        near = sorted(
-            (one[0] != word[0], sorted(one) != sorted(word), -len(one), one)
-            for one in {*slips(word)} & vocabulary()
-        )
-        is_clear = near and (len(near) < 2 or near[0][:3] < near[1][:3])
-        return near[0][3] if is_clear else word
-
-    return re.sub(rf"\b[a-z]{{3,{SLIP_LETTERS}}}\b", mend, text)
 
 
 def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:

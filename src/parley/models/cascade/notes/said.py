@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parley.models.cascade.tables import any_of, blocks_of, lines_of
+from parley.models.cascade.tables import any_of, blocks_of
 
 LONGEST = 600
 """Signs at the end of a text in which something is looked for: some patterns take time with the
@@ -26,17 +26,6 @@ def latest(text: str) -> str:
 def lowered(text: str) -> str:
     """A text as patterns expect it: in lower case, with straight apostrophes and single spaces."""
     return " ".join(re.sub(r"[’`]", "'", text.lower()).split())
-
-
-_IN_HASTE = dict(line.split(": ") for line in lines_of("notes/chat"))
-_HASTY = re.compile(rf"\b(?:{'|'.join(_IN_HASTE)})\b(?!['.])")
-
-
-def spelled_out(text: str) -> str:
-    """A text without what is typed in haste, if it is all in lower case."""
-    if text != text.lower():
-        return text
-    return _HASTY.sub(lambda found: _IN_HASTE[found[0]], text)
 
 
 class Replies:

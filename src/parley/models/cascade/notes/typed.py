@@ -1,0 +1,98 @@
+"""Lines as people type them: in haste, in capitals, with slips, and with words that only decorate.
+
+They are read once, before anything is looked for in them, so that no table has to know of "pls".
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
+from parley.models.cascade.notes.knowledge import vocabulary
+from parley.models.cascade.notes.said import latest
+from parley.models.cascade.tables import lines_of, pattern_words, patterns
+
+_SAYS: Final = patterns("typed")
+_IN_HASTE: Final = dict(line.split(": ") for line in lines_of("notes/chat"))
+_HASTY: Final = re.compile(rf"\b(?:{'|'.join(_IN_HASTE)})\b(?!['.])", re.I)
+_MARKS: Final = str.maketrans("’`“”", "''\"\"")
+
+
+@functools.lru_cache(maxsize=2048)
+def untangled(text: str) -> str:
+    """A text without what only decorates it: pictures, capitals throughout, marks in a row, and
+    "hey" or "lol" around a sentence."""
+    text = latest(text).translate(_MARKS)
+    plain = "".join(one for one in text if not _is_picture(one)).strip()
+    text = _SAYS["marks"].sub(lambda found: found[0][-1], plain or text)
+    is_lower = text == text.lower()
+    if text == text.upper() and len(re.findall("[A-Z]+", text)) > 1:
+        text, is_lower = text.lower(), True
+
+    def spelled_out(found: re.Match[str]) -> str:
+        said = _IN_HASTE[found[0].lower()]
+        if not is_lower and (len(found[0]) < 2 or (found[0] != found[0].lower() and found.start())):
+            return found[0]
+        return said if found[0].islower() else said[0].upper() + said[1:]
+
+    text = _HASTY.sub(spelled_out, text)
+    return _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
+
+
+def _is_picture(sign: str) -> bool:
+    """True for an emoji, and what joins or colours them."""
+    return sign > "\u2000" and (
+        unicodedata.category(sign) in ("So", "Sk", "Cf") or sign == "\ufe0f"
+    )
+
+
+@functools.lru_cache(maxsize=2048)
+def as_meant(text: str, is_word: Callable[[str], bool] | None) -> str:
+    """The text `untangled`, and without slips: what is no word becomes the one that is looked for.
+
+    Names stay, unless it is a question.
+    """
+    text = untangled(text)
+    if is_word is None:
+        return text
+    is_asked = bool(_SAYS["asks"].search(text))
+
+    def mend(found: re.Match[str]) -> str:
+        low = found[0].lower()
+        is_name = found[0] != low and found.start() > 0 and not is_asked
+        is_name = is_name or bool(_SAYS["names"].search(text[: found.start()]))
+        return found[0] if is_name or is_word(low) else _nearest(low, is_word) or found[0]
+
+    return re.sub(rf"\b(?=\w*[aeiouy])[A-Za-z]{{3,{SLIP_LETTERS}}}\b(?!\()", mend, text)
+
+
+def _nearest(word: str, is_word: Callable[[str], bool]) -> str | None:
+    """The likeliest word that this one, which is none, may have been."""
+    known, letters = _vocabulary(), sorted(word)
+    if word in known:
+        return None
+    if (short := re.sub(r"([a-z])\1\1+", r"\1", word)) != word and is_word(short):
+        return short
+    likely: dict[str, float] = {}
+    for one in {*slips(word)}:
+        is_near = sorted(one) == letters or _single(one) == _single(word)
+        often = known.get(one, 1 if is_near else 0)
+        if often and one[0] == word[0] and (one in vocabulary() or is_word(one)):
+            likely[one] = often**0.5 * (9 if is_near else 3 if len(one) > len(word) else 1)
+    return max(likely, key=lambda one: (likely[one], one), default=None)
+
+
+def _single(word: str) -> str:
+    """A word without double letters."""
+    return re.sub(r"([a-z])\1+", r"\1", word)
+
+
+@functools.cache
+def _vocabulary() -> Counter[str]:
+    """What is looked for, and how often."""
+    return Counter(vocabulary()) + pattern_words()
