@@ -332,6 +332,62 @@ def test_a_slot_stays_taken_until_the_worker_has_cleaned_up(parts):
     assert waiting.state == "leased"
 
 
+def test_a_slot_that_is_being_cleaned_up_stays_taken_when_its_worker_connects_again(parts):
+    worker = parts.worker()
+    ticket, waiting = parts.ask(), parts.ask()
+    parts.says(worker, held(ticket), "active")
+    held(ticket).release()
+
+    worker = parts.worker()
+    state_before = waiting.state
+    parts.says(worker, held(ticket), "ended")
+
+    assert (state_before, waiting.state) == ("waiting", "leased")
+
+
+def test_a_client_that_comes_back_to_a_slot_that_is_being_cleaned_up_takes_no_second_one(parts):
+    worker = parts.worker(slots=2)
+    ticket = parts.ask()
+    parts.says(worker, held(ticket), "active")
+    held(ticket).release()
+
+    held(ticket).transfer()
+
+    assert worker.free_slots == 1
+
+
+def test_slots_that_only_the_worker_knows_to_be_taken_are_not_given_out(parts):
+    worker = parts.worker(slots=3)
+    parts.heartbeats(worker, free=1)
+    ticket = parts.ask()
+    parts.says(worker, held(ticket), "active")
+    free_with_it = worker.free_slots
+    held(ticket).release()
+    parts.says(worker, held(ticket), "ended")
+    free_after_it = worker.free_slots
+
+    never_seen = parts.ask()
+    held(never_seen).was_opened = True
+    held(never_seen).release()
+    parts.says(worker, held(never_seen), "ended")
+
+    assert (free_with_it, free_after_it, worker.free_slots) == (0, 1, 1)
+
+
+def test_tokens_are_counted_once_whatever_arrives_late(parts):
+    worker, spent = parts.worker(), []
+    parts.worker_pool.spent.listen(lambda lease, more: spent.append(more))
+    lease = held(parts.ask())
+
+    for tokens in (5, 9, 9, 7):
+        parts.worker_pool.heard(
+            worker, Heartbeat("busy_chat", 0, 0, 0, 0, tokens={lease.lease_id: tokens})
+        )
+    parts.says(worker, lease, "ended", tokens=12)
+
+    assert spent == [5, 4, 3]
+
+
 def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats(parts):
     worker = parts.worker()
     ticket, waiting = parts.ask(), parts.ask()

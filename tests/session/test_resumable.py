@@ -29,9 +29,9 @@ from parley.session.deadlines import RESUME
 from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
-from parley.session.tokens import ResumeTokens
+from parley.session.tokens import REVOKED_LIMIT, ResumeTokens
 from parley.session_log import state_codec
-from parley.session_log.contract import AppendResult, LoggedSession, LogUpdate
+from parley.session_log.contract import AppendResult, LoggedSession, LogUpdate, split_entries
 
 WINDOW_S = 30.0
 BOUNDS = OutputBounds(limit_bytes=10_000, limit_s=60.0)
@@ -159,6 +159,17 @@ async def test_the_clock_stands_still_while_nobody_is_there(bench: Bench) -> Non
     assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == []
     bench.clock.advance(2)
     assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == ["silence"]
+
+
+async def test_a_client_that_has_come_back_has_the_whole_window_again(bench: Bench) -> None:
+    await bench.ready()
+    await bench.cut()
+    bench.clock.advance(20)
+    left_s = bench.socket.window_left_s
+
+    await bench.come_back(1)
+
+    assert (left_s, bench.socket.window_left_s) == (WINDOW_S - 20, WINDOW_S)
 
 
 async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
@@ -365,6 +376,7 @@ def test_every_token_is_new_and_none_is_kept() -> None:
     assert len(set(made)) == 100
     assert all(len(token) >= 43 for token in made), "256 bits"
     assert not any(token in repr(tokens) for token in made)
+    assert len(tokens.revoked) == REVOKED_LIMIT
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -630,6 +642,33 @@ async def test_what_a_client_says_that_came_back_meanwhile_is_for_the_next_worke
         assert not reading.done()
 
 
+async def test_what_was_read_from_a_connection_that_is_replaced_is_left_to_the_next():
+    async with logged() as (bench, _):
+        bench.socket.is_between = lambda: False
+        bench.first.say({"type": "not counted"})
+        handing_over = asyncio.create_task(bench.socket.hand_over())
+        reading = asyncio.create_task(bench.socket.receive())
+        bench.tasks += [handing_over, reading]
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+        await bench.come_back(1)
+        await asyncio.sleep(0.05)
+
+        assert not reading.done()
+
+
+async def test_nothing_of_what_was_said_stays_in_the_log_of_a_session_that_has_ended():
+    async with logged() as (bench, logs):
+        before = len(list(split_entries(logs.taken[-1].entries)))
+
+        await bench.socket.send(message("the end"))
+        await bench.socket.close(1000, "done")
+        await until(lambda: bench.log.is_current)
+
+        assert (before, len(list(split_entries(logs.taken[-1].entries)))) == (2, 1)
+
+
 async def test_nothing_follows_the_last_word():
     async with logged() as (bench, _):
         await bench.hear_much()
@@ -650,6 +689,16 @@ async def test_messages_count_as_received_only_with_the_state_that_follows_them(
 
         assert logs.updates[-1].state is None
         assert bench.log.stored_received == before
+
+
+async def test_messages_are_acknowledged_only_when_they_are_stored():
+    async with logged() as (bench, logs):
+        logs.answer = None
+        await bench.hear_much()
+        await bench.socket.send(message("waits, too"))
+        await asyncio.sleep(0.05)
+
+        assert "session.input_ack" not in bench.first.types
 
 
 async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once():

@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -150,6 +150,21 @@ async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: Sess
     assert contents.session.worker_pid == 2
 
 
+async def test_a_writer_that_has_not_noticed_its_successor_removes_nothing(
+    backend: SessionLogs,
+) -> None:
+    frozen = created(backend, logged())
+    await append(frozen, update(b"head", whole=True))
+    _, writer = await backend.take_over("lease/1", logged(pid=2))
+    await append(writer, update(b"head", b"continued", whole=True))
+
+    frozen.drop()
+
+    assert await append(writer, update(b"more")) == "stored"
+    contents = await backend.peek("lease/1")
+    assert list(split_entries(contents.entries)) == [b"head", b"continued", b"more"]
+
+
 async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_another(
     backend: SessionLogs,
 ) -> None:
@@ -236,13 +251,25 @@ async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path)
     assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}
 
 
-async def test_a_torn_end_of_a_log_is_left_out(tmp_path: Path) -> None:
+def truncated(tail: Path) -> None:
+    os.truncate(tail, tail.stat().st_size - 3)
+
+
+def corrupted(tail: Path) -> None:
+    data = tail.read_bytes()
+    tail.write_bytes(data.replace(b"second", b"2econd"))
+
+
+@pytest.mark.parametrize("damaged", [truncated, corrupted])
+async def test_a_damaged_end_of_a_log_is_left_out(
+    tmp_path: Path, damaged: Callable[[Path], None]
+) -> None:
     logs = FileSessionLogs(tmp_path)
     writer = logs.create(logged())
     await append(writer, update(b"head", whole=True, state=b"first"))
     await append(writer, update(b"torn", state=b"second"))
     (tail,) = tmp_path.glob("*.tail")  # noqa: ASYNC240
-    os.truncate(tail, tail.stat().st_size - 3)
+    damaged(tail)
 
     contents, _ = await logs.take_over("lease/1", logged(pid=2))
 
