@@ -4,6 +4,7 @@ There is no card here. The kernel's place is taken by stand-ins on a CPU: one th
 that raise what Triton raises, and ones that lie.
 """
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.support.tiny_voice import tiny_token2wav
 from torch import Tensor
 from torch.nn import functional as F
 
+from parley.engine.model import DeviceFault
 from parley.engine.work import StartSession, Work
 from parley.errors import InferenceFailed, SetupError
 from parley.models.minicpmo45 import ladder, loading, quantize, runtime, trials
@@ -666,6 +668,49 @@ def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(
     assert model.fast_paths["graph_speech"] == "plain: its scores were not finite"
     # What was written there does no harm.
     assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
+
+
+ILLEGAL = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def out_of_bounds(*given: Any, **named: Any) -> Tensor:
+    raise ILLEGAL
+
+
+def test_a_card_that_failed_is_started_with_our_kernels_plain(
+    failing_later, wanted, monkeypatch, tmp_path
+):
+    """Such a card cannot step down: the process ends, and starts again."""
+    faults = tmp_path / "new" / "faults.json"
+    monkeypatch.setattr(loading, "faults", lambda: faults)
+    model = loaded()
+    Cast(model).play(0, STYLE.turns(seed=3))
+    failing_later["act"] = out_of_bounds
+
+    with pytest.raises(DeviceFault, match="illegal memory access"):
+        Cast(model).play(0, STYLE.turns(seed=3))
+
+    again = loaded()
+    for part in ("attention", "fused", "products"):
+        assert again.fast_paths[part].startswith("plain: ")
+    assert str(faults) in again.fast_paths["attention"]
+    assert "CUDA error: an illegal" in again.fast_paths["attention"]
+    assert_same(wanted, talk(again), 2e-3)
+    failing_later["act"] = by_hand
+    os.utime(faults, (0, 0))
+    assert loaded().fast_paths["attention"] == "fast"
+
+
+def test_a_card_that_fails_in_a_trial_is_started_with_that_part_plain(card, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "faults", lambda: tmp_path / "faults.json")
+    monkeypatch.setattr(products, "few_rows", out_of_bounds)
+
+    with pytest.raises(SetupError, match="trial of the fast part 'products': CUDA error"):
+        loaded()
+
+    model = loaded()
+    assert model.fast_paths["products"].startswith("plain: the card failed with it")
+    assert model.fast_paths["fused"] == "fast"
 
 
 def test_strict_refuses_instead_of_stepping_down(card, monkeypatch):

@@ -26,6 +26,7 @@ from parley.models.minicpmo45.load_choice import LoadChoice, asked, dtype_of, ki
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.plan import (
     TOKEN2WAV_FOLDER,
+    cache_folder,
     default_voice_of,
     fitting,
     kept_voices,
@@ -77,7 +78,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     scheme = scheme_of(config.raw)
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
-    paths = FastPaths(is_strict=settings.strict)
+    paths = FastPaths(is_strict=settings.strict, faults=faults())
     wanted = asked(settings, device, config, sizes.flow, dtype or torch.bfloat16, kind)
     chosen = ladder.tried(wanted, paths)
     network = weights.build(config)
@@ -112,6 +113,11 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         paths=paths,
         unit_limit_s=chosen.unit_limit_s,
     )
+
+
+def faults() -> Path:
+    """File of the parts that were in use when a card failed."""
+    return cache_folder() / "card-faults.json"
 
 
 def _graphs(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:

@@ -25,7 +25,7 @@ import torch
 from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.engine.context import ContextLedger
-from parley.engine.model import DeviceFault, Job, Memory, ModelSpec
+from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.segments import Image
 from parley.engine.work import (
     Checkpoint,
@@ -286,10 +286,8 @@ class MiniCPMO45(RowModel[Conversation]):
             self._step(stage, jobs)
 
     def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
-        try:
+        with self.paths.watched():
             STEPS[stage](self, jobs)
-        except torch.AcceleratorError as error:
-            raise DeviceFault(str(error)) from error
 
     @property
     def context_pages(self) -> tuple[int, int] | None:
@@ -393,7 +391,8 @@ class MiniCPMO45(RowModel[Conversation]):
         """
         use_device(self.network.llm.device)
         self.formats.warm_up()
-        self._capture()
+        with self.paths.watched():
+            self._capture()
         speaks = self.has_default_voice
         if speaks:
             try:

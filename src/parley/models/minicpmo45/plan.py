@@ -88,9 +88,13 @@ GRAPHS_SLOT_BYTES: Final = 28 * 2**20
 what the largest needs in between, which all share: a window of the vocoder."""
 
 
+def cache_folder() -> Path:
+    return Path(platformdirs.user_cache_dir("parley"))
+
+
 def kept_voices() -> Path:
     """Folder of voices between runs."""
-    return Path(platformdirs.user_cache_dir("parley")) / "voices"
+    return cache_folder() / "voices"
 
 
 def default_voice_of(settings: ModelSettings, folder: Path) -> Path | None:

@@ -14,20 +14,26 @@
 A part is built and compared with its plain form when the model is loaded; one that raises or
 computes something else steps down, and so does one that fails while it serves. With `model.strict`
 it is refused instead, and so is what a setting names and this machine lacks: an error says why.
+A card that has failed, as after an illegal access, cannot step down: the process ends, and kernels
+of ours are plain when it starts again.
 `/status`, the metric `parley_fast_path`, `parley doctor --try` and the log show the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from parley import logs
+from parley.engine.model import DeviceFault
 from parley.errors import SetupError
 
 log = logs.get(__name__)
@@ -38,6 +44,12 @@ PARTS: Final = ("attention", "fused", "products", "caches", "int4", "fp8", "flow
 """Parts other than the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"
+
+KERNELS: Final = (("attention", "fused", "products"), ("int4", "fp8"))
+"""Parts with kernels of ours. Which one made a card fail is not known afterwards: those of the
+first group that has a fast one are plain for `SUSPECT_S`."""
+
+SUSPECT_S: Final = 24 * 3600.0
 
 REASON_LIMIT: Final = 300
 """Characters of a reason: a compiler's output can be long."""
@@ -73,10 +85,14 @@ class FastPaths:
 
     Args:
         is_strict: refuse with an error instead of stepping down.
+        faults: file of the parts that were in use when the card failed, for the next process; None:
+            nobody is told.
     """
 
-    def __init__(self, *, is_strict: bool = False) -> None:
+    def __init__(self, *, is_strict: bool = False, faults: Path | None = None) -> None:
         self.is_strict = is_strict
+        self._faults = faults
+        self._suspects = {} if faults is None else _suspects(faults)
         self._states: Mapping[str, PartState] = {}
 
     def __repr__(self) -> str:
@@ -120,10 +136,19 @@ class FastPaths:
         """Build and compare a part; True if it serves.
 
         Raises:
-            SetupError: it does not, and stepping down is not allowed.
+            SetupError: it does not, and stepping down is not allowed; or the card fails.
         """
+        if part in self._suspects:
+            self.step_down(part, self._suspects[part])
+            return False
         try:
-            trial()
+            with self.watched(part):
+                trial()
+        except DeviceFault as fault:
+            raise SetupError(
+                f"The card failed in the trial of the fast part '{part}': {fault}",
+                hint="This part is plain at the next start. `parley doctor --try` checks all.",
+            ) from fault
         except FastPathFailed as failure:
             self.step_down(part, failure.reason)
             return False
@@ -134,6 +159,43 @@ class FastPaths:
             return False
         self.settle(part, "fast")
         return True
+
+    @contextmanager
+    def watched(self, *parts: str) -> Iterator[None]:
+        """If the card fails within it, these parts, or kernels of ours, are plain next time.
+
+        Raises:
+            DeviceFault: the card failed.
+        """
+        try:
+            yield
+        except torch.AcceleratorError as error:
+            groups = (self._fast_of(group) for group in KERNELS)
+            self._suspect(parts or next(filter(None, groups), ()), one_line(str(error)))
+            raise DeviceFault(str(error)) from error
+
+    def _fast_of(self, parts: Sequence[str]) -> Sequence[str]:
+        return [one for one in parts if one in self._states and self._states[one].state == "fast"]
+
+    def _suspect(self, parts: Sequence[str], error: str) -> None:
+        if self._faults is None:
+            return
+        reason = f"the card failed with it in the last day; delete {self._faults} to retry: {error}"
+        found = {**self._suspects, **dict.fromkeys(parts, reason)}
+        try:
+            self._faults.parent.mkdir(parents=True, exist_ok=True)
+            self._faults.write_text(json.dumps(found), encoding="utf-8")
+        except OSError as problem:
+            log.warning("card_fault_not_noted", file=str(self._faults), why=str(problem))
+
+
+def _suspects(faults: Path) -> dict[str, str]:
+    """Parts that the file names, and why, if it is new."""
+    try:
+        is_new = time.time() - faults.stat().st_mtime < SUSPECT_S
+        return dict(json.loads(faults.read_text(encoding="utf-8"))) if is_new else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) -> None:
