@@ -264,6 +264,15 @@ async def test_what_comes_over_the_connection_before_is_not_counted(bench: Bench
     assert json.loads(await bench.socket.receive()) == {"type": "in time"}
 
 
+async def test_who_reads_the_connection_before_reads_the_next_one_at_once(bench: Bench) -> None:
+    await bench.ready()
+    reading = asyncio.create_task(bench.socket.receive())
+    client = await bench.come_back(1)
+    client.say({"type": "in time"})
+
+    assert json.loads(await asyncio.wait_for(reading, HANG_S)) == {"type": "in time"}
+
+
 async def test_a_client_that_says_goodbye_does_not_come_back(bench: Bench) -> None:
     await bench.ready()
     token = bench.token

@@ -249,7 +249,7 @@ class SessionLog:
         """A message of the client has been acted upon."""
         if self.is_open:
             self.handled += 1
-            if self.handled - self._received_sent >= INPUT_ACK_EVERY:
+            if self._sending is None and self.handled - self._received_sent >= INPUT_ACK_EVERY:
                 self.send_soon()
 
     def protect(self) -> None:

@@ -73,10 +73,11 @@ class ResumeRefused(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Attachment:
-    """One connection. `over`: done when it is not the session's any more."""
+    """One connection. `over`: done when it is not the session's any more. `reading`: ends then."""
 
     socket: SessionSocket
     over: asyncio.Future[None]
+    reading: asyncio.Timeout | None = None
     delivery: asyncio.Task[None] | None = None
 
 
@@ -397,13 +398,14 @@ class ResumableSocket:
 
     async def _next_of(self, attached: _Attachment) -> str | bytes | None:
         """The next message of a connection; None when it is not the session's any more."""
-        reading = asyncio.ensure_future(attached.socket.receive())
         try:
-            first: set[asyncio.Future[Any]] = {reading, attached.over}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                return None
-            return reading.result()
+            async with asyncio.timeout(None) as attached.reading:
+                try:
+                    return await attached.socket.receive()
+                finally:
+                    attached.reading = None
+        except TimeoutError:
+            return None
         except Disconnected as error:
             if error.is_leaving and attached is self._attached:
                 self._refuse_from_now(f"The client closed it with code {error.code}.")
@@ -411,9 +413,6 @@ class ResumableSocket:
                 raise
             self._detach(attached, is_client_cut=error.code == CUT_CODE)
             return None
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
     def _begin_delivery(
         self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
@@ -596,6 +595,9 @@ class ResumableSocket:
     def _let_go(self, attached: _Attachment) -> None:
         if not attached.over.done():
             attached.over.set_result(None)
+        if attached.reading is not None:
+            attached.reading.reschedule(self._loop.time())
+            attached.reading = None
         delivery = attached.delivery
         if delivery is not None and delivery is not asyncio.current_task():
             delivery.cancel()
