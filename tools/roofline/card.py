@@ -61,6 +61,7 @@ class CardModel(UnitSteps):
             slots=rows,
             context_tokens=context_tokens,
             has_small_caches=has_small_caches,
+            is_paged=True,
         )
 
 

@@ -29,12 +29,14 @@ from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
-from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
+from parley.models.minicpmo45.plan import pages_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.random_model import ByteTokenizer
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.randomness import gumbel_table
 from parley.models.minicpmo45.stages.speech import SPEECH_TOKENS_PER_STEP
 from parley.models.minicpmo45.token2wav.flow_memory import KEPT_FRAMES, FlowRow
@@ -150,6 +152,7 @@ class UnitSteps:
         network: on its device; its attention is chosen.
         graphs: runs what is captured.
         has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
+        is_paged: contexts take pages of a pool, as in servers; there is one for every position.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class UnitSteps:
         slots: int,
         context_tokens: int,
         has_small_caches: bool,
+        is_paged: bool = False,
     ) -> None:
         self.network = network
         self.graphs = graphs
@@ -168,6 +172,8 @@ class UnitSteps:
         self.slots = slots
         self.context_tokens = context_tokens
         self.device = device = network.llm.device
+        longest = context_tokens + ANSWER_RESERVE
+        pool = PagePool(slots * pages_of(longest), longest) if is_paged else None
         self.model = model = MiniCPMO45(
             network,
             config,
@@ -176,8 +182,11 @@ class UnitSteps:
             context_tokens=context_tokens,
             graphs=graphs,
             has_small_caches=has_small_caches,
+            pool=pool,
         )
         self.cache, self.sounds, self.steps = model.context, model.audio_cache, model.steps
+        for row in range(slots):
+            self.cache.reserve(row, context_tokens)
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
         # Made once per device, so it does not belong to a step.
@@ -352,6 +361,7 @@ class PaperModel(UnitSteps):
         context_tokens: int = 8192,
         config: MiniCPMOConfig | None = None,
         has_small_caches: bool = False,
+        is_paged: bool = False,
     ) -> None:
         config = config or full_size_config()
         network = weights.build(config).to(torch.bfloat16)
@@ -369,6 +379,7 @@ class PaperModel(UnitSteps):
             slots=slots,
             context_tokens=context_tokens,
             has_small_caches=has_small_caches,
+            is_paged=is_paged,
         )
 
     def unit(self, rows: int) -> list[StepKind]:
