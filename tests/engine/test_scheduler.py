@@ -25,6 +25,12 @@ def test_the_earliest_deadline_leads():
     assert step == Step(Stage.FINALIZE, (1,))
 
 
+def test_of_two_that_are_due_together_the_one_that_waits_longer_leads():
+    step = plan([live(0, Stage.VOCODE, 2.0, 0.5), live(1, Stage.FINALIZE, 2.0, 0.1)], 1.0)
+
+    assert step == Step(Stage.FINALIZE, (1,))
+
+
 def test_rows_at_the_same_stage_join_most_urgent_first():
     step = plan(
         [live(0, Stage.DECODE, 1.2), live(1, Stage.DECODE, 1.1), patient(2, Stage.DECODE)], 1

@@ -103,7 +103,8 @@ def test_base64_as_the_name_of_a_field_is_not_a_message() -> None:
 
 def test_bad_base64_is_found_in_whatever_piece_it_is() -> None:
     good = "A" * (3 * MIB)
-    for bad in (good[:MIB] + "=" + good[MIB + 1 :], good + "A", good + "===="):
+    padded = [good[:at] + "=" + good[at + 1 :] for at in (MIB, MIB - 1)]
+    for bad in (*padded, good + "A", good + "===="):
         value = codec.parse(message(a=bad))["a"]
         with pytest.raises(InvalidPayload, match="a is not valid base64"):
             codec.from_base64(value, field="a")

@@ -201,18 +201,21 @@ async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():
         talk = await started(harness)
         harness.gate.shut(Stage.DECODE)
         for _ in range(3):
-            talk.say(chunk())
+            talk.say(chunk(frame_base64_list=[JPEG]))
         await harness.gate.arrived()
+        talk.say({"type": "video_frame", "frame": JPEG})
         talk.say({"type": "pause", "timeout": 30})
         paused = await talk.until("paused")
+        assert not harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         harness.gate.open()
         await talk.until("result")
         talk.say(chunk())
         refused = await talk.until("error")
         talk.say({"type": "resume"})
         await talk.until("resumed")
-        await one_by_one(talk, chunk())
+        (result,) = await one_by_one(talk, chunk())
 
+        assert result["vision_slices"] == 0
         assert paused["timeout"] == 30
         assert refused["error"] == "Worker is paused"
         assert talk.types.count("result") == 2

@@ -13,6 +13,7 @@ from tests.support.sessions import Talk, WorkerHarness, feed, loud, quiet, worke
 from tests.support.timeline import silence, sound, speak
 
 from parley.engine.work import Stage
+from parley.protocol.values import FRAMES_LIMIT
 from parley.session.conversation import TYPED_LIMIT
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
@@ -159,6 +160,34 @@ async def test_a_failed_unit_loses_no_written_words(dialect: DialectName):
         await talk.until("error")
 
         assert await answers(talk) == "You wrote: Are you there?"
+
+
+async def test_what_is_written_during_a_unit_goes_with_the_next():
+    async with worker_harness() as harness:
+        talk = await live(harness, "duplex")
+        harness.gate.shut(Stage.PREFILL)
+        write(talk, "Are you there?")
+        unit(talk, loud())
+        await harness.gate.arrived()
+        write(talk, "And now?")
+        await talk.drained()
+        harness.gate.open()
+
+        said = await answers(talk)
+        assert "You wrote: Are you there?" in said
+        assert "And now?" in said
+
+
+async def test_only_so_many_pictures_wait_for_a_unit():
+    async with worker_harness() as harness:
+        talk = await live(harness, "duplex")
+        for _ in range(FRAMES_LIMIT + 2):
+            write(talk, "", picture())
+        await talk.drained()
+
+        (session,) = harness._lives()
+        runner: Any = session._runner
+        assert len(runner._frames) == FRAMES_LIMIT
 
 
 @pytest.mark.parametrize("dialect", PAIR)

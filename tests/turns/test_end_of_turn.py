@@ -107,9 +107,6 @@ def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
     def finder(*parts):
         return UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
 
-    def quiet(count):
-        return Pcm(np.zeros(count * WINDOW_SAMPLES, np.float32), 16_000)
-
     before = finder(windows(20, 0.95), windows(40, 0.0))
     before.feed(quiet(23))
     before.bound(before.pause_start, 1500, 1500)
@@ -119,6 +116,30 @@ def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
     # The network alone would have ended the turn after 256 ms.
     assert after.feed(quiet(19)) == []
     assert [type(event) for event in after.feed(quiet(3))] == [SpeechEnded]
+
+
+def quiet(count):
+    return Pcm(np.zeros(count * WINDOW_SAMPLES, np.float32), 16_000)
+
+
+def ended(events):
+    return [event.at_sample // WINDOW_SAMPLES for event in events if isinstance(event, SpeechEnded)]
+
+
+def test_words_hold_open_the_pause_behind_them_and_no_later_one():
+    parts = (windows(20, 0.95), windows(3, 0.0), windows(10, 0.95), windows(15, 0.0))
+    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
+    finder.feed(quiet(23))
+    finder.bound(finder.pause_start, 1500, 1500)
+
+    assert ended(finder.feed(quiet(14))) == [33]
+
+
+def test_a_click_behind_a_turn_that_was_held_open_is_over_after_the_usual_silence():
+    parts = (windows(20, 0.95), windows(30, 0.0), windows(1, 0.95), windows(30, 0.0))
+    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.02)).silence(VadOptions()))
+
+    assert ended(finder.feed(quiet(20 + 30 + 1 + 13))) == [20, 51]
 
 
 def test_a_click_is_not_judged():

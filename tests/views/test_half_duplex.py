@@ -73,6 +73,22 @@ async def test_another_session_knows_nothing_of_what_was_being_taken_in(slot):
     assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
+async def test_nothing_is_taken_in_for_a_session_that_was_replaced_meanwhile(slot, monkeypatch):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    prefill = view._prefill
+
+    async def replaced(*given):
+        result = await prefill(*given)
+        await view.reset_session("s")
+        return result
+
+    monkeypatch.setattr(view, "_prefill", replaced)
+
+    assert not await view.prefill_early(TurnRequest("s", (said(1.0),)))
+    assert view.early_words.text == ""
+
+
 async def test_where_the_model_fails_nothing_was_taken_in_early():
     model = Faulty(Parrot(1))
     async with Engine(model) as engine, await engine.take_slot() as slot:
