@@ -104,7 +104,7 @@ class _Held:
     socket: ResumableSocket | None = None
     log: SessionLog | None = None
     is_abandoned: bool = False
-    """True if it goes on elsewhere, although nobody has asked for that."""
+    """True if another worker continues it because this one has failed."""
 
 
 def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
@@ -764,8 +764,8 @@ class Host:
         self.leaving.set()
 
     def abandon(self) -> None:
-        """Nothing goes on here: sessions that another worker can continue stay as their logs have
-        them, and say nothing more. To the gateway they are lost with this process."""
+        """This worker has failed: sessions that another one can continue stay as their logs have
+        them, and send nothing more. To the gateway they are lost with this process."""
         for lease_id, socket in self._movable().items():
             self._held[lease_id].is_abandoned = True
             socket.leave()
