@@ -202,8 +202,8 @@ def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
 ) -> None:
     tts = MiniCPMTTS(SpeechConfig.from_json(RAW, rounds_rope=rounds))
     tts.load_state_dict(random_weights())
-    tts.rebuild_buffers()
     tts.to(dtype)
+    tts.rebuild_buffers()
     tts.allocate(1)
 
     exact = 1 / 10_000 ** (torch.arange(4) / 4)

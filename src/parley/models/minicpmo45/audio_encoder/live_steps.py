@@ -175,7 +175,8 @@ class LiveSteps:
         keys = attention.split(attention.k_proj(normed))
         values = attention.split(attention.v_proj(normed))
         if batch is not None:
-            cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
+            new = [one.transpose(1, 2).flatten(0, 1) for one in (keys, values)]
+            cache.write_padded(index, batch, *new)
             heard = kernel.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
         else:
             heard = torch.empty_like(query)

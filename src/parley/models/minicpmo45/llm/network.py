@@ -162,8 +162,8 @@ class LanguageModel(nn.Module):
         A pure function of tensors and of the batch's shape, so it can be captured as a graph.
         Results at padding are undefined.
         """
-        cos, sin = rope.at(batch.turns, embeds.dtype)
-        cos, sin = cos[:, :, None], sin[:, :, None]
+        cos, sin = rope.at(batch.turns.flatten(), embeds.dtype)
+        cos, sin = cos[:, None], sin[:, None]
         config = self.config
         groups = config.num_attention_heads // config.num_key_value_heads
         batch = self.attention.prepared(cache.placed(batch), cache, groups)

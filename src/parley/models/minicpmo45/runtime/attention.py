@@ -96,7 +96,9 @@ class FusedAttention:
         if mask is None:
             mask = self.prepared(batch, cache, groups).mask
         assert mask is not None
-        grouped = query.permute(0, 2, 1, 3).reshape(size, key_heads, groups * count, width)
+        # Of one token each, heads and tokens lie in order already.
+        grouped = query if count == 1 else query.transpose(1, 2)
+        grouped = grouped.reshape(size, key_heads, groups * count, width)
         # What is kept in 8 bits is unpacked row by row where the host knows the rows: all rows at
         # once would take a copy of every context.
         if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
@@ -104,14 +106,18 @@ class FusedAttention:
         elif batch.slots is not None:
             # Slices, since to walk over a tensor's rows takes longer than to attend to a short one.
             parts = [
-                self._attend(grouped[i : i + 1], keys[None], values[None], mask[i : i + 1])
-                for i, slot in enumerate(batch.slots)
+                self._attend(asks, keys[None], values[None], here)
+                for slot, asks, here in zip(
+                    batch.slots, grouped.chunk(size), mask.chunk(size), strict=True
+                )
                 for keys, values in [cache.view(layer, slot, batch.reads)]
             ]
             out = parts[0] if size == 1 else torch.cat(parts)
         else:
             out = self._attend(grouped, *cache.columns(layer, batch.rows, batch.reads), mask)
-        return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)
+        if count == 1:
+            return out.reshape(query.shape)
+        return out.reshape(size, heads, count, width).transpose(1, 2)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Shapes (R, K, T, D), (R, K, L, D) twice, and (R, 1, T, L), from `added`."""

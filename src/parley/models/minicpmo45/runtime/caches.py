@@ -228,7 +228,8 @@ class SlotCache:
         if rows is None:
             rows = torch.arange(self.rows, device=self.table.device)
         pages = self.table[rows[:, None], batch.positions // self.page]
-        return replace(batch, columns=pages * self.page + batch.positions % self.page)
+        columns = pages * self.page + batch.positions % self.page
+        return replace(batch, columns=columns.flatten())
 
     # Numbers.
 
@@ -255,11 +256,10 @@ class SlotCache:
         self._store(layer, self._columns(span.row, span.start, span.end), keys, values)
 
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
-        """Store a padded batch's keys and values of shape (B, n, K, D)."""
+        """Store a padded batch's keys and values of shape (B n, K, D)."""
         columns = batch.columns if batch.columns is not None else self.placed(batch).columns
         assert columns is not None
-        keys, values = (new.flatten(0, 1).transpose(0, 1) for new in (keys, values))
-        self._store(layer, columns.flatten(), keys, values)
+        self._store(layer, columns, keys.transpose(0, 1), values.transpose(0, 1))
 
     def _store(self, layer: int, where: slice | Tensor, keys: Tensor, values: Tensor) -> None:
         given = [keys, values]
@@ -431,7 +431,7 @@ class PaddedBatch:
         slots: the rows as the host knows them; None where only the device does.
         first: (B,) int64, the first column that a row sees; None: 0.
         mask, numbers: shared by a step's layers, by kernel (`FusedAttention.prepared`).
-        columns: (B, n) int64, where the positions lie; shared likewise (`SlotCache.placed`).
+        columns: (B n,) int64, where the positions lie; shared likewise (`SlotCache.placed`).
     """
 
     rows: Tensor | None

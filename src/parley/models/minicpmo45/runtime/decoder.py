@@ -3,14 +3,15 @@
 Parameter names are those of `transformers`. Positions and cache columns are given explicitly, so
 that rows may forget without being renumbered.
 
-Shapes: `B` rows, `n` new tokens of each, `W` width, `H` heads of queries, `D` head width.
+Shapes: `B` rows, `n` new tokens of each, `N` of all, `W` width, `H` heads of queries, `D` head
+width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from parley.models.minicpmo45.runtime.layers import RmsNorm, activation, joined
 from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
-"""Cosines and sines of `caches.rotated`, (..., 1, D)."""
+"""Cosines and sines of `caches.rotated`, of all new tokens, (N, 1, D)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +67,35 @@ class DecoderAttention(nn.Module):
 class DecoderMlp(nn.Module):
     """The gated feed-forward."""
 
-    opened: Tensor | None
-    """Gates and ups in one matrix; after `DecoderLayer.join`."""
-
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
         self.up_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
         self.down_proj = nn.Linear(shape.inner_width, shape.width, bias=False)
         self.activation = activation(shape.activation)
-        self.register_buffer("opened", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.opened is None:
-            gates, ups = self.gate_proj(x), self.up_proj(x)
-        else:
-            gates, ups = F.linear(x, self.opened).chunk(2, -1)
-        return self.down_proj(self.activation(gates) * ups)
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class JoinedLayer(NamedTuple):
+    """A layer's weights by inputs, those of the same input in one matrix: few rows on a CPU wait
+    for calls of modules and operators, and then for memory.
+
+    Args:
+        asks: to queries, keys and values; opens: to gates and ups.
+    """
+
+    norm: Tensor
+    asks: Tensor
+    answers: Tensor
+    next_norm: Tensor
+    opens: Tensor
+    closes: Tensor
 
 
 class DecoderLayer(nn.Module):
     """One layer by PyTorch's operators."""
-
-    asks: Tensor | None
-    """Projections to queries, keys and values in one matrix; after `join`."""
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
@@ -98,36 +104,34 @@ class DecoderLayer(nn.Module):
         self.mlp = DecoderMlp(shape)
         self.input_layernorm = RmsNorm(shape.width, shape.eps)
         self.post_attention_layernorm = RmsNorm(shape.width, shape.eps)
-        self.register_buffer("asks", None, persistent=False)
 
-    def join(self) -> None:
-        """Make one product of the projections of the same input, where they have no bias; once the
-        weights are in place. Saves calls, which is what small products on a CPU cost."""
+    def joined(self) -> JoinedLayer:
         attention, mlp = self.self_attn, self.mlp
-        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-        self.asks = joined(parts)
-        mlp.opened = joined([mlp.gate_proj, mlp.up_proj])
+        return JoinedLayer(
+            self.input_layernorm.weight,
+            joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+            attention.o_proj.weight.t(),
+            self.post_attention_layernorm.weight,
+            joined([mlp.gate_proj, mlp.up_proj]),
+            mlp.down_proj.weight.t(),
+        )
 
     def asked(self, x: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (..., heads, D) of states (..., W), the first two turned."""
+        """Queries, keys and values (N, heads, D) of states (N, W), the first two turned."""
         attention, normed = self.self_attn, self.input_layernorm(x)
-        if self.asks is None:
-            parts = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
-            made = torch.cat(parts, dim=-1)
-        else:
-            made = F.linear(normed, self.asks)
-        made = made.view(*x.shape[:-1], -1, self.shape.head_width)
+        parts = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
+        made = torch.cat(parts, dim=-1).view(len(x), -1, self.shape.head_width)
         heads, turned = self.shape.heads, self.shape.heads + self.shape.key_heads
-        both, values = made[..., :turned, :], made[..., turned:, :]
+        both = made[:, :turned]
         if self.shape.has_norms:
-            query, keys = both[..., :heads, :], both[..., heads:, :]
-            both = torch.cat((attention.q_norm(query), attention.k_norm(keys)), dim=-2)
+            query, keys = both[:, :heads], both[:, heads:]
+            both = torch.cat((attention.q_norm(query), attention.k_norm(keys)), dim=1)
         both = rotated(both, *turn)
-        return both[..., :heads, :], both[..., heads:, :], values
+        return both[:, :heads], both[:, heads:], made[:, turned:]
 
     def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's states (..., W), once attention has mixed its values (..., H, D)."""
-        x = x + self.self_attn.o_proj(mixed.reshape(*x.shape[:-1], -1))
+        """The layer's states (N, W), once attention has mixed its values (N H D numbers)."""
+        x = x + self.self_attn.o_proj(mixed.reshape(len(x), -1))
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -141,6 +145,13 @@ class DecoderStack(nn.Module):
             self.embed_tokens = nn.Embedding(shape.words, shape.width)
         self.layers = nn.ModuleList([DecoderLayer(shape) for _ in range(shape.layers)])
         self.norm = RmsNorm(shape.width, shape.eps)
+        self.joined: list[JoinedLayer] = []
+
+    def join(self) -> None:
+        """Join the weights of layers without bias and norms of heads, on a CPU; once they are in
+        place."""
+        layers: list[Any] = [*self.layers]
+        self.joined = [layer.joined() for layer in layers]
 
     def forward(
         self,
@@ -157,12 +168,39 @@ class DecoderStack(nn.Module):
         """
         if attention.is_fused:
             return self._fused(x, batch, turn, cache, attention)
+        if self.joined:
+            return self._joined(x, batch, turn, cache, attention)
+        rows, heads = x.flatten(0, 1), (*x.shape[:2], self.shape.heads, -1)
         layer: Any
         for index, layer in enumerate(self.layers):
-            query, keys, values = layer.asked(x, turn)
+            query, keys, values = layer.asked(rows, turn)
             cache.write_padded(index, batch, keys, values)
-            x = layer.answered(x, attention.padded(index, query, batch, cache))
-        return self.norm(x)
+            rows = layer.answered(rows, attention.padded(index, query.view(heads), batch, cache))
+        return self.norm(rows).view(x.shape)
+
+    def _joined(
+        self,
+        x: Tensor,
+        batch: PaddedBatch,
+        turn: RotaryTables,
+        cache: SlotCache,
+        attention: FusedAttention,
+    ) -> Tensor:
+        shape, eps = self.shape, self.shape.eps
+        rows, first, last = x.flatten(0, 1), shape.heads, shape.heads + shape.key_heads
+        act, width = activation(shape.activation), (shape.width,)
+        for index, layer in enumerate(self.joined):
+            made = torch.mm(F.rms_norm(rows, width, layer.norm, eps), layer.asks)
+            made = made.view(len(rows), -1, shape.head_width)
+            turned = rotated(made[:, :last], *turn)
+            cache.write_padded(index, batch, turned[:, first:], made[:, last:])
+            query = turned[:, :first].view(*x.shape[:2], first, -1)
+            mixed = attention.padded(index, query, batch, cache).reshape(len(rows), -1)
+            rows = torch.addmm(rows, mixed, layer.answers)
+            opened = torch.mm(F.rms_norm(rows, width, layer.next_norm, eps), layer.opens)
+            gates, ups = opened.chunk(2, -1)
+            rows = torch.addmm(rows, act(gates).mul_(ups), layer.closes)
+        return self.norm(rows).view(x.shape)
 
     def _fused(
         self,

@@ -97,12 +97,12 @@ def outputs_together(linear: nn.Linear) -> None:
 
 
 def joined(parts: Sequence[nn.Linear]) -> Tensor:
-    """One matrix of several projections of the same input, whose weights become parts of it. In
-    float32 it lies by inputs, which one row reads in two thirds of the time."""
+    """One matrix (inputs, outputs) of several projections of the same input, whose weights become
+    parts of it. In float32 it lies by inputs, which one row reads in two thirds of the time."""
     matrix = torch.cat([part.weight.detach() for part in parts])
     if matrix.dtype is torch.float32:
         matrix = matrix.t().contiguous().t()
     weights = torch.split(matrix, [part.out_features for part in parts])
     for part, weight in zip(parts, weights, strict=True):
         part.weight = nn.Parameter(weight, requires_grad=False)
-    return matrix
+    return matrix.t()

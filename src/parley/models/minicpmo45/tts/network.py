@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,9 +83,8 @@ class SpeechNetwork(nn.Module):
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
         outputs_together(head)
-        layer: Any
-        for layer in self.model.layers if self.device.type == "cpu" else ():
-            layer.join()
+        if self.device.type == "cpu":
+            self.model.join()
         self.requires_grad_(False)
         self.eval()
 
@@ -253,9 +252,9 @@ class SpeechNetwork(nn.Module):
         row.position = head + tail
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables of `rotated` for positions (..., T): (..., T, 1, head width), computed in
+        """Tables of `rotated` for positions (P, R, T): (P, R T, 1, head width), computed in
         float32."""
-        cos, sin = rotary(positions[..., None, None] * self._frequencies)
+        cos, sin = rotary(positions.flatten(1)[..., None, None] * self._frequencies)
         return cos.to(self.cache.dtype), sin.to(self.cache.dtype)
 
 
@@ -265,7 +264,7 @@ class Pass:
 
     Args:
         batch: its columns; prepared for the attention in use.
-        cos, sin: shape (R, T, 1, head width), for `rotated`.
+        cos, sin: shape (R T, 1, head width), for `rotated`.
         masks_end: bool, shape (R,): rows that may not end with this pass.
         exempt: bool, shape (R,): rows whose penalty and filters are skipped; None: no row.
         ends: int64, shape (R,): which of the new tokens (R T) is a row's last one; None: T is 1.
@@ -335,7 +334,7 @@ def planned(
     # Passes are rows of one batch until the attention has prepared it.
     batch = PaddedBatch(
         rows.flatten(), columns.flatten(0, 1), turns.flatten(0, 1), reads,
-        first=first.flatten(), columns=places.flatten(0, 1),
+        first=first.flatten(), columns=places.flatten(),
     )  # fmt: skip
     batches = decoder.attention.prepared(batch, cache, groups).divided(len(rows), slots)
     tables = decoder.angles(position[..., None] + steps)
