@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.session.test_half_duplex import prepared
 from tests.support.patience import HANG_S
+from tests.support.present import present
 from tests.support.sessions import feed, worker_harness
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 
@@ -130,7 +131,7 @@ def test_words_hold_open_the_pause_behind_them_and_no_later_one():
     parts = (windows(20, 0.95), windows(3, 0.0), windows(10, 0.95), windows(15, 0.0))
     finder = UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
     finder.feed(quiet(23))
-    finder.bound(finder.pause_start, 1500, 1500)
+    finder.bound(present(finder.pause_start), 1500, 1500)
 
     assert ended(finder.feed(quiet(14))) == [33]
 
