@@ -264,7 +264,9 @@ async def test_what_comes_over_the_connection_before_is_not_counted(bench: Bench
     assert json.loads(await bench.socket.receive()) == {"type": "in time"}
 
 
-async def test_who_reads_the_connection_before_reads_the_next_one_at_once(bench: Bench) -> None:
+async def test_a_new_connection_is_read_immediately_by_who_reads_the_previous_one(
+    bench: Bench,
+) -> None:
     await bench.ready()
     reading = asyncio.create_task(bench.socket.receive())
     client = await bench.come_back(1)
