@@ -9,7 +9,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import BARGE_IN, InterruptionOptions
 from parley.turns import TurnJudges, onset
 from parley.turns.interruption import InterruptionDetector
-from parley.turns.keywords import KeywordMatcher, Matched
+from parley.turns.keywords import KeywordMatcher, WordKind
 from parley.turns.user_voice import UserVoice
 
 WORDS = InterruptionOptions(mode="stop", backchannel="words")
@@ -18,7 +18,7 @@ WORDS = InterruptionOptions(mode="stop", backchannel="words")
 class Hears:
     """A matcher with a fixed result."""
 
-    def __init__(self, *found: Matched) -> None:
+    def __init__(self, *found: WordKind) -> None:
         self.found = list(found)
         self.lengths_ms: list[int] = []
 
@@ -40,7 +40,7 @@ class Guesses:
 
 
 def interrupted_after_ms(
-    said_s: float, *found: Matched, onsets: Guesses | None = None, played: Pcm | None = None
+    said_s: float, *found: WordKind, onsets: Guesses | None = None, played: Pcm | None = None
 ):
     """Milliseconds from the first sample until it is an interruption; None: it is none."""
     parts = (silence(1.024), speak(said_s), silence(1.0))
@@ -59,32 +59,25 @@ def interrupted_after_ms(
 
 
 def test_a_command_interrupts_when_it_is_recognised():
-    after_ms, matcher = interrupted_after_ms(0.6, Matched("command"))
+    after_ms, matcher = interrupted_after_ms(0.6, "command")
 
     assert 400 <= after_ms <= 470
     assert len(matcher.lengths_ms) == 1
 
 
 def test_a_short_command_interrupts_when_it_is_over():
-    after_ms, _ = interrupted_after_ms(0.256, Matched("command"))
+    after_ms, _ = interrupted_after_ms(0.256, "command")
 
     assert after_ms <= 256 + 200
 
 
 def test_an_acknowledgement_interrupts_only_when_it_does_not_end():
-    assert interrupted_after_ms(1.0, Matched("acknowledgement"))[0] is None
-    assert interrupted_after_ms(2.0, Matched("acknowledgement"))[0] >= 1080
-
-
-def test_other_words_interrupt_when_they_are_surely_none():
-    assert interrupted_after_ms(1.0, Matched("other", 5))[0] <= 470
-    assert interrupted_after_ms(0.6, Matched("other", 2))[0] is None
+    assert interrupted_after_ms(1.0, "acknowledgement")[0] is None
+    assert interrupted_after_ms(2.0, "acknowledgement")[0] >= 1080
 
 
 def test_what_surely_begins_otherwise_interrupts_before_there_are_words():
-    after_ms, matcher = interrupted_after_ms(
-        1.0, Matched("acknowledgement"), onsets=Guesses(-1.0, 5.0)
-    )
+    after_ms, matcher = interrupted_after_ms(1.0, "acknowledgement", onsets=Guesses(-1.0, 5.0))
 
     assert 224 <= after_ms <= 260
     assert matcher.lengths_ms == []
@@ -92,7 +85,7 @@ def test_what_surely_begins_otherwise_interrupts_before_there_are_words():
 
 def test_a_doubtful_beginning_waits_for_words():
     onsets = Guesses(0.5)
-    after_ms, _ = interrupted_after_ms(1.0, Matched("command"), onsets=onsets)
+    after_ms, _ = interrupted_after_ms(1.0, "command", onsets=onsets)
 
     assert 400 <= after_ms <= 470
     # With what was heard before speech was noticed.
@@ -101,7 +94,7 @@ def test_a_doubtful_beginning_waits_for_words():
 
 def test_two_likely_judgements_in_a_row_interrupt_and_one_does_not():
     def after_ms(*odds):
-        return interrupted_after_ms(0.7, Matched("beginning"), onsets=Guesses(*odds))[0]
+        return interrupted_after_ms(0.7, "other", onsets=Guesses(*odds))[0]
 
     assert 224 <= after_ms(1.3, 1.3) <= 260
     assert after_ms(-1.0, 1.5, -1.0) is None
@@ -109,14 +102,12 @@ def test_two_likely_judgements_in_a_row_interrupt_and_one_does_not():
 
 def test_what_sounds_like_an_acknowledgement_is_none_of_the_matchers_commands():
     """Of some voices' "mm" the matcher makes a command."""
-    assert interrupted_after_ms(0.4, Matched("command"), onsets=Guesses(-1.5))[0] is None
-    assert interrupted_after_ms(0.7, Matched("other", 7), onsets=Guesses(-0.5))[0] is None
+    assert interrupted_after_ms(0.7, "command", onsets=Guesses(-0.1))[0] is None
 
 
 def test_a_drawn_out_okay_that_the_matcher_does_not_know_passes():
     drawn_out, sentence = (
-        interrupted_after_ms(seconds, Matched("other", 4), onsets=Guesses(-2.5))[0]
-        for seconds in (1.0, 2.0)
+        interrupted_after_ms(seconds, "other", onsets=Guesses(-2.5))[0] for seconds in (1.0, 2.0)
     )
 
     assert drawn_out is None
@@ -124,8 +115,8 @@ def test_a_drawn_out_okay_that_the_matcher_does_not_know_passes():
 
 
 def test_a_command_is_judged_again_when_it_is_over():
-    onsets = Guesses(*[-1.0] * 8, -0.3)
-    after_ms, _ = interrupted_after_ms(0.5, Matched("command"), onsets=onsets)
+    onsets = Guesses(*[-1.0] * 8, 0.3)
+    after_ms, _ = interrupted_after_ms(0.5, "command", onsets=onsets)
 
     assert 500 < after_ms <= 500 + 200
     # Without the pause behind it.
@@ -134,7 +125,7 @@ def test_a_command_is_judged_again_when_it_is_over():
 
 def test_a_beginning_that_may_be_an_echo_waits_until_that_is_known():
     played = Pcm(noises.talk(2.0, "en-us"), 16_000)
-    after_ms, _ = interrupted_after_ms(1.0, Matched("command"), onsets=Guesses(5.0), played=played)
+    after_ms, _ = interrupted_after_ms(1.0, "command", onsets=Guesses(5.0), played=played)
 
     assert after_ms >= 400
 
@@ -149,7 +140,7 @@ def test_most_sentences_begin_surely_and_few_acknowledgements_do():
 
     def stops(text: str, voice: str) -> bool:
         heard = np.concatenate([noises.room(0.5), noises.spoken(text, voice)[:10_400]])
-        judges = TurnJudges(words=Hears(Matched("beginning")), onsets=onsets)
+        judges = TurnJudges(words=Hears("other"), onsets=onsets)
         detector = InterruptionDetector(model(), WORDS, judges)
         events = [
             event
@@ -167,16 +158,14 @@ def test_most_sentences_begin_surely_and_few_acknowledgements_do():
 
 def test_the_beginning_of_a_sentence_may_be_an_acknowledgement():
     """'Yes, but …': asked again, it is more than that."""
-    after_ms, matcher = interrupted_after_ms(
-        2.0, Matched("acknowledgement"), Matched("acknowledgement"), Matched("other", 7)
-    )
+    after_ms, matcher = interrupted_after_ms(2.0, "acknowledgement", "acknowledgement", "other")
 
-    assert 690 <= after_ms <= 780
+    assert 730 <= after_ms <= 880
     assert matcher.lengths_ms == sorted(matcher.lengths_ms)
 
 
 def test_the_matcher_is_asked_four_times_at_most():
-    _, matcher = interrupted_after_ms(1.0, Matched("acknowledgement"))
+    _, matcher = interrupted_after_ms(1.0, "acknowledgement")
 
     assert len(matcher.lengths_ms) <= 4
 
@@ -194,7 +183,7 @@ def matcher() -> KeywordMatcher:
 
 def kinds(matcher, *words: str) -> list[str]:
     """What the words are taken for, each in every voice."""
-    return [matcher(noises.spoken(said, voice)).kind for said in words for voice in noises.VOICES]
+    return [matcher(noises.spoken(said, voice)) for said in words for voice in noises.VOICES]
 
 
 def test_commands_are_recognised(matcher):

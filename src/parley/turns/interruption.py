@@ -36,7 +36,7 @@ from parley.protocol.values import InterruptionOptions
 from parley.turns.echo import SPECTRA_LEAST_S, PlayedSound
 from parley.turns.judges import NO_JUDGES, TurnJudges
 from parley.turns.onset import ASKED_MS as ONSET_MS
-from parley.turns.onset import COMMAND_ODDS, LEAST_MEAN, LEAST_ODDS, OTHER_ODDS, OVER
+from parley.turns.onset import LEAST_MEAN, LEAST_ODDS, OVER
 from parley.turns.user_voice import UserVoice
 from parley.vad.base import (
     HALF_SAMPLES,
@@ -60,9 +60,6 @@ ASKED_MS: Final = (400, 550, 700)
 
 OVER_MS: Final = 160
 """A pause this long: what was said is said."""
-
-OTHER_PHONES: Final = 4
-"""Phones outside the listed words from which speech is not an acknowledgement."""
 
 KEPT_S: Final = 2.0
 """Of the last sound, for the matcher and for spectra."""
@@ -129,6 +126,12 @@ class _Speech:
     was_over_asked: bool = False
     is_suspected: bool = False
     is_interrupted: bool = False
+
+    @property
+    def is_brief(self) -> bool:
+        """True if it sounds like an acknowledgement; as long as that is unknown, if it is one by
+        its words."""
+        return self.is_acknowledgement if self.odds is None else self.odds < 0
 
     @property
     def power(self) -> float:
@@ -318,8 +321,7 @@ class InterruptionDetector:
             events.append(InterruptionEvent("suspected", speech.began))
         self._ask(speech, ends_s, events)
         most = self._most
-        is_brief = speech.is_acknowledgement if speech.odds is None else speech.odds < 0
-        if is_brief:
+        if speech.is_brief:
             most = max(most, LONG_ACKNOWLEDGEMENT_MS * _SAMPLES_PER_MS)
         if speech is self._speech and speech.spoken >= most:
             self._interrupt(speech, ends_s, events)
@@ -360,11 +362,8 @@ class InterruptionDetector:
             speech.asked += 1
             speech.was_over_asked = False
         found = self._words(self._said(speech, before_ms=BEFORE_MS))
-        speech.is_acknowledgement = found.kind == "acknowledgement"
-        odds = math.inf if speech.odds is None else speech.odds
-        is_other = found.kind == "other" and found.phones >= OTHER_PHONES and not is_over
-        is_other = is_other and odds >= OTHER_ODDS
-        if is_other or (found.kind == "command" and odds >= COMMAND_ODDS):
+        speech.is_acknowledgement = found == "acknowledgement"
+        if found == "command" and not speech.is_brief:
             self._interrupt(speech, ends_s, events)
 
     def _surely_begins(self, speech: _Speech, ends_s: float) -> bool:

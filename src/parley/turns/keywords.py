@@ -15,7 +15,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,27 +34,11 @@ _BEAM: Final = 1e-90
 _AROUND: Final = INPUT_RATE_HZ // 10
 _NOISE: Final = 1e-3
 
-WordKind = Literal["command", "acknowledgement", "beginning", "other"]
-_KINDS: Final[dict[str, WordKind]] = {
-    "A": "acknowledgement", "B": "beginning", "C": "command", "O": "other"
-}  # fmt: skip
+WordKind = Literal["command", "acknowledgement", "other"]
+_KINDS: Final[dict[str, WordKind]] = {"A": "acknowledgement", "C": "command"}
 """By the first letter of the grammar's words."""
 
-
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """Result of the matcher.
-
-    Args:
-        kind: `beginning`: it may become an acknowledgement; `other`: none of the listed words.
-        phones: of `other`, how many.
-    """
-
-    kind: WordKind
-    phones: int = 0
-
-
-WordMatcher = Callable[[Samples], Matched]
+WordMatcher = Callable[[Samples], WordKind]
 """Looks for words in a short stretch (N,), 16 kHz, from its beginning so far. Shared by all
 conversations, called from any thread."""
 
@@ -90,7 +73,7 @@ class KeywordMatcher:
         self._decoder.activate_search("turns")
         self._lock = threading.Lock()
 
-    def __call__(self, samples: Samples) -> Matched:
+    def __call__(self, samples: Samples) -> WordKind:
         around = np.zeros(_AROUND, np.float32)
         heard = np.concatenate([around, samples, around])
         peak = float(np.abs(heard).max(initial=1e-4))
@@ -106,9 +89,8 @@ class KeywordMatcher:
             decoder.process_raw(data, full_utt=True)
             decoder.end_utt()
             found = decoder.hyp()
-        path = (found.hypstr.split() if found is not None else []) or ["B"]
-        kind = _KINDS[path[0][0]]
-        return Matched(kind, len(path) if kind == "other" else 0)
+        path = found.hypstr if found is not None else ""
+        return _KINDS.get(path[:1], "other")
 
 
 def _sounds(lists: dict[str, str]) -> list[str]:

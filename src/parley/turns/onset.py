@@ -35,11 +35,6 @@ LEAST_MEAN: Final = 1.2
 """The same of the mean of two judgements in a row. What voices left out of the teaching reach:
 docs/understand/turn-taking.md."""
 
-COMMAND_ODDS: Final = -0.65
-OTHER_ODDS: Final = 0.7
-"""From these on a command, and other words, that the matcher finds interrupt: of some voices'
-acknowledgements it makes either."""
-
 LEVEL: Final = 0.05
 """RMS to which sound is scaled, as it was for training."""
 

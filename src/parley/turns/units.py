@@ -194,7 +194,7 @@ def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool
         return False
     if words is None or speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
         return True
-    return words(said).kind != "acknowledgement"
+    return words(said) != "acknowledgement"
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:

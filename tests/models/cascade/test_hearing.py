@@ -27,7 +27,6 @@ from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
 from parley.turns import TurnJudges
 from parley.turns.echo import is_echo
-from parley.turns.keywords import Matched
 from parley.turns.units import Turns, interrupts
 from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
 from parley.vad.silero import SileroModel
@@ -298,8 +297,8 @@ def test_sounds_are_not_language(text: str) -> None:
     ],
 )
 def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, stops):
-    assert interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), spoken_ms) is stops
-    assert not interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), 300)
+    assert interrupts(lambda _: kind, np.zeros(0, np.float32), spoken_ms) is stops
+    assert not interrupts(lambda _: kind, np.zeros(0, np.float32), 300)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +341,7 @@ def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
 def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
     """And the history of one that was stopped ends where it was heard."""
     model = small_cascade(rows=1)
-    model.use_judges(TurnJudges(words=lambda _: Matched(kind)))
+    model.use_judges(TurnJudges(words=lambda _: kind))
     sounds = (voice(1.0), *(quiet(1.0) for _ in range(3)), voice(0.6, seed=3), quiet(1.0))
     units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
     works: list[Work] = [
