@@ -146,8 +146,10 @@ def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() ->
 
     assert once(doubled, 1.6) == "What should I cook tonight?"
     assert once(doubled, 4.0) == doubled
-    assert once("7 7", 0.9) == "7"
-    assert once("no no", 1.3) == "no no"
+    assert once("7 7", 0.5) == "7"
+    assert once("no no", 0.8) == "no no"
+    assert once("Be quiet. Be quiet. Be", 1.0) == "Be quiet."
+    assert once("A very very good idea", 0.9) == "A very very good idea"
     assert once("", 0.3) == ""
     assert once("Hello there.", 0.2) == "Hello there."
 

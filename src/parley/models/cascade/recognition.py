@@ -86,6 +86,8 @@ class Recognition:
         self._network = network
         self._words = words
         self._samples = level(samples)
+        start_s, end_s = bounds_of(Pcm(self._samples, RATE_HZ))
+        self._spoken_s = end_s - start_s
         self._best: Heard | None = None
         self._held: tuple[_Reading, float] | None = None
         """The reading that holds, and the seconds of silence before its sound."""
@@ -158,7 +160,7 @@ class Recognition:
                 del reading.ids[-repeated:]
                 is_over = True
         if is_over:
-            text = once(words.text(reading.ids), len(self._samples) / RATE_HZ)
+            text = once(words.text(reading.ids), self._spoken_s)
             reading.text = clean(text)
 
     def _take(self, reading: _Reading) -> None:

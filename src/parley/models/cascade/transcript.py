@@ -35,18 +35,22 @@ def repetition(ids: list[int]) -> int:
     return 0
 
 
-FASTEST, FASTEST_WORD = 3.8, 1.8
-"""Words per second that a person who repeats everything, and one who repeats a single word, does
-not reach, with the quiet around them."""
+FASTEST = 3.8
+"""Words per second of speech that a person who repeats something does not reach."""
 
 
 def once(text: str, seconds: float) -> str:
-    """Remove words that were written twice if nobody could say them twice in that time."""
+    """Remove repetitions for which there was no time.
+
+    Args:
+        seconds: from the first sound to the last.
+    """
     words = text.split()
-    half = len(words) // 2
-    is_double = len(words) == 2 * half and words[:half] == words[half:]
-    fastest = FASTEST if half > 1 else FASTEST_WORD
-    return " ".join(words[:half] if is_double and len(words) > fastest * seconds else words)
+    plain = [word.lower().strip(".,?!") for word in words]
+    count = len(words)
+    fits = (n for n in range(1, count // 2 + 1) if plain[n:] == plain[: count - n])
+    said = next(fits, count)
+    return " ".join(words[: said if count > FASTEST * seconds else count])
 
 
 def clean(text: str) -> str:
