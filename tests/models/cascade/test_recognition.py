@@ -15,8 +15,10 @@ from parley.engine.segments import Audio
 from parley.engine.work import Generate, StartSession
 from parley.models import pocket_data
 from parley.models.cascade import store
+from parley.models.cascade.messages import History
 from parley.models.cascade.notes import is_expected
 from parley.models.cascade.notes.knowledge import lines_of
+from parley.models.cascade.parts import OneStep
 from parley.models.cascade.phrases import Phrases, segments_of
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.voice.lexicon import LetterNetwork, Lexicon
@@ -37,9 +39,17 @@ def phrases() -> Phrases:
         ("What is the opposite of gold?", -0.2, "What is the opposite of cold?"),
         ("What is the opposite of heart?", -0.2, "What is the opposite of hot?"),
         ("What do ramp it seat?", -0.3, "What do rabbits eat?"),
+        ("Who rote Treasure I land?", -0.3, "Who wrote Treasure Island?"),
         ("What is 16 clus 3?", -0.3, "What is 16 plus 3?"),
         ("hero Tromio and juliet", -0.74, "Who wrote Romeo and Juliet"),
         ("How do you sell Kitchen?", -0.3, "How do you spell kitchen?"),
+        # What is said out of courtesy stays.
+        (
+            "Please tell me what is the opposite of week?",
+            -0.1,
+            "Please tell me what is the opposite of weak?",
+        ),
+        ("Hey what does the be say please?", -0.1, "Hey what does the bee say please?"),
         # Too sure to be wrong, too far, or of nothing that is known.
         ("What is the code?", -0.05, None),
         ("Can pinwinds fly", -0.1, None),
@@ -77,6 +87,46 @@ def test_a_misheard_question_is_answered(phrases: Phrases):
     assert "cold" not in answer()
 
 
+@pytest.mark.parametrize(
+    ("heard", "near", "said"),
+    [
+        # Both are known: the likelier one, but what is often said needs less.
+        ("Where do penguins life?", -1.0, "Where do penguins live?"),
+        ("Where do penguins life?", -9.0, "Where do penguins life?"),
+        ("What is the opposite of gold?", -9.0, "What is the opposite of cold?"),
+    ],
+)
+def test_of_two_sentences_that_are_known_one_that_is_often_said_is_taken(
+    phrases: Phrases, heard: str, near: float, said: str
+):
+    class Kept:
+        """It finds all but what it has read `near` so likely."""
+
+        heard = None
+
+        def step(self) -> bool:
+            return True
+
+        def likelihoods(self, texts: list[str]) -> list[float]:
+            return [-2.0, *[near - 2.0] * (len(texts) - 1)]
+
+        def word_times(self, text: str) -> tuple[()]:
+            return ()
+
+    model: Any = small_cascade(rows=1, phrases=phrases)
+
+    assert model.parts.understood(Heard(heard, -0.2), History(""), Kept()).text == said
+
+
+def test_a_sentence_that_is_often_said_is_no_other_language(phrases: Phrases):
+    model: Any = small_cascade(rows=1, phrases=phrases)
+    heard = Heard("Double 44.", -1.2)
+
+    understood = model.parts.understood(heard, History(""), OneStep(lambda: heard))
+
+    assert understood.text == "Double 44."
+
+
 def test_every_kind_of_phrase_can_be_answered(phrases: Phrases):
     """At least one of sixty sentences of each line: what cannot be answered is looked for in
     vain."""
@@ -87,7 +137,8 @@ def test_every_kind_of_phrase_can_be_answered(phrases: Phrases):
         sentences = (
             " ".join(random.choice(phrases.choices(one)) for one in segments) for _ in range(60)
         )
-        assert any(is_expected(" ".join(one.split()) + "?") for one in sentences), line
+        whole = (" ".join(one.split()) + mark for one in sentences for mark in "?.")
+        assert any(map(is_expected, whole)), line
 
 
 def test_weights_in_blocks_of_four_bits_are_read_as_they_were_written():

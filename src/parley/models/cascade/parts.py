@@ -44,9 +44,11 @@ NOT_CAUGHT = (
 )
 """Answers to words of which the recogniser was unsure and that match no note; never the same twice
 in a row."""
-PER_COST = 4.0
+PER_COST = 2.5
 """How much likelier in the sound, in log probability, a sentence has to be than one that is nearer
 by a cost of 1 to what was written."""
+OFTEN = 8.0
+"""How much less likely, with that, it may be than what was written, if the notes know both."""
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
 """Words below the first confidence are not English; below the second, not even if they match a note
 or are only one or two. Source: docs/log/pocket.md."""
@@ -186,19 +188,34 @@ class CascadeParts:
         if not self.writer.takes_notes or text in ("", FOREIGN_SPEECH):
             return heard
         is_expected = self.is_expected(text, history)
-        if not is_expected and self.phrases is not None:
-            near = self.phrases.near(text, heard.confidence)
-            if len(near) > 1 and isinstance(hearing, KeptHearing):
-                chances = hearing.likelihoods([one.rstrip("?.!") for one, _ in near])
-                pairs = zip(near, chances, strict=True)
-                near = [(one, PER_COST * cost - chance) for (one, cost), chance in pairs]
-            for one, _ in sorted(near, key=lambda pair: pair[1]):
-                if self.is_expected(one, history):
-                    return replace(heard, text=one)
+        meant = self._meant(heard, history, hearing, is_expected=is_expected)
+        if meant is not None:
+            return replace(heard, text=meant)
         has_sense = len(text.split()) <= 2 or is_expected
         if heard.confidence >= (SURELY_FOREIGN if has_sense else FOREIGN):
             return heard
         return replace(heard, text=FOREIGN_SPEECH)
+
+    def _meant(
+        self, heard: Heard, history: History, hearing: Hearing, *, is_expected: bool
+    ) -> str | None:
+        """The sentence of those that are often said which was heard, or sounds like it and is known
+        to the notes; None if there is none, or what was heard is known, too, and likelier."""
+        near = self.phrases.near(heard.text, heard.confidence) if self.phrases else []
+        if is_expected and near and not near[0][1]:
+            return heard.text
+        own: float | None = None
+        if near and isinstance(hearing, KeptHearing):
+            texts = (heard.text, *(one for one, _ in near))
+            own, *chances = hearing.likelihoods([one.rstrip("?.!") for one in texts])
+            pairs = zip(near, chances, strict=True)
+            near = [(one, PER_COST * cost - chance) for (one, cost), chance in pairs]
+        for one, rank in sorted(near, key=lambda pair: pair[1]):
+            if is_expected and (own is None or rank + own > OFTEN):
+                return None
+            if self.is_expected(one, history):
+                return one
+        return None
 
     def closed(
         self,

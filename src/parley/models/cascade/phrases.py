@@ -19,6 +19,7 @@ from itertools import count
 from parley.models.cascade.notes import knowledge
 from parley.models.cascade.notes.clock import DAYS, MONTHS
 from parley.models.cascade.numerals import in_words
+from parley.models.cascade.tables import lines_of
 from parley.models.cascade.voice.lexicon import SOUNDS, Lexicon
 
 RATE, SURE_RATE, RATE_PER_DOUBT = 0.25, 0.05, 0.4
@@ -34,7 +35,13 @@ MOST_STEPS = 3000
 """Places that are visited: 5 to 25 ms. With 6,000, no more of 213 misheard sentences are found."""
 KEPT_STATES = 20_000
 """Of a worker's searches; most are met again."""
-_SEGMENT = re.compile(r"\([^)]*\)|\{\w+\}|[^({]+")
+_COURTESY = re.compile(
+    r"((?:(?:hey|ok|okay|so|well|now|and|please|(?:please )?(?:(?:can|could|would) you )?"
+    r"(?:please )?tell me(?= (?:what|which|how|who|when|where|why)\b))\b[, ]*)*)"
+    r"(.*?)((?:[ ,.]+(?:please|thanks|thank you))?[?.! ]*)",
+    re.I | re.S,
+)
+_SEGMENT = re.compile(r"\([^)]*\)|\{[^}]+\}|[^({]+")
 _SHAPES = "circle square triangle star heart ring cross"
 _TOPICS = "dragon cat dog fox bear moon star sea ship king queen princess robot rabbit bird tree"
 _COLOURS = "red blue green yellow black white orange purple brown pink"
@@ -100,6 +107,7 @@ class Phrases:
         self._tables = _tables()
         known = {*common, *knowledge.vocabulary()}
         self._tables["common"] = sorted(filter(lexicon.is_word, known))
+        self._tables["common"] += self._tables["first name"]
         self._trees: dict[str, _Node] = {}
         self._states: dict[frozenset[_Place], _State] = {}
         kinds = map(segments_of, knowledge.lines_of("asked"))
@@ -111,8 +119,11 @@ class Phrases:
         Args:
             confidence: of the transcript, see `Heard`.
         """
+        courteous = _COURTESY.fullmatch(text)
+        assert courteous is not None
+        opening, asked, ending = courteous.groups()
         found: list[tuple[str, float]] = []
-        heard = self._sounds(text)
+        heard = self._sounds(asked)
         n = len(heard)
         limit = n * min(RATE, SURE_RATE - RATE_PER_DOUBT * confidence)
         limits = [min(limit, SLACK + limit * done / max(1, n)) for done in range(n + 1)]
@@ -128,14 +139,15 @@ class Phrases:
             visited.add((state, done))
             if done == n:
                 found += [(said, cost) for said in _complete(state)]
+                if found and not cost:
+                    break
             for price, step, after in self._steps(state, heard[done : done + 1]):
                 total, place = cost + price, done + step
                 if total <= limits[place]:
                     rank = total - USUAL * place
                     heapq.heappush(heap, (rank, next(order), total, place, after))
         found.sort(key=lambda one: one[1])
-        mark = text[len(text.rstrip("?.!")) :]
-        return [(said[0].upper() + said[1:] + mark, cost) for said, cost in found]
+        return [(_behind(opening, said) + ending, cost) for said, cost in found]
 
     def _steps(self, state: _State, sound: str) -> Iterator[tuple[float, int, _State]]:
         """What the next sound ("" for none) may be: its cost, how many sounds it takes, and where
@@ -190,7 +202,14 @@ class Phrases:
     def choices(self, segment: str) -> list[str]:
         """The alternatives of a segment; "" leaves it out."""
         words = segment.strip(" (){}")
-        return self._tables[words] if segment[0] == "{" else words.split("|")
+        if segment[0] != "{":
+            return words.split("|")
+        if words not in self._tables:
+            asked = (name for form in words.split("|") for name in knowledge.names()[form])
+            names = dict.fromkeys(filter(None, asked))
+            several = (f"{one}s" for one in names if one.islower() and one[-1] != "s")
+            self._tables[words] = [*names, *several]
+        return self._tables[words]
 
     def _sounds(self, text: str) -> str:
         text = text.replace("+", " plus ").replace(" - ", " minus ")
@@ -208,36 +227,30 @@ def segments_of(line: str) -> tuple[str, ...]:
     return tuple(one for one in _SEGMENT.findall(line) if one.strip())
 
 
+def _behind(opening: str, said: str) -> str:
+    is_within = opening and not re.match(r"I\b", said)
+    return opening + (said[0].lower() if is_within else said[0].upper()) + said[1:]
+
+
 def _complete(state: _State) -> Iterator[str]:
     """The sentences that end here."""
     return (one.said for one in state.places if one.node is _NOWHERE)
 
 
 def _tables() -> dict[str, list[str]]:
-    keyed = ("colour", "leg", "eat", "say", "sound", "baby", "live", "language", "currency")
-    tables = {key: _of_facts(key) for key in (*keyed, "plural")}
-    for key in ("language", "currency"):
-        tables[key] = [one.title() for one in tables[key]]
-    for key in ("eat", "live", "colour"):
-        tables[key] += [f"{one}s" for one in tables[key]]
+    """What stands in braces and is not asked about in the tables in these words."""
     shapes = _SHAPES.split()
-    return tables | {
+    return {
         "capital": list(knowledge.country_names().values()),
         "town": [one.rstrip(".") for one in knowledge.capitals().values()],
-        "opposite": list(knowledge.opposites()),
+        "opposite": [*knowledge.opposites(), *knowledge.names()["opposite"]],
         "definition": list(knowledge.definitions()),
         "number": list(map(str, range(101))),
         "day": [one.capitalize() for one in DAYS],
         "month": [one.capitalize() for one in MONTHS],
         "letter": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+        "first name": [one.capitalize() for one in " ".join(lines_of("notes/names")).split()],
         "mix": _COLOURS.split(),
         "shape": shapes + [f"{one}s" for one in shapes],
         "topic": _TOPICS.split(),
     }
-
-
-def _of_facts(key: str) -> list[str]:
-    """What follows a key word of the facts."""
-    keys = (one for line in knowledge.lines_of("facts") for one in line.split("|")[0].split(","))
-    rows = map(str.split, keys)
-    return [" ".join(row[1:]) for row in rows if row[0] == key and len(row) > 1]

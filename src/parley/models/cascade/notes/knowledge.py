@@ -35,11 +35,19 @@ sentence, and then in each line a name, others of the same thing, and what is sa
 the name, `{1}` and so on are the parts of what is said."""
 
 
-def _rows(block: Sequence[str]) -> tuple[list[list[str]], list[tuple[list[str], str]]]:
+_Heads = Sequence[Sequence[str]]
+_Rows = Sequence[tuple[Sequence[str], str]]
+
+
+@functools.cache
+def _blocks(name: str) -> list[tuple[_Heads, _Rows]]:
     """First lines, as key words and sentence; and names with what is said of them."""
-    heads = [line.split(" | ") for line in block if " | " in line]
-    rows = (line.partition(": ") for line in block if " | " not in line)
-    return heads, [(names.split(", "), said) for names, _, said in rows]
+    found: list[tuple[_Heads, _Rows]] = []
+    for block in tables.blocks_of(f"know/tables/{name}"):
+        heads = [line.split(" | ") for line in block if " | " in line]
+        rows = (line.partition(": ") for line in block if " | " not in line)
+        found.append((heads, [(names.split(", "), said) for names, _, said in rows]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,7 @@ class _Entry(NamedTuple):
                 yield Fact(self.keys, forms, sentence, values)
 
 
-def _entries_of(block: Sequence[str], place: int) -> Iterator[_Entry]:
-    heads, rows = _rows(block)
+def _entries_of(heads: _Heads, rows: _Rows, place: int) -> Iterator[_Entry]:
     columns = max(int(place) for _, form in heads for place in re.findall(r"\{(\d)\}", form))
     asked = [
         (
@@ -136,9 +143,9 @@ def capitals() -> dict[str, str]:
 
 
 def _countries() -> Iterator[tuple[str, str]]:
-    for block in tables.blocks_of("know/tables/countries"):
-        if block[0].startswith("capital "):
-            for names, said in _rows(block)[1]:
+    for heads, rows in _blocks("countries"):
+        if heads[0][0].startswith("capital "):
+            for names, said in rows:
                 yield from ((one.removeprefix("the "), said.split(";")[0]) for one in names)
 
 
@@ -160,10 +167,9 @@ def definitions() -> dict[str, str]:
 
 def _entries() -> Iterator[_Entry]:
     place = 0
-    for name in TABLES:
-        for block in tables.blocks_of(f"know/tables/{name}"):
-            yield from _entries_of(block, place)
-            place += len(block)
+    for heads, rows in (block for name in TABLES for block in _blocks(name)):
+        yield from _entries_of(heads, rows, place)
+        place += len(rows)
     none = (frozenset[str](),)
     for at, line in enumerate(lines_of("facts"), place):
         names, fact = line.split(" | ", 1)
@@ -348,8 +354,7 @@ _MANY = (
 def _things() -> frozenset[str]:
     """Words of countries, capitals, continents and animals: "the highest mountain in Africa" is
     another one, and so are the teeth of a shark."""
-    blocks = tables.blocks_of("know/tables/animals")
-    animals = (name for block in blocks for names, _ in _rows(block)[1] for name in names)
+    animals = (one for _, rows in _blocks("animals") for names, _ in rows for one in names)
     named = " ".join((*country_names(), *capitals().values(), *animals))
     words = {one for one in _keys(f"{named} africa asia europe america") if len(one) > 1}
     return frozenset(words) - _ARTICLES - _WORDS["no_things"]
@@ -368,6 +373,22 @@ def vocabulary() -> frozenset[str]:
     keys = (word for found in _by_word().values() for one in found for word in one.keys)
     texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
+
+
+@functools.cache
+def names() -> dict[str, list[str]]:
+    """The names that tables and facts have an answer for, by the form in which they are asked
+    about: without `{0}` in a table; the first word of a fact."""
+    found: dict[str, list[str]] = {}
+    for heads, rows in (block for name in TABLES for block in _blocks(name)):
+        called = [re.sub("^(?:an?|the) ", "", one, flags=re.I) for row, _ in rows for one in row]
+        for form in ", ".join(forms for forms, _ in heads).split(", "):
+            found.setdefault(" ".join(form.replace("{0}", "").split()), []).extend(called)
+    for line in lines_of("facts"):
+        for key in line.split(" | ")[0].split(","):
+            form, _, name = key.strip().partition(" ")
+            found.setdefault(form, []).append(name)
+    return found
 
 
 def definition_note(low: str) -> str | None:
