@@ -16,9 +16,8 @@ import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { parseArgs, promisify } from 'node:util';
 
-import { PIECE_SAMPLES, PIECES } from '../../src/parley/web/talk/duplex.js';
-import { UNIT_SAMPLES } from '../../src/parley/web/wire/half-duplex.js';
-import { envelope, floats } from './support/sound.mjs';
+import { PIECE_SAMPLES } from '../../src/parley/web/wire/sound.js';
+import { endsSecond, envelope, floats, secondsIn } from './support/sound.mjs';
 import {
   tap,
   startToListening,
@@ -209,7 +208,7 @@ const scenarios = {
       );
     }
     const chunk = wire.sent.find(({ message }) => message.type === 'audio_chunk');
-    assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, UNIT_SAMPLES * 4);
+    assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, PIECE_SAMPLES * 4);
     const line = await page.locator('p-transcript .assistant .said').first().textContent();
     assert.ok(line.length > 5);
     return `start to listening ${toListeningMs} ms`;
@@ -458,7 +457,7 @@ const scenarios = {
       .map(({ message }) => message);
     const frames = units.filter((unit) => unit.video_frames?.length === 1);
     // The end of a second carries a picture, and does not wait for one that is late, as on a busy machine.
-    const seconds = Math.floor(units.length / PIECES);
+    const seconds = secondsIn(units.length);
     assert.ok(frames.length >= seconds / 2 && frames.length <= seconds, `${frames.length} pictures in ${seconds} s`);
     const jpeg = Buffer.from(frames[0].video_frames[0], 'base64');
     assert.deepEqual([...jpeg.subarray(0, 2)], [0xff, 0xd8]);
@@ -1019,7 +1018,7 @@ const scenarios = {
     const second = Buffer.from(
       Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer,
     ).toString('base64');
-    const STOPPED = 3.5 * PIECES;
+    const STOPPED = 110; // in the middle of the fourth second
     const units = [];
     let asked;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
@@ -1035,7 +1034,7 @@ const scenarios = {
           units.push(message);
           if (units.length === STOPPED)
             say({ type: 'response.interruption', state: 'stopped', index: 3, text: 'and so' });
-          if (units.length % PIECES) return;
+          if (!endsSecond(units.length)) return;
           say(
             units.length > STOPPED
               ? { type: 'response.listen', kv_cache_length: 11 }

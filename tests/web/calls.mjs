@@ -6,7 +6,6 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { PIECES } from '../../src/parley/web/talk/duplex.js';
 import { openStill } from './support/browser.mjs';
 import {
   activity,
@@ -27,6 +26,7 @@ import {
   wiretap,
 } from './support/page.mjs';
 import { startProxy } from './support/proxy.mjs';
+import { endsSecond, secondsIn } from './support/sound.mjs';
 
 /** A second of a tone, as a server sends it. */
 const second = (size = 0.3) =>
@@ -60,8 +60,8 @@ async function madeUp(page, { onUnit = (say) => say(listening), onStart = () => 
         say({ type: 'session.created', session_id: `rt_${calls.length}`, prompt_length: 1 });
         onStart(say, calls.length);
       }
-      if (message.type === 'input_audio_buffer.append' && ++call.pieces % PIECES === 0) {
-        onUnit(say, call.pieces / PIECES, calls.length);
+      if (message.type === 'input_audio_buffer.append' && endsSecond(++call.pieces)) {
+        onUnit(say, secondsIn(call.pieces), calls.length);
       }
       if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
     });
@@ -424,7 +424,7 @@ export const callScenarios = {
     await putForward(12);
     await until(page, () => document.querySelector('p-transcript').textContent.includes('reconnected'));
     await phase(page, 'live');
-    await eventually(() => calls[1].pieces >= 4 * PIECES, 'four units of the second call');
+    await eventually(() => secondsIn(calls[1].pieces) >= 4, 'four units of the second call');
     await until(page, () => /in time|^Slow/.test(document.querySelector('p-signal').textContent));
     await hangUp(page);
     assert.ok(await page.locator('p-signal').isHidden());

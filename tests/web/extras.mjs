@@ -4,7 +4,6 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 
-import { PIECES } from '../../src/parley/web/talk/duplex.js';
 import {
   activity,
   answer,
@@ -22,6 +21,7 @@ import {
 import { findings } from './pages.mjs';
 import { openStill } from './support/browser.mjs';
 import { startServer } from './support/server.mjs';
+import { endsSecond } from './support/sound.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
 async function silentServer(page, accepts = []) {
@@ -34,7 +34,7 @@ async function silentServer(page, accepts = []) {
       const { type } = message;
       sent.push(message);
       if (type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1, accepts });
-      if (type === 'input_audio_buffer.append' && sent.length % PIECES === 0) {
+      if (type === 'input_audio_buffer.append' && endsSecond(sent.length)) {
         say({ type: 'response.listen', kv_cache_length: 11 });
       }
       if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });

@@ -5,7 +5,7 @@
 
 import assert from 'node:assert/strict';
 
-import { PIECE_SAMPLES } from '../../src/parley/web/talk/duplex.js';
+import { PIECE_SAMPLES } from '../../src/parley/web/wire/sound.js';
 import { allow, launch, openContext } from './support/browser.mjs';
 import {
   assertHeard,

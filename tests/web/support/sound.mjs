@@ -1,7 +1,16 @@
 /** Comparing what was sent with what was heard, by loudness every 5 ms. */
 
+import { UNIT_SAMPLES } from '../../../src/parley/web/wire/duplex.js';
+import { PIECE_SAMPLES } from '../../../src/parley/web/wire/sound.js';
+
 const FRAMES_PER_SECOND = 200;
 const LOUD = 0.008;
+
+/** Whole seconds in so many pieces of a microphone. @param {number} pieces */
+export const secondsIn = (pieces) => Math.floor((pieces * PIECE_SAMPLES) / UNIT_SAMPLES);
+
+/** Whether the last of so many pieces ends a second. @param {number} pieces */
+export const endsSecond = (pieces) => secondsIn(pieces) > secondsIn(pieces - 1);
 
 /** @param {string} text base64 float32 @returns {number[]} */
 export function floats(text) {

@@ -6,12 +6,13 @@ import { test } from 'node:test';
 import { AnswerTime } from '../../../src/parley/web/talk/answer-time.js';
 import { interruptionOf } from '../../../src/parley/web/talk/barge.js';
 import { Calls } from '../../../src/parley/web/talk/calls.js';
-import { DuplexCall, PIECES } from '../../../src/parley/web/talk/duplex.js';
+import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
 import { linesOf, plainText, srt, vtt } from '../../../src/parley/web/talk/export.js';
 import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
 import { mayFollow } from '../../../src/parley/web/talk/phases.js';
 import { QualityMeter } from '../../../src/parley/web/talk/quality.js';
 import { FakeRig, settle, sound, surroundings } from '../support/fakes.mjs';
+import { secondsIn } from '../support/sound.mjs';
 
 const hello = (id = 'rt_1') => [
   { type: 'session.queue_done' },
@@ -173,7 +174,7 @@ test('W6: a server that gives no answer is said to be slow, then silent, then ca
   assert.equal(call.state.phase, 'live');
   await seconds(2, listen);
   assert.equal(call.state.service, 'ok');
-  assert.equal(units(sockets[1]).length, 2 * PIECES, 'pieces of two seconds');
+  assert.equal(secondsIn(units(sockets[1]).length), 2);
 });
 
 test('W6: answers that come again are believed immediately', async () => {

@@ -1,7 +1,6 @@
 /**
  * A call in full duplex: an answer per second, both may speak at any time. The microphone's sound leaves in
- * pieces of 50 ms, so that the server soon hears that someone interrupts or has finished;
- * a file's leaves in whole seconds.
+ * pieces, so that the server soon hears that someone interrupts or has finished; a file's leaves in whole seconds.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
  * model listens again without having ended its turn it was interrupted: what waits for playback is
@@ -14,6 +13,7 @@
 import { EchoWatch } from '../audio/echo.js';
 import { DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
 import { RealtimeClient } from '../wire/realtime.js';
+import { PIECE_SAMPLES } from '../wire/sound.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 import { freshMetrics } from './metrics.js';
@@ -34,9 +34,6 @@ import { QualityMeter } from './quality.js';
  *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG
  */
 
-/** Messages that a second of the microphone's sound makes. */
-export const PIECES = 20;
-export const PIECE_SAMPLES = UNIT_SAMPLES / PIECES;
 /** Seconds that can be in flight; more than that a server has dropped. */
 const SENT_LIMIT = 30;
 /** Answers that say how quick the line is: a clock that is set has no effect beyond them. */
@@ -62,8 +59,8 @@ export class DuplexCall extends Call {
   #firstTransit = NaN;
   /** Our clock less the server's, for each of the last answers, in ms. @type {number[]} */
   #transits = [];
-  /** Pieces of the microphone's second that have been sent. */
-  #pieces = 0;
+  /** Samples of the present second that have been sent. */
+  #sent = 0;
   /** When seconds that are not answered yet were sent. @type {number[]} */
   #sentAt = [];
   #answeredAt = 0;
@@ -158,8 +155,9 @@ export class DuplexCall extends Call {
     const audio = taken?.audio ?? mic;
     if (!audio) return;
     if (feed && !taken && sound === 'file') return;
-    this.#pieces = (this.#pieces + audio.length / PIECE_SAMPLES) % PIECES;
-    const endsSecond = this.#pieces === 0;
+    const sent = this.#sent + audio.length;
+    const endsSecond = sent >= UNIT_SAMPLES;
+    this.#sent = sent % UNIT_SAMPLES;
     const seen = endsSecond ? frame?.() : null;
     const picture = Promise.resolve(taken?.frame === undefined ? seen : taken.frame);
     this.#outbox = this.#outbox.then(async () => {

@@ -9,7 +9,8 @@
  * interrupt, it is sent all the time, and the server distinguishes speech from echo.
  */
 
-import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
+import { HalfDuplexClient } from '../wire/half-duplex.js';
+import { PIECE_SAMPLES } from '../wire/sound.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 
@@ -150,8 +151,8 @@ export class HalfDuplexCall extends Call {
     this.#isSending = true;
     this.lastSentAt = this.now();
     // Starting again drops what was gathered while the assistant was audible.
-    this.rig.capture(UNIT_SAMPLES, (audio) => {
-      if (this.#isSending && audio.length === UNIT_SAMPLES && this.#mayLeave()) {
+    this.rig.capture(PIECE_SAMPLES, (audio) => {
+      if (this.#isSending && audio.length === PIECE_SAMPLES && this.#mayLeave()) {
         this.client?.sendAudio(audio);
         this.lastSentAt = this.now();
       }
@@ -171,7 +172,7 @@ export class HalfDuplexCall extends Call {
   hold(on) {
     if (!this.order?.isPushToTalk || !this.isLive || on === this.#isHeld) return;
     this.#isHeld = on;
-    this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / UNIT_SAMPLES);
+    this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / PIECE_SAMPLES);
     this.rig.mute(!on || this.state.isMuted);
     this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
   }

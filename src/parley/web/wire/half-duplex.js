@@ -12,9 +12,6 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
 
-/** 50 ms at 16 kHz: until a piece has left, the server cannot notice the end of a turn in it. */
-export const UNIT_SAMPLES = 800;
-
 export class HalfDuplexClient extends LegacyConnection {
   /**
    * @param {Omit<Prepare, 'type'>} options

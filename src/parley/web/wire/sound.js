@@ -18,6 +18,12 @@ export const PUBLISHED = { input: 'float32', output: 'float32', binary: false };
 /** @type {Format} */
 export const SAMPLES = { input: 'pcm16', output: 'pcm16', binary: true };
 
+/**
+ * Of a microphone, at 16 kHz: 32 ms, half a window of the server's detector. With pieces that do not fit into it the
+ * end of a turn is noticed later: with 50 ms by 24 ms in the mean.
+ */
+export const PIECE_SAMPLES = 512;
+
 const HEAD_BYTES = 4;
 const SAMPLES_PER_MS = 24;
 const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
