@@ -100,6 +100,13 @@ const processesSound = () => existsSync('/usr/bin/pulseaudio') || existsSync('/d
 const messages = (page) =>
   page.evaluate(() => [...document.querySelectorAll('p-events li b')].map((node) => node.textContent));
 
+/** They are noted where they are shown. */
+const showMessages = (page) =>
+  page.evaluate(() => {
+    document.querySelector('#tab-connection').click();
+    document.querySelector('details:has(p-events)').open = true;
+  });
+
 export const firefoxScenarios = {
   /** A voice call and its replay, a video call, a call in turns, and a chat. */
   async firefox({ base }) {
@@ -130,6 +137,7 @@ async function voiceCall(page) {
   await mainButton(page).click();
   await phase(page, 'live');
   await until(page, () => globalThis.__loudest > 0.01);
+  await showMessages(page);
   await answers(page, 2);
   await page.keyboard.press('Space');
   await page.locator('.dock [aria-label^="Unmute"]').waitFor();
@@ -167,6 +175,7 @@ async function videoCall(page) {
   await mainButton(page).click();
   await phase(page, 'live');
   await until(page, () => document.querySelector('video').videoWidth > 0);
+  await showMessages(page);
   await answers(page, 5);
   assert.ok(
     await page.evaluate(() =>

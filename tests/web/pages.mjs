@@ -69,7 +69,8 @@ export const pageScenarios = {
     }
     await press('Send');
     await page.locator('.answer').getByText('Hello! Who are you?').waitFor();
-    assert.ok((await page.locator('p-events li b', { hasText: 'chat.completion' }).count()) > 1, 'it was streamed');
+    const parts = page.locator('p-events li b', { hasText: 'chat.completion' });
+    await eventually(async () => (await parts.count()) > 1, 'that it was streamed');
   },
 
   /** A person speaks into the playground, and hears the answer. */

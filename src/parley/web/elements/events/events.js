@@ -1,6 +1,6 @@
 /**
- * <p-events>: what goes over the wire, for builders: the last 200 messages in both directions, as text. They are drawn
- * four times a second, and only where they are shown: a call sends thirty a second.
+ * <p-events>: what goes over the wire, for builders: the last messages in both directions, as text. A call sends thirty
+ * a second: those that follow their like share a row, and rows are made four times a second, where they are shown.
  */
 
 import { h } from '../dom.js';
@@ -34,14 +34,21 @@ function summary(value) {
   return value;
 }
 
+/**
+ * @typedef {{at: Date, kind: Kind, out: boolean, type: string, text: string, like: string, count: number,
+ *   row?: HTMLElement}} Entry `like`: where it equals the next message's they share a row
+ */
+
 export class Events extends HTMLElement {
   #list = h('ol', { tabindex: 0, label: 'events.title' });
   #none = h('p', { class: 'small quiet', words: 'events.none' });
   #tools = h('div', { class: 'row' });
   /** @type {Kind} */
   #filter = 'all';
-  /** Not drawn yet, newest first. @type {{at: Date, kind: Kind, out: boolean, type: string, text: string}[]} */
-  #fresh = [];
+  /** Newest first. @type {Entry[]} */
+  #entries = [];
+  /** Of the newest, how many are not drawn as they are now. */
+  #fresh = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #due;
   #isShown = false;
@@ -53,7 +60,7 @@ export class Events extends HTMLElement {
       ...KINDS.map((kind) => h('option', { value: kind, words: `events.${kind}` })),
     );
     const onclick = () => {
-      this.#fresh.length = 0;
+      this.#fresh = this.#entries.length = 0;
       this.#list.replaceChildren();
       this.#draw();
     };
@@ -74,23 +81,27 @@ export class Events extends HTMLElement {
   #draw() {
     clearTimeout(this.#due);
     this.#due = undefined;
-    this.#list.prepend(...this.#fresh.splice(0).map((one) => this.#row(one)));
-    while (this.#list.children.length > KEEP) this.#list.lastElementChild?.remove();
-    const isEmpty = this.#list.childElementCount === 0;
+    const fresh = this.#entries.slice(0, this.#fresh);
+    this.#fresh = 0;
+    for (const { row } of fresh) row?.remove();
+    this.#list.prepend(...fresh.map((entry) => this.#rowOf(entry)));
+    const isEmpty = this.#entries.length === 0;
     this.#none.hidden = !isEmpty;
     this.#tools.hidden = this.#list.hidden = isEmpty;
   }
 
-  /** @param {{at: Date, kind: Kind, out: boolean, type: string, text: string}} message */
-  #row({ at, kind, out, type, text }) {
-    return h(
+  /** @param {Entry} entry */
+  #rowOf(entry) {
+    const { at, kind, out, type, text, count } = entry;
+    entry.row = h(
       'li',
       { 'data-kind': kind, 'data-out': String(out), hidden: this.#isLeftOut(kind) },
       h('time', { class: 'num' }, at.toISOString().slice(11, 23)),
       icon(out ? 'arrow-out' : 'arrow-in'),
-      h('b', null, type),
+      h('b', null, count > 1 ? `${type} ×${count}` : type),
       h('span', { class: 'mono' }, text),
     );
+    return entry.row;
   }
 
   /** @param {string | undefined} kind */
@@ -101,15 +112,23 @@ export class Events extends HTMLElement {
   /** @param {Kind} kind */
   #show(kind) {
     this.#filter = kind;
-    for (const row of /** @type {HTMLCollectionOf<HTMLElement>} */ (this.#list.children))
-      row.hidden = this.#isLeftOut(row.dataset.kind);
+    for (const { row, kind: own } of this.#entries) if (row) row.hidden = this.#isLeftOut(own);
   }
 
   /** @param {{out: boolean, message: any}} event */
   note({ out, message }) {
     const type = String(message.type ?? message.object ?? 'request');
-    this.#fresh.unshift({ at: new Date(), kind: kindOf(message), out, type, text: JSON.stringify(summary(message)) });
-    if (this.#fresh.length > KEEP) this.#fresh.pop();
+    const like = out ? `${type} ${Object.keys(message)}` : '';
+    const now = { at: new Date(), text: JSON.stringify(summary(message)) };
+    const [newest] = this.#entries;
+    if (like && newest?.like === like) {
+      Object.assign(newest, now, { count: newest.count + 1 });
+      this.#fresh ||= 1;
+    } else {
+      this.#entries.unshift({ ...now, kind: kindOf(message), out, type, like, count: 1 });
+      this.#fresh++;
+      for (const { row } of this.#entries.splice(KEEP)) row?.remove();
+    }
     this.#drawSoon();
   }
 }
