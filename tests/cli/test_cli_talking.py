@@ -187,7 +187,7 @@ def test_talk_speaks_in_units_when_both_may_speak(
     end = next(i for i, line in enumerate(lines) if '"end_of_turn": true' in line.raw)
     talk.lines = lines[: end + 1] + lines[-2:]
     server = playing(talk)
-    wav.save("speech.wav", tone(0.3))
+    wav.save("speech.wav", tone(0.09))
     Path("a.jpg").write_bytes(b"\xff\xd8jpeg")
 
     assert run("talk", *flags, "--file", "speech.wav", "--url", server.url) == 0

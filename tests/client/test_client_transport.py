@@ -112,7 +112,7 @@ async def test_what_is_said_gets_its_answer_although_nobody_iterated_meanwhile()
     assert turn.sound.duration_s == pytest.approx(0.1)
     assert rest == []
     chunks = [message for message in script.heard if message["type"] == "audio_chunk"]
-    assert [is_silent(each) for each in chunks] == 5 * [True] + 5 * [False] + 2 * [True]
+    assert [is_silent(each) for each in chunks] == 15 * [True] + 17 * [False] + 2 * [True]
 
 
 async def test_it_may_be_said_while_another_task_iterates() -> None:
@@ -185,9 +185,9 @@ async def test_between_what_is_said_a_duplex_session_gets_silence_and_pictures()
             await talk.stop()
 
     chunks = [message for message in script.heard if message["type"] == "audio_chunk"]
-    assert [is_silent(each) for each in chunks[:16]] == 15 * [False] + [True]
+    assert [is_silent(each) for each in chunks[:48]] == 47 * [False] + [True]
     with_pictures = [at for at, each in enumerate(chunks) if each["frame_base64_list"]]
-    assert with_pictures == [0, 10]
+    assert with_pictures == [0, 32]
 
 
 def result(is_listen: bool, text: str, *, is_last: bool = False) -> Message:

@@ -42,7 +42,7 @@ from parley.client.resuming import FINAL_CODES, Returning, end_session, with_que
 from parley.client.sound import ClientSound, file_out
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, SetupError, TimedOut, UnknownEvent
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import Pcm
 from parley.protocol import legacy, realtime
 from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
@@ -87,9 +87,9 @@ def _waiting(message: Any) -> events.Waiting:
 class LiveClient(ABC):
     """A live conversation. Use one of the subclasses."""
 
-    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 10
-    """Samples at 16 kHz that are sent at a time: what a microphone should deliver. A tenth of a
-    second: the server soon hears that the user has finished, or interrupts."""
+    chunk_samples: ClassVar[int] = 512
+    """Samples at 16 kHz that are sent at a time: what a microphone should deliver. Half a window
+    of the server's detector: it soon hears that the user has finished, or interrupts."""
 
     _messages: ModuleType
     """The module of `parley.protocol` that has the messages of this dialect."""
