@@ -21,19 +21,26 @@ from parley.dialects.events import (
     HalfDuplexSetup,
     OutputDelta,
     Picture,
+    Prefilled,
+    ResponseRequested,
     SessionEnded,
     Sound,
     StopRequested,
+    TokenCounts,
+    TurnCompleted,
+    TurnStarted,
     TurnTranscribed,
     UnitDone,
 )
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.half_duplex import VOICE_PROMPT
+from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import WireSound
 from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
+from parley.results import PrefillResult
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
 RAW = VOICE.samples.tobytes()
@@ -266,6 +273,106 @@ def test_a_result_says_when_it_was_sent_and_what_it_cost():
     assert result["current_time"] == 4321
 
 
+SPENT = unit(
+    cost_encode_ms=1.0,
+    cost_llm_ms=2.0,
+    cost_tts_ms=3.0,
+    cost_token2wav_ms=4.0,
+    cost_all_ms=20.0,
+    text_tokens=5,
+    speech_tokens=6,
+    context_tokens=7,
+    prefilled=PrefillResult(0, 0, vision_slices=8, vision_tokens=9),
+)
+
+
+def test_each_fact_of_a_unit_has_its_field_in_a_result():
+    (result,) = written(duplex(), replace(SPENT, wall_ms=10.0))
+
+    names = ["llm", "tts", "token2wav", "all"]
+    assert [result[f"cost_{name}_ms"] for name in names] == [2.0, 3.0, 4.0, 20.0]
+    assert (result["n_tokens"], result["n_tts_tokens"], result["kv_cache_length"]) == (5, 6, 7)
+    assert (result["vision_slices"], result["vision_tokens"]) == (8, 9)
+    assert result["wall_clock_ms"] == 10.0
+
+
+def test_each_fact_of_a_unit_has_its_field_in_a_delta_of_v2():
+    (delta,) = written(connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX), SPENT)
+
+    metrics = delta["metrics"]
+    names = ("prefill_ms", "generate_ms", "cost_llm_ms", "cost_tts_ms", "cost_token2wav_ms")
+    assert [metrics[name] for name in names] == [1.0, 19.0, 2.0, 3.0, 4.0]
+    assert (metrics["n_tokens"], metrics["n_tts_tokens"], metrics["kv_cache_length"]) == (5, 6, 7)
+    assert (metrics["vision_slices"], metrics["vision_tokens"]) == (8, 9)
+    assert delta["chunk_usage"]["output_token_details"] == {"text_tokens": 5, "audio_tokens": 6}
+
+
+def test_units_of_one_turn_are_one_response_of_v2():
+    dialect = connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX)
+    turns = [unit(), unit(end_of_turn=True), unit(), units.done(6, is_listen=True), unit()]
+
+    ids = [written(dialect, each)[0]["response_id"] for each in turns]
+
+    assert ids[0] == ids[1]
+    assert len({ids[0], ids[2], ids[4]}) == 3
+
+
+def test_usage_of_v2_counts_each_token_once():
+    dialect = connection("minicpmo_v2", kind=Kind.CHAT)
+    dialect.encode(Prefilled(20, audio_tokens=8, image_tokens=5))
+    (done,) = written(dialect, AnswerDone("x", 3, 20, speech_tokens=4))
+
+    details = {"text_tokens": 7, "audio_tokens": 8, "vision_tokens": 5}
+    assert done["usage"]["input_token_details"] == details
+    assert done["usage"]["output_token_details"] == {"text_tokens": 3, "audio_tokens": 4}
+
+
+def openai_response(conversation: str = "auto", **facts) -> tuple[Dialect, dict]:
+    """A spoken answer "hi", and its `response.done`."""
+    dialect = connection("openai_realtime")
+    asked = {"type": "response.create", "response": {"conversation": conversation}}
+    found = dialect.events(read(dialect, asked, "active"), Phase.ACTIVE)
+    request = next(each for each in found if isinstance(each, ResponseRequested))
+    dialect.encode(TurnStarted("resp_1", "item_1", None, is_spoken=True, request=request))
+    done = written(dialect, TurnCompleted(0, "hi", item_id="item_1", **facts))[-2]
+    assert done["type"] == "response.done"
+    return dialect, done["response"]
+
+
+def test_usage_of_openai_has_each_count_in_its_field():
+    tokens = TokenCounts(input=20, cached=6, audio=8, image=5, output=3, speech=4)
+    _, response = openai_response(tokens=tokens)
+
+    usage = response["usage"]
+    totals = [usage[f"{name}_tokens"] for name in ("total", "input", "output")]
+    details = usage["input_token_details"]
+    kinds = [details[f"{name}_tokens"] for name in ("text", "audio", "image", "cached")]
+    assert (totals, kinds) == ([27, 20, 7], [7, 8, 5, 6])
+    assert usage["output_token_details"] == {"text_tokens": 3, "audio_tokens": 4}
+
+
+def test_an_answer_apart_from_the_conversation_cannot_be_retrieved_from_it():
+    retrieve = {"type": "conversation.item.retrieve", "item_id": "item_1"}
+    of_it, apart = (openai_response(where)[0] for where in ("auto", "none"))
+
+    of_it.events(read(of_it, retrieve, "active"), Phase.ACTIVE)
+    with pytest.raises(NothingToRetrieve):
+        apart.events(read(apart, retrieve, "active"), Phase.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [({"is_interrupted": True}, (True, False)), ({"has_failed": True}, (False, True))],
+)
+def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts, told):
+    (done,) = written(
+        connection("half_duplex", extensions=True), TurnCompleted(1, "hi", audio_ms=9, **facts)
+    )
+
+    assert (done.get("interrupted"), done.get("failed")) == told
+    assert (done["turn_index"], done["audio_duration_ms"]) == (1, 9)
+
+
 # ---- ends ----
 
 
@@ -282,17 +389,17 @@ def test_a_failure_ends_only_what_cannot_continue(dialect, event, code):
 
 
 def answer_in_pieces(name: str) -> list[dict]:
-    """Two pieces of one answer, each longer than a second."""
+    """Two answers, each of two pieces that are longer than a second."""
     turn = connection(name, extensions=True)
     pieces = OutputDelta(0, "hi", LONG), OutputDelta(1, "", LONG, is_final=True)
-    return [message for piece in pieces for message in written(turn, piece)]
+    return [message for piece in 2 * pieces for message in written(turn, piece)]
 
 
 def test_chunks_of_an_answer_are_counted_on_and_only_the_last_is_final():
     chunks = answer_in_pieces("half_duplex")
 
-    assert [each["chunk_index"] for each in chunks] == [0, 1, 2, 3]
-    assert [each["is_final"] for each in chunks] == [False, False, False, True]
+    assert [each["chunk_index"] for each in chunks] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [each["is_final"] for each in chunks] == 2 * [False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["duplex", "realtime"])
