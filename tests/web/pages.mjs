@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { openStill } from './support/browser.mjs';
-import { openSettings } from './support/page.mjs';
+import { eventually, openSettings } from './support/page.mjs';
 import { mockRecording } from './support/recording.mjs';
 
 const PAGES = [
