@@ -16,9 +16,10 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.resume import hash_of
 from parley.session.listener import TurnListener
+from parley.session.listening import SoundQueue
 from parley.session.resumable import ResumeRefused
 
 AWAY_S = 8.0
@@ -139,11 +140,23 @@ async def test_single_samples_that_wait_for_a_commit_are_kept_in_few_pieces() ->
     for sample in said:
         listener.hear(Pcm(np.array([sample]), INPUT_RATE_HZ))
 
-    remembered = listener.remembered()
-    assert remembered is not None
-    kept = join(remembered["manual"], INPUT_RATE_HZ)
-    assert np.array_equal(kept.samples, said)
-    assert len(remembered["manual"]) == 2
+    assert np.array_equal(listener.manual.joined().samples, said)
+    assert len(listener.manual) == 2
+
+
+def test_single_samples_that_wait_for_the_detector_are_kept_in_few_pieces() -> None:
+    said = np.arange(40_000, dtype=np.float32) / 40_000
+    queue = SoundQueue(lambda _: None)
+    for sample in said:
+        queue.put(Pcm(np.array([sample]), INPUT_RATE_HZ))
+    first = queue.take()
+    queue.put_back(first)
+
+    again = SoundQueue(lambda _: None)
+    again.restore(dict(reversed(queue.remembered().items())))
+
+    assert len(queue) < 110
+    assert np.array_equal(again.joined().samples, said)
 
 
 async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:

@@ -139,3 +139,20 @@ def test_a_part_of_the_state_that_is_gone_is_gone_for_the_next_worker():
 
     assert changed["runner.answer"] == b""
     assert state_codec.joined(first | changed) == {"runner": {"turn": 2}}
+
+
+def test_sound_that_waits_is_written_once():
+    one, two = (Pcm(np.full(160, level, np.float32), 16_000) for level in (0.25, 0.5))
+    state: dict[str, Any] = {"runner": {"sounds": {"7": one}}, "empty": {"sounds": {}}}
+    before, first = state_codec.parts(state, {})
+    state["runner"]["sounds"] = {"7": one, "8": two}
+
+    before, second = state_codec.parts(state, before)
+    kept = state_codec.joined(first | second)["runner"]["sounds"]
+    state["runner"]["sounds"] = {"8": two}
+    _, third = state_codec.parts(state, before)
+
+    assert list(second) == ["runner.sounds.8"]
+    assert {name: pcm.samples[0] for name, pcm in kept.items()} == {"7": 0.25, "8": 0.5}
+    assert third == {"runner.sounds.7": b""}
+    assert state_codec.joined(first)["empty"] == {"sounds": {}}

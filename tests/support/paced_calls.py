@@ -195,7 +195,7 @@ class PacedCall:
             return False
         if hasattr(runner, "_mailbox"):
             return runner._unit is None and not runner._mailbox.units
-        waits = not listener._sounds and not listener._is_hearing and not runner._is_answering
+        waits = not listener.sounds and not listener._is_hearing and not runner._is_answering
         return waits and not runner._requests
 
     def _hear(self) -> None:

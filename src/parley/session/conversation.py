@@ -425,6 +425,8 @@ class ConversationRunner:
             "typed": self._typed,
             "requests": self._requests,
             "listener": heard,
+            "sounds": self._listener.sounds.remembered(),
+            "manual": self._listener.manual.remembered(),
             "response": None if response is None else response.remembered(),
             "started_ago_s": now_s - self._started_s,
             "idle_ago_s": now_s - self._idle_since_s,
@@ -446,6 +448,8 @@ class ConversationRunner:
         told = remembered["response"]
         answered_s = 0.0 if told is None else told.get("audio_ms", 0.0) / 1000
         self._listener.restore(remembered["listener"], answered_s)
+        self._listener.sounds.restore(remembered["sounds"])
+        self._listener.manual.restore(remembered["manual"])
         self._listener.is_guarded = self._session.deadlines.get("guard") is not None
         now_s = self._session.clock.monotonic()
         self._started_s = now_s - remembered["started_ago_s"]

@@ -30,7 +30,7 @@ from parley.dialects.events import (
     TurnDetection,
 )
 from parley.errors import InvalidRequest
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import make_id
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
 MANUAL_S: Final = 300.0
 """Most sound that may wait for a commit."""
-PIECE_S: Final = 1.0
-"""Pieces that wait are at least so long: a client may send single samples, and what waits is
-written to the session's log again and again."""
 
 
 class NothingToCommit(InvalidRequest):
@@ -102,7 +99,8 @@ class TurnListener:
         """True if the answer that is being made is over for the client."""
         self._past_answer_s = 0.0
         """Of what was sent to another worker: so much was said into what it sent of an answer."""
-        self._sounds = SoundQueue(session.report_dropped)
+        self.sounds = SoundQueue(session.report_dropped)
+        """What the detector has not heard."""
         self._before_watch = 0
         """Pieces in `_sounds` that came before what the watch hears."""
         self._is_behind = False
@@ -116,8 +114,8 @@ class TurnListener:
         self._watched_samples = 0
         self._orders: deque[AudioCommitted | AudioCleared] = deque()
         """Requests of the client that wait behind sound the detector has not examined."""
-        self._manual: list[Pcm] = []
-        self._manual_s = 0.0
+        self.manual = SoundQueue(session.report_dropped, limit_s=MANUAL_S, loose=0)
+        """What waits for a commit."""
         self._finder: UtteranceFinder | None = None
         self._start = 0
         """Of all sound: where the finder's began."""
@@ -130,13 +128,12 @@ class TurnListener:
     # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any] | None:
-        """What it knows, as values; None: it is listening in a thread. What was said into an answer
-        that can be interrupted is not in it."""
+        """What it knows beyond `sounds` and `manual`, as values; None: it is listening in a thread.
+        What was said into an answer that can be interrupted is not in it."""
         if self._is_hearing:
             return None
         return {
             "detection": self._detection,
-            "sounds": self._sounds.pieces,
             "found": self._found,
             "orders": self._orders,
             "cold_start": self._cold_start.remembered(),
@@ -144,7 +141,6 @@ class TurnListener:
             "has_backlog": self._session.arrivals.has_backlog,
             "has_taken_turn": self._has_taken_turn,
             "heard_samples": self._heard_samples,
-            "manual": self._manual,
             "finder": None if self._finder is None else self._finder.remembered(),
             "start": self._start,
             "item_id": self._item_id,
@@ -158,8 +154,6 @@ class TurnListener:
             answered_s: sound of an unfinished answer that the client was sent.
         """
         detection = self._detection = remembered["detection"]
-        for pcm in remembered["sounds"]:
-            self._sounds.put(pcm)
         self._found = remembered["found"]
         self._orders = deque(remembered.get("orders", ()))
         self._cold_start.restore(remembered["cold_start"])
@@ -169,8 +163,6 @@ class TurnListener:
         if is_into_answer and not _may_interrupt(detection):
             self._past_answer_s = answered_s
         self._heard_samples, self._start = remembered["heard_samples"], remembered["start"]
-        self._manual = remembered["manual"]
-        self._manual_s = sum(pcm.duration_s for pcm in self._manual)
         self._item_id, self._is_announced = remembered["item_id"], remembered["is_announced"]
         if detection is not None and remembered["finder"] is not None:
             self._finder = self._finder_of(detection)
@@ -211,10 +203,10 @@ class TurnListener:
             self._start = self._heard_samples
         self._is_behind = True
         self._put(pcm)
-        self._before_watch = len(self._sounds)
+        self._before_watch = len(self.sounds)
 
     def _put(self, pcm: Pcm) -> None:
-        self._sounds.put(pcm)
+        self.sounds.put(pcm)
         self._changed.set()
 
     def detect(self, detection: TurnDetection | None) -> None:
@@ -222,8 +214,8 @@ class TurnListener:
         self._detection = detection
         self._finder = None
         if detection is None:
-            while self._sounds:
-                self._keep(self._sounds.take())
+            while self.sounds:
+                self._keep(self.sounds.take())
         self._changed.set()
 
     def _finder_of(self, detection: TurnDetection) -> UtteranceFinder:
@@ -244,9 +236,8 @@ class TurnListener:
         self._session.emit(InputCleared())
 
     def _forget(self) -> None:
-        self._sounds.clear()
-        self._manual.clear()
-        self._manual_s = 0.0
+        self.sounds.clear()
+        self.manual.clear()
 
     def commit(self, order: AudioCommitted) -> None:
         """The client says that its turn is complete; behind sound that the detector has not heard,
@@ -255,12 +246,12 @@ class TurnListener:
         Raises:
             NothingToCommit: without any sound.
         """
-        if self._detection is not None and (self._sounds or self._is_hearing):
+        if self._detection is not None and (self.sounds or self._is_hearing):
             self._orders.append(order)
         elif self._detection is not None:
             self._commit_open(order, self._detection)
-        elif self._manual:
-            pcm = join(self._manual, INPUT_RATE_HZ)
+        elif self.manual:
+            pcm = self.manual.joined()
             self._forget()
             self._runner.take_turn(order.item_id, pcm, pcm.duration_ms, answers=False)
         else:
@@ -291,14 +282,7 @@ class TurnListener:
     def _keep(self, pcm: Pcm) -> None:
         """Sound waits for the client's commit."""
         self._heard_samples += len(pcm)
-        self._manual_s += pcm.duration_s
-        if self._manual and self._manual[-1].duration_s < PIECE_S:
-            pcm = join((self._manual.pop(), pcm), INPUT_RATE_HZ)
-        self._manual.append(pcm)
-        while self._manual_s > MANUAL_S and len(self._manual) > 1:
-            oldest_s = self._manual.pop(0).duration_s
-            self._manual_s -= oldest_s
-            self._session.report_dropped(oldest_s)
+        self.manual.put(pcm)
 
     def end_guard(self) -> None:
         self.is_guarded = False
@@ -307,7 +291,7 @@ class TurnListener:
     def _began_after_guard(self, pcm: Pcm) -> bool:
         """True if the first sound was said when the guard was over."""
         until_s = self._guarded_until_s
-        if until_s is None or self._sounds or self._heard_samples:
+        if until_s is None or self.sounds or self._heard_samples:
             return False
         return self._session.clock.monotonic() - pcm.duration_s >= until_s
 
@@ -319,7 +303,7 @@ class TurnListener:
 
     def begin_answer(self) -> None:
         self._is_answering = True
-        self._before_watch = len(self._sounds)
+        self._before_watch = len(self.sounds)
         self.interruptions.begin()
         self.interruptions.is_watching = self._may_watch()
 
@@ -386,10 +370,10 @@ class TurnListener:
         elif self._runner.has_written and not finder.is_speaking:
             self._take_turn(Pcm.empty(INPUT_RATE_HZ), 0, detection)
             self._start_over(finder)
-        elif self._sounds:
-            await self._find(self._sounds.take(), detection)
-            self._is_behind &= bool(self._sounds or self._found) or finder.is_speaking
-            if self._sounds:
+        elif self.sounds:
+            await self._find(self.sounds.take(), detection)
+            self._is_behind &= bool(self.sounds or self._found) or finder.is_speaking
+            if self.sounds:
                 # What has piled up delays no other session, and a turn is answered before the next.
                 await asyncio.sleep(0)
         elif self._orders:
@@ -416,7 +400,7 @@ class TurnListener:
             self._detection is not None
             and finder is not None
             and not finder.is_speaking
-            and not self._sounds
+            and not self.sounds
         )
 
     def _is_played(self) -> bool:
@@ -441,7 +425,7 @@ class TurnListener:
         self._heard_samples -= sum(len(pcm) for pcm in spoken)
         self._start = self._heard_samples
         if self._is_sequential:
-            self._sounds.put_back(*spoken, behind=self._before_watch)
+            self.sounds.put_back(*spoken, behind=self._before_watch)
             return
         for pcm in spoken:
             await self._find(pcm, detection)
@@ -462,7 +446,7 @@ class TurnListener:
                 found, rest = await cold_start.feed(pcm, finder)
                 if rest is not None:
                     self._heard_samples -= len(rest)
-                    self._sounds.put_back(rest)
+                    self.sounds.put_back(rest)
         finally:
             self._is_hearing = False
         self._found.extend(found)

@@ -7,13 +7,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.session.session import Session
 from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
 
 BUFFER_S: Final = 120.0
 """Sound that may wait for the detector, which is a hundred times faster than speech; beyond it the
 oldest is dropped."""
+
+PIECE_S: Final = 1.0
+"""Pieces that are joined are at least so long."""
+LOOSE: Final = 100
 
 AT_ONCE_SAMPLES: Final = INPUT_RATE_HZ // 8
 """Sound of at most this length is listened to on the event loop: the detector takes a few tenths of
@@ -52,43 +56,64 @@ def silence_of(finder: UtteranceFinder) -> Pcm:
 
 
 class SoundQueue:
-    """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped.
+    """Sound in order, at most `limit_s` of it or one piece; beyond that the oldest is dropped.
 
     Args:
         lost: called with the seconds of sound that were dropped.
+        loose: pieces that wait as they came; where there are more, they are joined to seconds. A
+            client may send single samples, and what waits is written to the session's log.
     """
 
-    def __init__(self, lost: Callable[[float], None]) -> None:
+    def __init__(
+        self, lost: Callable[[float], None], *, limit_s: float = BUFFER_S, loose: int = LOOSE
+    ) -> None:
         self._lost = lost
+        self._limit_s = limit_s
+        self._loose = loose
         self._pieces: deque[Pcm] = deque()
         self._waiting_s = 0.0
+        self._first = 0
+        """Number of the oldest piece."""
 
     def __len__(self) -> int:
         return len(self._pieces)
 
-    @property
-    def pieces(self) -> tuple[Pcm, ...]:
-        return tuple(self._pieces)
+    def joined(self) -> Pcm:
+        return join(self._pieces, INPUT_RATE_HZ)
+
+    def remembered(self) -> dict[str, Pcm]:
+        """The pieces by their number, for `restore`."""
+        return {str(number): pcm for number, pcm in enumerate(self._pieces, self._first)}
+
+    def restore(self, remembered: dict[str, Pcm]) -> None:
+        """Have what another one had."""
+        for number in sorted(remembered, key=int):
+            self.put(remembered[number])
 
     def put(self, pcm: Pcm) -> None:
-        self._pieces.append(pcm)
         self._waiting_s += pcm.duration_s
-        while self._waiting_s > BUFFER_S and len(self._pieces) > 1:
+        if len(self._pieces) > self._loose and self._pieces[-1].duration_s < PIECE_S:
+            pcm = join((self._pieces.pop(), pcm), INPUT_RATE_HZ)
+        self._pieces.append(pcm)
+        while self._waiting_s > self._limit_s and len(self._pieces) > 1:
             self._lost(self.take().duration_s)
 
     def take(self) -> Pcm:
         """Remove the oldest piece; there must be one."""
         pcm = self._pieces.popleft()
+        self._first += 1
         self._waiting_s -= pcm.duration_s
         return pcm
 
     def put_back(self, *pieces: Pcm, behind: int = 0) -> None:
         """Put in what came before all others, but for the first `behind` that still wait."""
+        self._first -= len(pieces)
         for place, pcm in enumerate(pieces, min(behind, len(self._pieces))):
             self._pieces.insert(place, pcm)
             self._waiting_s += pcm.duration_s
 
     def clear(self) -> None:
+        self._first += len(self._pieces)
         self._pieces.clear()
         self._waiting_s = 0.0
 

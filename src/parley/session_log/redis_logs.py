@@ -65,7 +65,10 @@ if ARGV[2] == '1' then
 end
 if #ARGV[4] > 0 then redis.call('xadd', KEYS[2], '*', 'e', ARGV[4]) end
 local outputs = 10 + 2 * ARGV[9]
-for at = 10, outputs - 1, 2 do redis.call('hset', KEYS[1], ARGV[at], ARGV[at + 1]) end
+for at = 10, outputs - 1, 2 do
+    if #ARGV[at + 1] > 0 then redis.call('hset', KEYS[1], ARGV[at], ARGV[at + 1])
+    else redis.call('hdel', KEYS[1], ARGV[at]) end
+end
 for at = outputs, #ARGV, 2 do redis.call('xadd', KEYS[3], ARGV[at] .. '-1', 'o', ARGV[at + 1]) end
 if ARGV[5] ~= '0' then redis.call('xtrim', KEYS[3], 'MINID', ARGV[5] .. '-2') end
 redis.call('hset', KEYS[1], 'at', redis.call('time')[1])
@@ -366,7 +369,9 @@ class _RedisWriter:
         self._entries_bytes += len(update.entries)
         parts, pairs = update.state or {}, list[str | bytes]()
         for name, data in parts.items():
-            self._parts_bytes[name] = len(data)
+            self._parts_bytes.pop(name, None)
+            if data:
+                self._parts_bytes[name] = len(data)
             pairs += [PART + name, data]
         for output in update.outputs:
             pairs += [str(output.seq), msgspec.msgpack.encode(output)]

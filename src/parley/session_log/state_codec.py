@@ -64,22 +64,31 @@ def decode(data: bytes) -> Any:
 def parts(
     state: Mapping[str, Any], before: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The plain parts of a state, two names deep (`runner.turns`), and, encoded, those that differ
-    from `before`; a part that is gone is empty.
+    """The parts of a state and, encoded, those that differ from `before`; a part that is gone is
+    empty. Parts are plain, two names deep (`runner.turns`); of a dictionary of sounds, each sound
+    (`runner.manual.7`) is one, as it is, so that it is looked at once.
 
     Raises:
         TypeError: something in it is not a value.
     """
     found: dict[str, Any] = {}
-    for name, plain in to_plain(dict(state))[1]:
-        inner = plain[1] if isinstance(plain, list) and plain[0] == "dict" else ()
-        found |= {f"{name}.{key}": each for key, each in inner} if inner else {name: plain}
+    for name, value in state.items():
+        for path, each in _named(name, value, object).items():
+            inner = _named(path, each, Pcm)
+            found |= inner if path not in inner else {path: to_plain(each)}
     changed = {
-        name: msgspec.msgpack.encode(plain)
-        for name, plain in found.items()
-        if name not in before or before[name] != plain
+        path: msgspec.msgpack.encode(to_plain(each) if isinstance(each, Pcm) else each)
+        for path, each in found.items()
+        if path not in before or not (each is before[path] or each == before[path])
     }
     return found, changed | dict.fromkeys(before.keys() - found.keys(), b"")
+
+
+def _named(path: str, value: Any, kind: type) -> dict[str, Any]:
+    """The values of a dictionary, by their paths, if all are of `kind`; else the value."""
+    if isinstance(value, dict) and value and all(isinstance(one, kind) for one in value.values()):
+        return {f"{path}.{key}": each for key, each in value.items()}
+    return {path: value}
 
 
 def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
@@ -90,11 +99,12 @@ def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
     """
     state: dict[str, Any] = {}
     for path, data in encoded.items():
-        name, _, key = path.partition(".")
-        if data and key:
-            state.setdefault(name, {})[key] = decode(data)
-        elif data:
-            state[name] = decode(data)
+        *names, last = path.split(".")
+        if data:
+            inside = state
+            for name in names:
+                inside = inside.setdefault(name, {})
+            inside[last] = decode(data)
     return state
 
 
