@@ -66,7 +66,7 @@ def parts(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The parts of a state and, encoded, those that differ from `before`; a part that is gone is
     empty. Parts are plain, two names deep (`runner.turns`); of a dictionary of sounds, each sound
-    (`runner.manual.7`) is one, as it is, so that it is looked at once.
+    (`runner.manual.7`) is one, unconverted: it is compared by identity.
 
     Raises:
         TypeError: something in it is not a value.
