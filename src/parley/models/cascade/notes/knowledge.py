@@ -252,6 +252,11 @@ def _roots(name: str) -> frozenset[str]:
     return frozenset(map(_root, _WORDS[name]))
 
 
+def is_filler(words: str) -> bool:
+    """True for words that name nothing."""
+    return _roots("filler").issuperset(_keys(words))
+
+
 def fact_note(low: str, *, is_exact: bool = False) -> str | None:
     """The fact whose key words the question has; `is_exact`: and no others."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
@@ -269,6 +274,7 @@ def fact_note(low: str, *, is_exact: bool = False) -> str | None:
 
 def _fact(low: str, is_exact: bool = False) -> str | None:
     words = set(_keys(low))
+    is_to_do = bool(_SAYS["to_do"].search(low))
     is_question = bool(_SAYS["question"].search(low)) or "?" in low
     for keys, sentence in _candidates(words):
         # A short key must not catch a long question about something else.
@@ -278,6 +284,8 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         if others & _things() or (left and not is_question):
             continue
         if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
+            continue
+        if is_to_do and not sentence.startswith(("Yes", "No")):
             continue
         measure = _SAYS["measure"].search(low)
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):

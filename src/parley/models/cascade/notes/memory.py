@@ -93,7 +93,7 @@ def listen(texts: Iterable[str]) -> Told:
         if named:
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
             plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
-        if not _SAYS["question"].search(plain.lower()):
+        if not _SAYS["question"].search(plain.lower()) and not _SAYS["wants"].search(plain.lower()):
             said.append(plain)
         read = _read(plain)
         if read.forgets:
@@ -155,7 +155,7 @@ def recall(text: str, told: Told) -> str | None:
     """
     *_, asked = _SAYS["sentence_end"].split(_straight(text))
     low = asked.lower()
-    if not _SAYS["asks"].search(low):
+    if not _SAYS["asks"].search(low) or _SAYS["wants"].search(low):
         return None
     if not _SAYS["mine"].search(low):
         return _remembered(low, told)

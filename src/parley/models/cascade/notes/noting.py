@@ -28,6 +28,7 @@ from parley.models.cascade.notes.knowledge import (
     country_in,
     definition_note,
     fact_note,
+    is_filler,
     opposite_note,
     stock,
     unknown_note,
@@ -167,7 +168,9 @@ def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
     low = lowered(text)
-    each = _each(text, lambda part: _known(part, earlier, seed, answers, now))
+    each = _each(
+        text, earlier, answers, lambda one, before, told: _known(one, before, seed, told, now)
+    )
     if each:
         return each
     first = (
@@ -185,7 +188,7 @@ def _known(
             clock_note(asked, now)
             or measure_note(asked)
             or memory.recall(asked, before)
-            or _plain(asked, earlier, seed)
+            or _plain(asked, earlier, seed, answers)
         )
 
     fixed = _ALWAYS.find(low) or _follow(low, earlier, answers, before, ask)
@@ -207,12 +210,13 @@ def _known(
     if measured:
         return measured
     found = _of_last(low, earlier, answers, seed) if _SAYS["pronoun"].search(low) else None
-    found = found or _plain(text, earlier, seed)
+    if not _SAYS["elsewhere"].search(low):
+        found = found or _plain(text, earlier, seed, answers)
     if found is None and told is not None:
         return NOT_TOLD
     found = found or _replaced(text, earlier, ask)
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
-        found = _plain(there, earlier, seed)
+        found = _plain(there, earlier, seed, answers)
     found = found or _of_last(low, earlier, answers, seed)
     return found or echo_note(text) or unseen_note(low, answers) or _TALK.find(low, len(answers))
 
@@ -285,16 +289,18 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
         last = lowered("".join(earlier[-1:])).strip(" ?.!").split()[-4:]
         ends = [" ".join(last[at:]) for at in range(len(last))]
         spoken_of += [*ends, *words, *map(" ".join, pairwise(words))]
-    subjects = [one for one in spoken_of if one not in _NO_SUBJECTS][:MOST_SUBJECTS]
-    return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects]
+    subjects = [one for one in spoken_of if len(one) > 1 and one not in _NO_SUBJECTS][
+        :MOST_SUBJECTS
+    ]
+    return [_SAYS["pronoun"].sub(one, low, count=1) for one in subjects if not is_filler(one)]
 
 
-def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
+def _plain(text: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str | None:
     low = lowered(text)
     return (
         _first(_TOOLS, low)
         or _by_chance(as_digits(low), seed + len(earlier))
-        or stock_note(low, earlier, seed)
+        or stock_note(low, earlier, seed, answers)
         or _first(_KNOWN, low)
     )
 
@@ -378,40 +384,55 @@ def _with_others(found: re.Match[str], asked: str, note: Callable[[str], str | N
     return None
 
 
-def _each(text: str, note: Callable[[str], str | None]) -> str | None:
-    """The notes of two or three questions in one."""
+def _each(
+    text: str,
+    earlier: Sequence[str],
+    answers: Sequence[str],
+    note: Callable[[str, Sequence[str], Sequence[str]], str | None],
+) -> str | None:
+    """The notes of two or three questions in one, each asked after those before it."""
     parts = _SAYS["next"].split(text.strip())
     if not 1 < len(parts) <= 3 or not all(map(_SAYS["request"].search, parts)):
         return None
-    told = [note(part) for part in parts]
-    return " ".join(filter(None, told)) if all(told) else None
+    told: list[str] = []
+    for place, part in enumerate(parts):
+        found = note(part, [*earlier, *parts[:place]], [*answers, *told])
+        if not found:
+            return None
+        told.append(found)
+    return " ".join(told)
 
 
-def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
+def stock_note(low: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str | None:
     """A joke, poem, riddle, story or tongue twister; another one than before."""
     words = len(low.split())
     for name, pattern in _STOCKS.items():
         if re.search(pattern, low) and (_SAYS["wants"].search(low) or words <= 3):
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
-            return _drawn(name, low, earlier, seed)
+            return _drawn(name, low, earlier, seed, answers)
     if words <= 5 and re.search(
         r"\b(?:another|(?:one|tell me) (?:more|about)|again)\b|^\W*about ", low
     ):
         for back, before in enumerate(reversed(earlier[-3:])):
             for name, pattern in _STOCKS.items():
                 if re.search(pattern, before.lower()):
-                    return _drawn(name, low, earlier, seed + back)
+                    return _drawn(name, low, earlier, seed + back, answers)
     return None
 
 
-def _drawn(name: str, low: str, earlier: Sequence[str], seed: int) -> str:
-    """An entry of the stock, or something of its kind about what was named."""
+def _drawn(name: str, low: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str:
+    """An entry of the stock that was not told, or something of its kind about what was named."""
     place = seed + sum(bool(re.search(_STOCKS[name], one.lower())) for one in earlier)
     about = turns.tale(low, place) if name == "stories" else None
     if about or (name == "poems" and (about := turns.poem(low))):
         return about
-    entries = stock(name)
+    told = [plainly(one).removesuffix(turns.RIDDLE_END).strip() for one in answers]
+    entries = [
+        one
+        for one in stock(name)
+        if not any(one.startswith(last) for last in told if len(last) > 12)
+    ] or stock(name)
     entry = entries[place % len(entries)]
     if name == "riddles":
         return turns.riddle(entry)
