@@ -69,6 +69,10 @@ BERLIN = "The capital of Germany is Berlin."
         ("whats the oposite of bigg", "The opposite of big is small."),
         ("hey my name is Prya 👋", "Nice to meet you, Prya!"),
         ("how do you say please", None),
+        ("Ty is my friend.", None),
+        ("what is cos 60?", None),
+        ("ik begrijp het niet", "Sorry, ik spreek alleen Engels. I speak only English."),
+        ("Im sad", "I'm sorry that you feel that way. Do you want to talk about it?"),
         ("My friend Germny is here.", None),
     ],
 )

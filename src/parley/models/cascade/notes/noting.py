@@ -110,7 +110,7 @@ def note_for(
     known = _known(meant, earlier, seed, answers, now)
     is_known = known is not None or bool(unknown_note(lowered(meant)))
     careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
-    found = careful or foreign_note(untangled(text), is_word) or known
+    found = careful or foreign_note(text, is_word) or known
     text = meant
     if found is None:
         found = unknown_note(lowered(text)) or _replaced(

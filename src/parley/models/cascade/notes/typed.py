@@ -36,7 +36,8 @@ def untangled(text: str) -> str:
 
     def spelled_out(found: re.Match[str]) -> str:
         said = _IN_HASTE[found[0].lower()]
-        if not is_lower and (len(found[0]) < 2 or (found[0] != found[0].lower() and found.start())):
+        # "Ty" and "UR" may be names: in other lines only what lacks an apostrophe is mended.
+        if not (is_lower or ("'" in said and found[0][1:] == found[0][1:].lower())):
             return found[0]
         return said if found[0].islower() else said[0].upper() + said[1:]
 
