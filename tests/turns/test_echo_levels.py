@@ -74,6 +74,16 @@ def test_nothing_is_said_before_enough_was_heard():
     assert levels.explained(0 * some, some) is None
 
 
+def test_what_is_heard_later_counts_too():
+    levels = EchoLevels()
+    some = np.ones((LEAST_FRAMES, 14))
+    levels.learn(some, some)
+    assert levels.explained(9 * some, some) == 0.0
+
+    levels.learn(9 * some, some)
+    assert levels.explained(9 * some, some) == 1.0
+
+
 def test_the_most_of_the_time_before_is_held():
     powers = np.zeros((20, 14))
     powers[4] = 3.0

@@ -65,6 +65,7 @@ def test_the_eager_wait_less_and_the_patient_longer():
         )
         assert low >= medium >= high
     assert 2500 <= ended_after_ms(0.02, "low") <= 2560
+    assert silence_ms(-1.3, "high") == 1000
 
 
 def test_a_silence_that_a_client_names_is_the_silence_it_gets():
@@ -214,6 +215,7 @@ def test_who_dictates_a_number_or_spells_is_waited_for(said, bounds):
 
 def test_what_the_model_knows_whole_is_not_waited_for():
     assert word_bounds_ms("555 1234", is_whole=True) == (0, 448)
+    assert word_bounds_ms("Can you tell me the", is_whole=True) == (1500, 1500)
     assert word_bounds_ms("Is it 555 1234?", is_whole=False) == (0, 704)
 
 

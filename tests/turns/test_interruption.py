@@ -5,7 +5,7 @@ import pytest
 from tests.support import noises
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import InterruptionOptions
 from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad.silero import SileroModel
@@ -65,6 +65,23 @@ def test_an_acknowledgement_that_is_heeded_interrupts_immediately():
 
 def test_what_is_shorter_than_asked_is_nothing():
     assert scripted(STOP, silence(1.024), windows(1, 0.95), silence(1.0)) == []
+
+
+def test_a_voice_that_turns_out_to_be_much_softer_than_the_user_does_not_interrupt():
+    detector = InterruptionDetector(Script(speak(4.0)), STOP)
+    user, other = (Pcm(each, INPUT_RATE_HZ) for each in (tone(0.3), tone(0.03)))
+    detector.learn(sound(silence(2.0)))
+    detector.learn(user)
+
+    events = detector.feed(user.slice(0, 3200), 0.2)
+    for at_s in (0.7, 1.2, 1.7):
+        events += detector.feed(other.slice(0, 8000), at_s)
+
+    assert [event.kind for event in events] == ["suspected"]
+
+
+def tone(peak: float) -> Samples:
+    return (peak * np.sin(np.arange(2 * INPUT_RATE_HZ) / 10)).astype(np.float32)
 
 
 def test_short_pauses_between_words_are_part_of_the_interruption():
