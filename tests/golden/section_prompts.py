@@ -14,9 +14,9 @@ from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, fuse
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     Prompt,
+    PromptPicture,
     PromptSound,
     answer_prompt,
-    as_text,
     expand,
     render,
 )
@@ -67,6 +67,14 @@ def segments_of(messages: list[dict[str, Any]], args: dict[str, Any]) -> list[Se
 def has_sound(messages: list[dict[str, Any]], args: dict[str, Any]) -> bool:
     """True if there is anything to hear in a conversation."""
     return any(isinstance(segment, Audio) for segment in segments_of(messages, args))
+
+
+TAGS = {PromptPicture: "<image>./</image>", PromptSound: "<audio>./</audio>"}
+"""How media look in the published template's text."""
+
+
+def as_text(parts: list[Part]) -> str:
+    return "".join(part if isinstance(part, str) else TAGS[type(part)] for part in parts)
 
 
 def in_seconds(parts: list[Part]) -> list[Part]:

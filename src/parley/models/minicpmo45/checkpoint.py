@@ -36,18 +36,12 @@ class Stored:
     dtype: str
     parts: Mapping[str, Stored] = field(default_factory=dict)
 
-    @property
-    def nbytes(self) -> int:
-        return torch.Size(self.shape).numel() * _DTYPE_BYTES.get(self.dtype, 2)
-
 
 LAYERS = "llm.model.layers."
 """Tensors that may be quantised."""
 
 EMBEDDINGS, HEAD = "llm.model.embed_tokens.weight", "llm.lm_head.weight"
 """Those that the smallest models keep in 8 bits."""
-
-_DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 
 
 def catalogue(folder: Path) -> dict[str, Stored]:

@@ -81,7 +81,6 @@ class Feed:
         self.embeds = embeds
         self.ids = tuple(ids)
         self.done = 0
-        self.hidden: Tensor | None = None
 
     @property
     def count(self) -> int:

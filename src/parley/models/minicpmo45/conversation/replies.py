@@ -62,14 +62,7 @@ class ReplyJob(ConversationJob):
 
     wants_logits = True
 
-    def __init__(
-        self,
-        model: Parts,
-        conversation: Conversation,
-        work: Generate,
-        *,
-        use_tts_template: bool = True,
-    ) -> None:
+    def __init__(self, model: Parts, conversation: Conversation, work: Generate) -> None:
         super().__init__(model, conversation, Stage.PREFILL)
         self.said = None if work.say is None else model.tokenizer.encode(work.say, literal=True)
         """The tokens of an answer that was given; they are fed in place of what is chosen."""
@@ -80,7 +73,7 @@ class ReplyJob(ConversationJob):
         self.rule = reply_rule(work, model.tokenizer.ids, speaks=self.speaks)
         self.ends = self._ends(model.tokenizer.ids)
         self.prompt_ids = model.tokenizer.encode(
-            answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
+            answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=True)
         )
         length = conversation.ledger.length_tokens + len(self.prompt_ids)
         asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
@@ -100,7 +93,6 @@ class ReplyJob(ConversationJob):
         self.group: Group | None = None
         self.ending: Ending | None = None
         self.speech_tokens = 0
-        self.is_sound_closed = False
         self.held: list[OutputPiece] = []
         self._token: int | None = None
         self._choice: Choice | None = None
@@ -298,16 +290,8 @@ class WholeReplyJob(ReplyJob):
     the closing tag cut off whole.
     """
 
-    def __init__(
-        self,
-        model: Parts,
-        conversation: Conversation,
-        work: Generate,
-        *,
-        use_tts_template: bool = True,
-    ) -> None:
-        work = replace(work, streaming=False)
-        super().__init__(model, conversation, work, use_tts_template=use_tts_template)
+    def __init__(self, model: Parts, conversation: Conversation, work: Generate) -> None:
+        super().__init__(model, conversation, replace(work, streaming=False))
         self.rule = replace(self.rule, forbids=None, enders=self.ends)
         self.limit = min(self.limit, max(1, self.work.max_new_tokens))
         output = model.speech_output

@@ -52,14 +52,12 @@ class RoundLedger:
         next_round: advances when a reply is registered.
         pending_round: the round that prefills and the next reply belong to.
         protected_tokens: the longest system chunk; never dropped.
-        dropped_tokens: of the whole conversation.
     """
 
     chunks: tuple[Chunk, ...] = ()
     next_round: int = 0
     pending_round: int | None = None
     protected_tokens: int = 0
-    dropped_tokens: int = 0
 
     def prefilled(self, role: str, tokens: int) -> RoundLedger:
         kind = role if role in ("system", "assistant") else "user"
@@ -99,7 +97,7 @@ class RoundLedger:
                 break
             kept = tuple(chunk for chunk in kept if chunk.round != number)
             gone += tokens
-        return replace(self, chunks=kept, dropped_tokens=self.dropped_tokens + gone), gone
+        return replace(self, chunks=kept), gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,6 @@ class ConversationState:
         new_turn: turn-based: the next user segment opens a turn.
         has_replied: turn-based: the model has answered at least once.
         is_reply_open: turn-based: the last reply's terminators are due.
-        role: turn-based: the turn that is being written.
         turn_sounds: turn-based: sound prefills since the last reply.
         mel: state of the live stream.
         buffered: live samples that wait for a whole unit.
@@ -165,7 +162,6 @@ class ConversationState:
     new_turn: bool = True
     has_replied: bool = False
     is_reply_open: bool = False
-    role: str | None = None
     turn_sounds: int = 0
     mel: LiveMel = field(default_factory=LiveMel)
     buffered: Samples = field(default_factory=lambda: np.zeros(0, np.float32))

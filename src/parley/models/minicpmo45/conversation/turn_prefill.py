@@ -20,7 +20,6 @@ from parley.models.minicpmo45.prompt.layout import (
     PromptMessage,
     PromptSound,
     Role,
-    as_text,
     expand,
     render,
 )
@@ -40,7 +39,6 @@ class TurnPrefill(PrefillJob):
         self.has_turn_sound = False
         self.restarts_audio = not state.has_started
         self.role: Role = "user"
-        self.text = ""
         media = Media()
         if conversation.opening.mode == "chat":
             self._chat(work.segments, media)
@@ -68,7 +66,6 @@ class TurnPrefill(PrefillJob):
     def _append(self, parts: Sequence[Part], *, is_system: bool) -> None:
         """Extend the prompt. Messages are tokenised one by one."""
         model = self.model
-        self.text += as_text(parts)
         more = expand(
             parts,
             model.tokenizer,

@@ -20,10 +20,6 @@ from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
 
 Role = Literal["system", "user", "assistant"]
 
-IMAGE_MARK = "<image>./</image>"
-AUDIO_MARK = "<audio>./</audio>"
-"""How media look in rendered template text."""
-
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 """The empty think block that makes the model answer without thinking."""
 
@@ -129,18 +125,6 @@ def merge_texts(parts: Iterable[Part]) -> list[Part]:
         elif part != "":
             merged.append(part)
     return merged
-
-
-def as_text(parts: Iterable[Part]) -> str:
-    """Rendered parts as the published template text, with a tag for each medium."""
-    return "".join(
-        part
-        if isinstance(part, str)
-        else IMAGE_MARK
-        if isinstance(part, PromptPicture)
-        else AUDIO_MARK
-        for part in parts
-    )
 
 
 @dataclass(frozen=True, slots=True)
