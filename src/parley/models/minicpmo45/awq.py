@@ -73,19 +73,8 @@ class PackedScheme:
         return (8 * columns, rows) if self.by_input else (rows, 8 * columns)
 
     def groups(self, stored: Sequence[Tensor]) -> Groups:
-        """The stored tensors as groups of 4-bit weights; nothing is rounded."""
-        q, scales, zeros = self._unpacked(stored)
-        return Groups(q, scales, (8 - zeros) * scales)
-
-    def weight(self, stored: Sequence[Tensor]) -> Tensor:
-        """The matrix that they stand for, float32, shape (out, in). Exact: a product of a 4-bit and
-        an 11-bit number."""
-        q, scales, zeros = self._unpacked(stored)
-        steps = torch.unflatten(q, 1, (-1, self.group)) - zeros[..., None]
-        return (steps * scales[..., None]).flatten(1)
-
-    def _unpacked(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers (out, in), scales and zeros (out, in / group)."""
+        """The stored tensors as groups of 4-bit weights. Nothing is rounded where scales have 16
+        bits: products and sums of them and of 4-bit numbers are exact in float32."""
         order = AWQ_ORDER if self.by_input else tuple(range(8))
         q, scales = unpacked(stored[0], order), stored[1].float()
         if self.by_input:
@@ -100,7 +89,7 @@ class PackedScheme:
             # Eight outputs are neighbours here in both kinds.
             packed = stored[-1] if self.by_input else stored[-1].T
             zeros = unpacked(packed, order).T[: q.shape[0]].float()
-        return q.contiguous(), scales.contiguous(), zeros
+        return Groups(q.contiguous(), scales.contiguous(), (8 - zeros) * scales)
 
 
 def awq(group: int) -> PackedScheme:

@@ -163,7 +163,7 @@ def _unpacked(
     groups = scheme.groups(tensors)
     if name.startswith(LAYERS) and fits_int4(tuple(groups.q.shape), device):
         return Int4Linear(groups, dtype)
-    return scheme.weight(tensors).to(dtype)
+    return groups.weight().to(dtype)
 
 
 def fill(
