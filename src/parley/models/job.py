@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from parley.engine.model import Job, ModelSpec
 from parley.engine.segments import Audio, Segment, Text
 from parley.engine.work import (
+    Checkpoint,
     Generate,
     OutputPiece,
     Prefill,
@@ -25,7 +27,7 @@ from parley.engine.work import (
     TalkWork,
     Work,
 )
-from parley.errors import InvalidRequest
+from parley.errors import InferenceFailed, InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, join
 
 
@@ -75,6 +77,16 @@ class RowConversation(Protocol):
     def context_tokens(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowCheckpoint:
+    """A remembered point of one conversation; `kept` is its model's (`RowModel.remember`)."""
+
+    row: int
+    conversation: RowConversation
+    context_tokens: int
+    kept: Any
+
+
 Talk = TypeVar("Talk", bound=RowConversation)
 
 
@@ -117,6 +129,35 @@ class RowModel(ABC, Generic[Talk]):
 
     @abstractmethod
     def job_of(self, row: int, conversation: Talk, work: TalkWork) -> Job: ...
+
+    @abstractmethod
+    def remember(self, row: int, conversation: Talk) -> Any:
+        """What `return_to` needs. Nothing changes it later."""
+
+    @abstractmethod
+    def can_return(self, conversation: Talk, kept: Any) -> bool:
+        """True if the context has not moved past that point."""
+
+    @abstractmethod
+    def return_to(self, row: int, conversation: Talk, kept: Any) -> None: ...
+
+    def checkpoint(self, row: int) -> RowCheckpoint:
+        conversation = self.conversation(row)
+        kept = self.remember(row, conversation)
+        return RowCheckpoint(row, conversation, conversation.context_tokens, kept)
+
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        conversation = self._conversations[checkpoint.row]
+        if conversation is None or not isinstance(checkpoint, RowCheckpoint):
+            return False
+        is_mine = checkpoint.conversation is conversation
+        return is_mine and self.can_return(conversation, checkpoint.kept)
+
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        if not self.can_roll_back(checkpoint):
+            raise InferenceFailed("The context has moved past the point to return to.")
+        assert isinstance(checkpoint, RowCheckpoint)
+        self.return_to(checkpoint.row, self.conversation(checkpoint.row), checkpoint.kept)
 
     def conversation(self, row: int) -> Talk:
         """The row's conversation.

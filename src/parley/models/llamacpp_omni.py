@@ -38,7 +38,6 @@ from parley import logs
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
-    Checkpoint,
     Ending,
     Finalize,
     FinalizeResult,
@@ -235,17 +234,6 @@ class OmniTurn:
                 return replace(self, picture=segment)
             case Marker():
                 return self
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TalkCheckpoint:
-    """A remembered point of one opening of one row."""
-
-    row: int
-    talk: OmniTalk
-    turns: tuple[OmniTurn, ...]
-    inputs: int
-    context_tokens: int
 
 
 class OmniTalk:
@@ -590,23 +578,15 @@ class LlamaCppOmni(RowModel[OmniTalk]):
             conversation.link.close()
         super().close(row)
 
-    def checkpoint(self, row: int) -> Checkpoint:
-        talk = self.conversation(row)
-        return TalkCheckpoint(row, talk, talk.turns, talk.inputs, talk.context_tokens)
+    def remember(self, row: int, conversation: OmniTalk) -> Any:
+        return conversation.turns, conversation.inputs
 
-    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
-        return (
-            isinstance(checkpoint, TalkCheckpoint)
-            and self._conversations[checkpoint.row] is checkpoint.talk
-            and checkpoint.talk.inputs == checkpoint.inputs
-        )
+    def can_return(self, conversation: OmniTalk, kept: Any) -> bool:
+        return bool(conversation.inputs == kept[1])
 
-    def roll_back(self, checkpoint: Checkpoint) -> None:
-        if not self.can_roll_back(checkpoint):
-            raise InferenceFailed("The server cannot return to an earlier unit.")
-        assert isinstance(checkpoint, TalkCheckpoint)
-        checkpoint.talk.turns = checkpoint.turns
-        checkpoint.talk.unit = None
+    def return_to(self, row: int, conversation: OmniTalk, kept: Any) -> None:
+        conversation.turns, _ = kept
+        conversation.unit = None
 
     def warm_up(self) -> None:
         """Make every server load its model.

@@ -17,12 +17,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from parley.engine.context import ContextLedger, LedgerCheckpoint
+from parley.engine.context import ContextLedger
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
-    Checkpoint,
     Ending,
     Finalize,
     FinalizeResult,
@@ -169,20 +169,6 @@ class _State:
     def silent(self) -> _State:
         """With nothing left to say."""
         return replace(self, is_answering=False, sound=Pcm.empty(OUTPUT_RATE_HZ), words=())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ParrotCheckpoint:
-    """A remembered point of one opening of one row."""
-
-    row: int
-    conversation: _SlotState
-    ledger: LedgerCheckpoint
-    state: _State
-
-    @property
-    def context_tokens(self) -> int:
-        return self.ledger.length_tokens
 
 
 class _SlotState:
@@ -569,23 +555,15 @@ class Parrot(RowModel[_SlotState]):
         """A new conversation takes the row; checkpoints of the old one are void."""
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
-    def checkpoint(self, row: int) -> Checkpoint:
-        conversation = self.conversation(row)
-        return ParrotCheckpoint(
-            row, conversation, conversation.ledger.checkpoint(), conversation.state
-        )
+    def remember(self, row: int, conversation: _SlotState) -> Any:
+        return conversation.ledger.checkpoint(), conversation.state
 
-    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
-        return (
-            isinstance(checkpoint, ParrotCheckpoint)
-            and self._conversations[checkpoint.row] is checkpoint.conversation
-            and checkpoint.conversation.ledger.can_roll_back(checkpoint.ledger)
-        )
+    def can_return(self, conversation: _SlotState, kept: Any) -> bool:
+        return conversation.ledger.can_roll_back(kept[0])
 
-    def roll_back(self, checkpoint: Checkpoint) -> None:
-        assert isinstance(checkpoint, ParrotCheckpoint)
-        checkpoint.conversation.ledger.roll_back(checkpoint.ledger)
-        checkpoint.conversation.state = checkpoint.state
+    def return_to(self, row: int, conversation: _SlotState, kept: Any) -> None:
+        ledger, conversation.state = kept
+        conversation.ledger.roll_back(ledger)
 
     def warm_up(self) -> None:
         resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)

@@ -136,18 +136,3 @@ class Conversation:
     @property
     def speaks(self) -> bool:
         return self.opening.speak and (not self.is_duplex or self.opening.duplex.generate_audio)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CascadeCheckpoint:
-    """A remembered point of one session of one row."""
-
-    row: int
-    conversation: Conversation
-    state: CascadeState
-    serial: int
-    point: object
-
-    @property
-    def context_tokens(self) -> int:
-        return self.state.tokens

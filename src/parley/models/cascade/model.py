@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.work import (
-    Checkpoint,
     Finalize,
     FinalizeResult,
     Generate,
@@ -32,7 +32,7 @@ from parley.engine.work import (
     TalkWork,
 )
 from parley.media.pcm import INPUT_RATE_HZ
-from parley.models.cascade.conversation import CascadeCheckpoint, Conversation
+from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
@@ -160,29 +160,21 @@ class Cascade(RowModel[Conversation]):
         self.parts.writer.open(row)
         self._conversations[row] = Conversation(opening, seed, voice, detector)
 
-    def checkpoint(self, row: int) -> Checkpoint:
-        conversation = self.conversation(row)
+    def remember(self, row: int, conversation: Conversation) -> Any:
         conversation.serial += 1
-        return CascadeCheckpoint(
-            row, conversation, conversation.state, conversation.serial, self.parts.writer.point(row)
-        )
+        return conversation.state, conversation.serial, self.parts.writer.point(row)
 
-    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
-        if (
-            not isinstance(checkpoint, CascadeCheckpoint)
-            or self._conversations[checkpoint.row] is not checkpoint.conversation
-        ):
-            return False
-        return not any(a < checkpoint.serial <= b for a, b in checkpoint.conversation.abandoned)
+    def can_return(self, conversation: Conversation, kept: Any) -> bool:
+        _, serial, _ = kept
+        return not any(a < serial <= b for a, b in conversation.abandoned)
 
-    def roll_back(self, checkpoint: Checkpoint) -> None:
-        assert isinstance(checkpoint, CascadeCheckpoint)
-        conversation = checkpoint.conversation
-        kept = [one for one in conversation.abandoned if one[0] < checkpoint.serial]
-        conversation.abandoned = [*kept, (checkpoint.serial, conversation.serial)]
-        conversation.state = checkpoint.state
-        self.parts.writer.cancel(checkpoint.row)
-        self.parts.writer.rewind(checkpoint.row, checkpoint.point)
+    def return_to(self, row: int, conversation: Conversation, kept: Any) -> None:
+        state, serial, point = kept
+        before = [one for one in conversation.abandoned if one[0] < serial]
+        conversation.abandoned = [*before, (serial, conversation.serial)]
+        conversation.state = state
+        self.parts.writer.cancel(row)
+        self.parts.writer.rewind(row, point)
 
     def close(self, row: int) -> None:
         if self._conversations[row] is not None:

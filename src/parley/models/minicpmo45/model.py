@@ -28,7 +28,6 @@ from parley.engine.context import ContextLedger
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.segments import Image
 from parley.engine.work import (
-    Checkpoint,
     Finalize,
     Generate,
     Prefill,
@@ -38,7 +37,7 @@ from parley.engine.work import (
     TalkWork,
     Work,
 )
-from parley.errors import BadInput, InferenceFailed, VoiceUnavailable
+from parley.errors import BadInput, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.models.job import RowModel, seed_of
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
@@ -355,23 +354,17 @@ class MiniCPMO45(RowModel[Conversation]):
 
     # Checkpoints.
 
-    def checkpoint(self, row: int) -> Checkpoint:
-        conversation = self.conversation(row)
+    def remember(self, row: int, conversation: Conversation) -> ConversationCheckpoint:
         self._drop_unfinished(conversation)
         return conversation.checkpoint(self.audio_cache)
 
-    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
-        assert isinstance(checkpoint, ConversationCheckpoint)
-        conversation = self._conversations[checkpoint.row]
-        return conversation is checkpoint.conversation and conversation.can_roll_back(checkpoint)
+    def can_return(self, conversation: Conversation, kept: ConversationCheckpoint) -> bool:
+        return conversation.can_roll_back(kept)
 
     @torch.inference_mode()
-    def roll_back(self, checkpoint: Checkpoint) -> None:
-        if not self.can_roll_back(checkpoint):
-            raise InferenceFailed("The context has moved past the point to return to.")
-        assert isinstance(checkpoint, ConversationCheckpoint)
-        self._drop_unfinished(checkpoint.conversation)
-        checkpoint.conversation.roll_back(checkpoint, self.context, self.audio_cache)
+    def return_to(self, row: int, conversation: Conversation, kept: ConversationCheckpoint) -> None:
+        self._drop_unfinished(conversation)
+        conversation.roll_back(kept, self.context, self.audio_cache)
 
     # The rest of the contract.
 

@@ -212,8 +212,6 @@ class Conversation:
 
     def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
         checkpoint = ConversationCheckpoint(
-            row=self.row,
-            conversation=self,
             owner=self.ledger,
             ledger=self.ledger.checkpoint(),
             state=copy.copy(self.state),
@@ -260,21 +258,16 @@ class Conversation:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ConversationCheckpoint:
-    """A remembered point of one opening of one row.
+    """A remembered point of a conversation.
 
     Args:
+        owner: of the ledger's; another one has replaced it if the context was cut elsewhere.
         heard: length of the encoder's cache; `heard_copy` its content, once it was overwritten.
     """
 
-    row: int
-    conversation: Conversation
     owner: ContextLedger
     ledger: LedgerCheckpoint
     state: ConversationState
     heard: int
     speech: Any
     heard_copy: CacheCopy | None = None
-
-    @property
-    def context_tokens(self) -> int:
-        return self.ledger.length_tokens
