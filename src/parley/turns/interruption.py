@@ -55,7 +55,7 @@ BACKCHANNEL_MS: Final = 800
 LONG_ACKNOWLEDGEMENT_MS: Final = 1150
 """Length at which an apparent acknowledgement, or two of them, interrupts."""
 
-ASKED_MS: Final = (400, 550, 700)
+ASKED_MS: Final = (400, 700)
 """After so much time since it began, and again when it is over, the matcher is asked."""
 
 OVER_MS: Final = 160
