@@ -139,15 +139,15 @@ def _resize(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Im
 
 
 def _to_patches(picture: PillowImage.Image, rules: SliceRules) -> tuple[Tensor, tuple[int, int]]:
-    side = rules.patch_size
-    values = np.asarray(picture, dtype=np.float32) / np.float32(255.0)
-    mean, std = np.asarray(rules.norm_mean, np.float32), np.asarray(rules.norm_std, np.float32)
-    values = ((values - mean) / std).astype(np.float32)
-    rows, columns = values.shape[0] // side, values.shape[1] // side
-    # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x)
-    grid = values.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
-    patches = np.ascontiguousarray(grid.reshape(3, side, rows * columns * side))
-    return torch.from_numpy(patches), (rows, columns)
+    side, pixels = rules.patch_size, np.asarray(picture)
+    rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
+    # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x), while a number is a byte.
+    grid = pixels.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
+    values = np.ascontiguousarray(grid).reshape(3, side, -1).astype(np.float32)
+    values /= np.float32(255.0)
+    values -= np.asarray(rules.norm_mean, np.float32)[:, None, None]
+    values /= np.asarray(rules.norm_std, np.float32)[:, None, None]
+    return torch.from_numpy(values), (rows, columns)
 
 
 CPU: Final = torch.device("cpu")
