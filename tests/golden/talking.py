@@ -8,6 +8,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -42,21 +43,12 @@ class SilentVocoder:
     """960 zeros per token that becomes sound."""
 
     row_bytes = 0
-    has_default_voice = True
-    offline = None
+    flow = SimpleNamespace(device=None)
 
-    def __init__(self) -> None:
-        self.token2wav = self
-
-    def find(self, voice: Pcm | None) -> Future[None]:
-        found: Future[None] = Future()
-        found.set_result(None)
-        return found
-
-    def prepare(self, row: int, found: None) -> None:
+    def begin(self, row: int, voice: None) -> None:
         pass
 
-    def restart(self, rows: Sequence[int]) -> None:
+    def restart(self, row: int) -> None:
         pass
 
     def decode(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
@@ -64,9 +56,6 @@ class SilentVocoder:
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
         ]
-
-    def release(self, row: int) -> None:
-        """It has no offline stream."""
 
     def capture(self) -> None:
         pass
@@ -80,8 +69,14 @@ class SilentVocoder:
     def close(self, row: int) -> None:
         pass
 
-    def unload(self) -> None:
-        pass
+
+class SilentOutput(SpeechOutput):
+    """Every voice is there already."""
+
+    def find(self, voice: Pcm | None) -> Future[Any]:
+        found: Future[None] = Future()
+        found.set_result(None)
+        return found
 
 
 @dataclass(eq=False)
@@ -208,6 +203,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
     has_small_caches = tiny.PRECISION.has_small_caches
     decoder.allocate(2, is_eight_bit=has_small_caches)
     sampling = SpeechSampling(is_greedy=True)
+    silent, voices = cast(Any, SilentVocoder()), cast(Any, SimpleNamespace(has_default=True))
     config = tiny.config(case.folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
     context = min(CONTEXT, positions)
@@ -217,7 +213,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
         tiny.words(case.folder),
         slots=2,
         context_tokens=context,
-        speech_output=SpeechOutput(decoder, cast(Any, SilentVocoder()), sampling),
+        speech_output=SilentOutput(decoder, silent, voices, sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
         has_small_caches=has_small_caches,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
-from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
+from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.graphs import GraphCapture, GraphRunner
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
@@ -154,7 +154,7 @@ def small_speech_output(
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
     vocoder = tiny_token2wav(slots=slots, graphs=graphs, device=decoder.device)
-    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()))
+    return SpeechOutput(decoder, vocoder, NoiseVoices())
 
 
 class NoiseVoices(VoiceStore):

@@ -86,7 +86,7 @@ def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
         )
         model = load_model(settings, small_sizes())
         assert model.speech_output is not None
-        kept[steps] = model.speech_output.vocoder.token2wav.row_bytes
+        kept[steps] = model.speech_output.token2wav.row_bytes
         plan = describe(settings)
         kept[f"plan of {steps}"] = plan.slot_bytes or 0
 
@@ -109,8 +109,8 @@ def test_answers_in_one_piece_have_euler_steps_of_their_own_and_a_place_in_the_p
         made[steps] = output, describe(settings).notes
 
     (usual, notes), (same, same_notes) = made[None], made[5]
-    assert usual.vocoder.offline is not None
-    assert usual.vocoder.offline._token2wav.schedule.count == 10
-    assert same.vocoder.offline is None
+    assert usual.offline is not None
+    assert usual.offline._token2wav.schedule.count == 10
+    assert same.offline is None
     assert any(note.startswith("answers in one piece: 0.4") for note in notes)
     assert not any(note.startswith("answers in one piece") for note in same_notes)

@@ -14,7 +14,7 @@ from parley.engine.model import Job
 from parley.engine.segments import Text
 from parley.engine.work import Ending, Generate, GenerateResult, Stage, StartSession
 from parley.models.minicpmo45.conversation.replies import WholeReplyJob
-from parley.models.minicpmo45.conversation.speech import OfflineStream, Streams
+from parley.models.minicpmo45.conversation.speech import OfflineStream, SpeechOutput
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
@@ -26,7 +26,7 @@ QUESTION = turn("user", Text("What is it?"))
 @pytest.fixture(autouse=True)
 def _live_again(model: MiniCPMO45) -> Iterator[None]:
     yield
-    vocoder_of(model).offline = None
+    output_of(model).offline = None
 
 
 def reply(model: MiniCPMO45, said: Sequence[int], **options: Any) -> tuple[Any, Script]:
@@ -140,14 +140,14 @@ def test_a_cancelled_reply_leaves_a_usable_conversation(model):
 
 def with_offline(model: MiniCPMO45, steps: int) -> OfflineStream:
     """Answers in one piece are spoken with more Euler steps than the three of a tiny vocoder."""
-    streams = vocoder_of(model)
-    streams.offline = OfflineStream(streams.token2wav.offline(steps), streams._maker)
-    return streams.offline
+    output = output_of(model)
+    output.offline = OfflineStream(output.token2wav.offline(steps), output._threads)
+    return output.offline
 
 
-def vocoder_of(model: MiniCPMO45) -> Streams:
+def output_of(model: MiniCPMO45) -> SpeechOutput:
     assert model.speech_output is not None
-    return model.speech_output.vocoder
+    return model.speech_output
 
 
 def run(model: MiniCPMO45, jobs: Sequence[Job], until: Stage | None = None) -> None:
@@ -224,7 +224,7 @@ def test_answers_in_one_piece_take_turns_and_do_not_wait_for_one_that_failed():
         first = sound_of(jobs[0])
 
         # Another row holds the stream, and is not among those that speak.
-        stream.take(0, vocoder_of(model).pack(0))
+        stream.take(0, output_of(model).token2wav.voices[0].pack)
         run(model, jobs[1:])
 
         assert len(sound_of(jobs[1])) == len(first)

@@ -20,7 +20,7 @@ from parley.media.wav import load as load_wav
 from parley.models.minicpmo45 import hub, ladder, weights
 from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import read_config
-from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
+from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.device import choose_device, use_device
 from parley.models.minicpmo45.load_choice import LoadChoice, asked, dtype_of, kind_of
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
@@ -175,8 +175,10 @@ def _speech_output(
     decoder.allocate(slots, graphs=graphs, is_eight_bit=chosen.has_small_caches)
     speech_output = SpeechOutput(
         decoder,
-        Streams(token2wav, voices, offline_steps=chosen.offline_steps),
+        token2wav,
+        voices,
         first_window_tokens=settings.first_window_tokens,
+        offline_steps=chosen.offline_steps,
     )
     return speech_output, problem
 

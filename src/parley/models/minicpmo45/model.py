@@ -206,7 +206,7 @@ class MiniCPMO45(RowModel[Conversation]):
     @property
     def has_default_voice(self) -> bool:
         """True if a conversation may be opened for speech without bringing a voice."""
-        return self.speech_output is not None and self.speech_output.vocoder.has_default_voice
+        return self.speech_output is not None and self.speech_output.voices.has_default
 
     # Work.
 
@@ -374,7 +374,7 @@ class MiniCPMO45(RowModel[Conversation]):
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
         if self.speech_output is not None:
-            self.speech_output.vocoder.close(row)
+            self.speech_output.close(row)
 
     def warm_up(self) -> None:
         """Capture what is to be captured, and have one short conversation of each kind in row 0.
@@ -477,7 +477,7 @@ class MiniCPMO45(RowModel[Conversation]):
         super().unload()
         self.media.close()
         if self.speech_output is not None:
-            self.speech_output.vocoder.unload()
+            self.speech_output.unload()
         # Dropping the references is what frees the memory; nothing else may hold them.
         device = self.network.llm.device
         self.graphs.clear()

@@ -47,7 +47,7 @@ class StartJob(ModelJob):
         self.seed = seed
         self.voice: Future[Any] | None = None
         if model.speech_output is not None and speaks:
-            self.voice = model.speech_output.vocoder.find(opening.voice)
+            self.voice = model.speech_output.find(opening.voice)
         else:
             self.open()
 

@@ -295,7 +295,7 @@ class WholeReplyJob(ReplyJob):
         self.rule = replace(self.rule, forbids=None, enders=self.ends)
         self.limit = min(self.limit, max(1, self.work.max_new_tokens))
         output = model.speech_output
-        self.is_offline = output is not None and output.vocoder.offline is not None
+        self.is_offline = output is not None and output.offline is not None
 
     @staticmethod
     def _ends(ids: SpecialIds) -> tuple[int, ...]:

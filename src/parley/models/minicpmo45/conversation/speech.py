@@ -1,7 +1,7 @@
 """What a conversation needs to be heard: a row of the speech decoder and a stream of the vocoder.
 
 `SpeechOutput` belongs to the model and serves all rows; a `Speech` is one conversation's part of
-it. The vocoder is known by `Streams` only, so that both generations of it look alike.
+it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,6 @@ from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 
 VOICE_WAIT_S = 0.002
 """Longest wait of a step for a voice that is being made."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FoundVoice:
-    """A voice, and what rows copy to speak with it."""
-
-    pack: VoicePack
-    primed: PrimedVoice
 
 
 class OfflineStream:
@@ -83,24 +75,32 @@ class OfflineStream:
             self.holder = self._voice = None
 
 
-class Streams:
-    """The vocoder of a model, with the voices of its rows: a stream per row.
+class SpeechOutput:
+    """The speech decoder and the vocoder of a model, with the voices of its rows.
 
     All calls but `find` come from the engine thread. A new voice is described by two networks on
     the CPU, which takes seconds, and then primed: both happen on a separate thread, so that running
     conversations do not wait. Starting a turn with it is a copy, in a vocoder step.
 
     Args:
+        first_window_tokens: of a turn-based reply, see `TurnBuffer`.
         offline_steps: Euler steps of answers in one piece; None: they are spoken like all others.
     """
 
     def __init__(
-        self, token2wav: Token2Wav, voices: VoiceStore, *, offline_steps: int | None = None
+        self,
+        decoder: MiniCPMTTS,
+        token2wav: Token2Wav,
+        voices: VoiceStore,
+        sampling: SpeechSampling | None = None,
+        *,
+        first_window_tokens: int = WINDOW_TOKENS,
+        offline_steps: int | None = None,
     ) -> None:
-        self.token2wav = token2wav
-        self._known = voices
-        self._voices: dict[int, FoundVoice] = {}
-        self._maker = ThreadPoolExecutor(
+        self.first_window_tokens = first_window_tokens
+        self.decoder, self.token2wav, self.voices = decoder, token2wav, voices
+        self.sampling = sampling or decoder.config.sampling
+        self._threads = ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix="parley-voices",
             initializer=use_device,
@@ -108,44 +108,25 @@ class Streams:
         )
         self.offline: OfflineStream | None = None
         if offline_steps is not None:
-            self.offline = OfflineStream(token2wav.offline(offline_steps), self._maker)
+            self.offline = OfflineStream(token2wav.offline(offline_steps), self._threads)
 
-    @property
-    def has_default_voice(self) -> bool:
-        """True if a row can have a voice without bringing one."""
-        return self._known.has_default
-
-    def find(self, voice: Pcm | None) -> Future[Any]:
+    def find(self, voice: Pcm | None) -> Future[PrimedVoice]:
         """Look for a voice (None: the default one), away from the engine thread.
 
         The future fails with `BadInput` if the sound cannot be a voice, and with
         `VoiceUnavailable` if the voice cannot be made.
         """
-        return self._maker.submit(self._find, voice)
+        return self._threads.submit(self._find, voice)
 
-    def _find(self, voice: Pcm | None) -> FoundVoice:
+    def _find(self, voice: Pcm | None) -> PrimedVoice:
         """Runs on the voices' thread."""
-        pack = self._known.default() if voice is None else self._known.voice(voice)
-        return FoundVoice(pack, self.token2wav.prime(pack))
-
-    def pack(self, row: int) -> VoicePack:
-        return self._voices[row].pack
-
-    def prepare(self, row: int, found: FoundVoice) -> None:
-        """Give a row the voice of a future's result, and start its stream."""
-        self.token2wav.begin(row, found.primed)
-        self._voices[row] = found
-
-    def restart(self, rows: Sequence[int]) -> None:
-        """Start a turn: the streams are as after `prepare`."""
-        for row in rows:
-            self.token2wav.begin(row, self._voices[row].primed)
+        pack = self.voices.default() if voice is None else self.voices.voice(voice)
+        return self.token2wav.prime(pack)
 
     def close(self, row: int) -> None:
         """Forget a row's voice. Harmless on a row without one."""
         self.release(row)
-        if self._voices.pop(row, None) is not None:
-            self.token2wav.close(row)
+        self.token2wav.close(row)
 
     def release(self, row: int) -> None:
         """Stop a row's speech in the offline stream."""
@@ -153,42 +134,20 @@ class Streams:
             self.offline.release(row)
 
     def unload(self) -> None:
-        """Free everything; no call may follow."""
-        self._maker.shutdown(wait=False, cancel_futures=True)
-        self._voices.clear()
-
-
-class SpeechOutput:
-    """The speech decoder and the vocoder of a model.
-
-    Args:
-        first_window_tokens: of a turn-based reply, see `TurnBuffer`.
-    """
-
-    def __init__(
-        self,
-        decoder: MiniCPMTTS,
-        vocoder: Streams,
-        sampling: SpeechSampling | None = None,
-        *,
-        first_window_tokens: int = WINDOW_TOKENS,
-    ) -> None:
-        self.first_window_tokens = first_window_tokens
-        self.decoder = decoder
-        self.vocoder = vocoder
-        self.sampling = sampling or decoder.config.sampling
+        """Prime no more voices; no call may follow."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def row_bytes(self) -> int:
-        return self.decoder.row_bytes + self.vocoder.token2wav.row_bytes
+        return self.decoder.row_bytes + self.token2wav.row_bytes
 
     def capture(self) -> None:
         self.decoder.capture(self.sampling)
-        self.vocoder.token2wav.capture()
+        self.token2wav.capture()
 
     def attend_plainly(self) -> None:
         """Stop using our attention kernel."""
-        self.decoder.attention = self.vocoder.token2wav.flow.attention = FusedAttention()
+        self.decoder.attention = self.token2wav.flow.attention = FusedAttention()
 
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None
@@ -242,13 +201,13 @@ class Speech:
 
     def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
         """Start a turn-based reply."""
-        self.speech_output.vocoder.release(self.index)
+        self.speech_output.release(self.index)
         self.restart_stream()
         spoken = SpokenTurn(self.speech_output.decoder, self.row, self.sampling)
         return spoken, TurnBuffer(self.speech_output.first_window_tokens)
 
     def end_turn(self) -> None:
-        self.speech_output.vocoder.release(self.index)
+        self.speech_output.release(self.index)
         self.row.forget()
         self.restart_stream()
 
@@ -260,7 +219,7 @@ class Speech:
 
     def before_window(self) -> None:
         if self._is_stale:
-            self.speech_output.vocoder.restart([self.index])
+            self.speech_output.token2wav.restart(self.index)
             self._is_stale = False
 
     def after_window(self) -> None:
@@ -282,18 +241,18 @@ class Speech:
             last=self.units._last,
             tokens=tuple(self.unit_tokens.tokens),
             is_fresh=self.is_fresh,
-            stream=None if self.is_fresh else output.vocoder.token2wav.snapshot(index),
+            stream=None if self.is_fresh else output.token2wav.snapshot(index),
         )
 
     def restore(self, kept: SpeechSnapshot) -> None:
         """Return to a snapshot, which stays valid."""
         output = self.speech_output
-        output.vocoder.release(self.index)
+        output.release(self.index)
         self.units._last = kept.last
         self.unit_tokens.tokens = list(kept.tokens)
         output.decoder.restore(self.row, kept.row)
         if kept.is_fresh:
             self.restart_stream()
         else:
-            output.vocoder.token2wav.restore(self.index, kept.stream)
+            output.token2wav.restore(self.index, kept.stream)
             self.is_fresh = self._is_stale = False

@@ -42,12 +42,12 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
         return
     for open_job in opening:
         assert open_job.voice is not None
-        output.vocoder.prepare(open_job.row, open_job.voice.result())
+        output.token2wav.begin(open_job.row, open_job.voice.result())
     for job in speaking:
         assert job.conversation.speech is not None
         job.conversation.speech.before_window()
     rows, windows = [job.row for job in speaking], [job.windows[0] for job in speaking]
-    waves = output.vocoder.token2wav.decode(rows, windows) if speaking else []
+    waves = output.token2wav.decode(rows, windows) if speaking else []
     for open_job in opening:
         open_job.open()
     for job, window, wave in zip(speaking, windows, waves, strict=True):
@@ -61,13 +61,13 @@ def _vocode_offline(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """One window of an answer that is heard only once it is complete; others wait. Such answers
     take steps of their own: two calls of the vocoder in a step could not be undone together."""
     output = model.speech_output
-    if not jobs or output is None or output.vocoder.offline is None:
+    if not jobs or output is None or output.offline is None:
         return
-    stream, by_row = output.vocoder.offline, {job.row: job for job in jobs}
+    stream, by_row = output.offline, {job.row: job for job in jobs}
     row = stream.holder
     if row is None:
         row = jobs[0].row
-        stream.take(row, output.vocoder.pack(row))
+        stream.take(row, output.token2wav.voices[row].pack)
     holder = by_row.get(row)
     if holder is None:
         # The holder has failed, or is kept out of this step: these do not wait for it.

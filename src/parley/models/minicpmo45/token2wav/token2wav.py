@@ -58,12 +58,8 @@ VOICES_READY = 4
 class PrimedVoice:
     """A voice after priming: read only, shared by every row that speaks with it."""
 
-    key: str
+    pack: VoicePack
     memory: FlowMemory
-
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,9 +118,10 @@ class Token2Wav:
             vocoder.graphs, vocoder.slots = graphs, slots
             flow.serve(self.memory, graphs)
         self._turns: list[_Turn | None] = [None] * slots
-        self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
+        self._ready: OrderedDict[str, PrimedVoice] = OrderedDict()
         self.voices_ready = voices
-        self._spoken_with: dict[int, PrimedVoice] = {}
+        self.voices: dict[int, PrimedVoice] = {}
+        """Those of slots that speak."""
         # Voices are primed while other rows speak.
         self._side: torch.cuda.Stream | None = None
         if flow.device.type == "cuda":
@@ -193,7 +190,7 @@ class Token2Wav:
             history=self.history,
         )
         self._prompt(memory, 0, pack)
-        return self._kept(PrimedVoice(pack.key, memory))
+        return self._kept(PrimedVoice(pack, memory))
 
     @torch.inference_mode()
     def _prompt(self, memory: FlowMemory, slot: int, pack: VoicePack) -> None:
@@ -213,26 +210,31 @@ class Token2Wav:
     def _kept(self, voice: PrimedVoice) -> PrimedVoice:
         """Keep a voice ready; those not used for longest leave the device, and stay in the host's
         memory as long as they are in use."""
-        self._shared[voice.key] = self._voices[voice.key] = voice
-        self._voices.move_to_end(voice.key)
-        while len(self._voices) > self.voices_ready:
-            _, oldest = self._voices.popitem(last=False)
-            if any(used is oldest for used in list(self._spoken_with.values())):
+        key = voice.pack.key
+        self._shared[key] = self._ready[key] = voice
+        self._ready.move_to_end(key)
+        while len(self._ready) > self.voices_ready:
+            _, oldest = self._ready.popitem(last=False)
+            if any(used is oldest for used in list(self.voices.values())):
                 oldest.memory.leave_device()
         return voice
 
     @torch.inference_mode()
     def begin(self, slot: int, voice: PrimedVoice) -> None:
         """Start a turn in a slot; an unfinished one is dropped."""
-        self._spoken_with[slot] = voice
+        self.voices[slot] = voice
         self.memory.copy_from(slot, voice.memory)
         self._turns[slot] = _Turn(self.vocoder.row())
 
+    def restart(self, slot: int) -> None:
+        """Start a turn in a slot with the voice that it has."""
+        self.begin(slot, self.voices[slot])
+
     def close(self, slot: int) -> None:
-        """Clear a slot and release its voice."""
-        self.memory.clear(slot)
-        self._turns[slot] = None
-        self._spoken_with.pop(slot, None)
+        """Clear a slot and release its voice, if it has one."""
+        if self.voices.pop(slot, None) is not None:
+            self.memory.clear(slot)
+            self._turns[slot] = None
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
