@@ -6,9 +6,9 @@ import pytest
 from tests.support.noises import VOICES, spoken
 
 from parley.cli.bench import noise, noise_people
+from parley.cli.bench.duplex_material import own
 from parley.cli.bench.noise import POLICIES, NoiseOutcome, as_line, measure
 from parley.cli.bench.noise_people import as_table, rows
-from parley.cli.bench.people import own
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.wav import encode_wav
@@ -47,8 +47,6 @@ def test_more_than_one_stop_in_ten_minutes_or_in_twenty_words_is_a_miss():
 
 @pytest.mark.timeout(120)
 def test_recordings_of_ones_own_are_measured_against_the_aims(tmp_path, monkeypatch):
-    with pytest.raises(SetupError, match="needs WAV files"):
-        own(tmp_path)
     said = {
         "turns": ("Tell me a story about a fox who could not sleep at night, please.",),
         "others": noise.SENTENCES[:2],
@@ -60,6 +58,8 @@ def test_recordings_of_ones_own_are_measured_against_the_aims(tmp_path, monkeypa
             sound = Pcm(spoken(sentence, VOICES[folder == "others"]), INPUT_RATE_HZ)
             (tmp_path / folder / f"{number}.wav").write_bytes(encode_wav(sound))
     monkeypatch.setattr(noise_people, "PAUSES_MS", (300, 1500))
+    with pytest.raises(SetupError, match=r"needs WAV files in turns/ and in others/"):
+        noise.noise(folder=tmp_path / "turns")
 
     # Without a judge 800 ms of silence end a turn.
     found = {row.name: row for row in rows(own(tmp_path), SileroModel(), TurnJudges(), 0.05)}

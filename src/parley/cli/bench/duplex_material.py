@@ -1,7 +1,7 @@
-"""What `parley bench duplex` says: sentences of the bundled voice, or one's own recordings.
+"""What `parley bench duplex` and `noise` say: the bundled voice, or one's own recordings.
 
-A folder of one's own has WAV files in `turns/`, `interruptions/` and
-`acknowledgements/`; a folder without these is all turns.
+A folder of one's own has WAV files in `turns/`, `interruptions/`, `acknowledgements/`, `commands/`
+and `others/`; a folder without these is all turns.
 """
 
 from __future__ import annotations
@@ -37,11 +37,20 @@ SOUNDS: Final = (".wav",)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """Speech without silence around it, mono float32 at 16 kHz. Any but the first may be empty."""
+    """Speech without silence around it, mono float32 at 16 kHz, -26 dBFS. Any but the first may be
+    empty.
+
+    Args:
+        turns: whole sentences; of several people, one after the other.
+        interruptions: sentences; `acknowledgements`, `commands`: short words.
+        others: what another person says, in the next room or in a loudspeaker.
+    """
 
     turns: tuple[Samples, ...]
     interruptions: tuple[Samples, ...] = ()
     acknowledgements: tuple[Samples, ...] = ()
+    commands: tuple[Samples, ...] = ()
+    others: tuple[Samples, ...] = ()
 
 
 def bundled(*, interrupting: int = 0) -> Material:
@@ -99,9 +108,8 @@ def own(folder: Path) -> Material:
         raise SetupError(
             f"There are no recordings in {folder}.", hint="Put WAV files into its folder turns."
         )
-    return Material(
-        turns, recordings(folder / "interruptions"), recordings(folder / "acknowledgements")
-    )
+    kinds = ("interruptions", "acknowledgements", "commands", "others")
+    return Material(turns, *(recordings(folder / kind) for kind in kinds))
 
 
 def recordings(place: Path) -> tuple[Samples, ...]:

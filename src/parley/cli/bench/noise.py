@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from parley.cli.bench.duplex_material import bundled_words
+from parley.cli.bench.duplex_material import bundled_words, own
 from parley.cli.bench.noise_people import (
     DEFAULTS,
     as_table,
@@ -32,7 +32,8 @@ from parley.cli.bench.noise_people import (
     rows,
 )
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
-from parley.cli.bench.people import installed, own
+from parley.cli.bench.people import installed
+from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions
 from parley.turns import TurnJudges
@@ -116,6 +117,11 @@ def noise(
     model = SileroModel()
     # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None
+    if voices is not None and not voices.others:
+        raise SetupError(
+            f"{folder} needs WAV files in turns/ and in others/.",
+            hint="Also looked for: commands/ and acknowledgements/.",
+        )
     found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
     table = [] if voices is None else rows(voices, model, default_judges(), minutes)
     if as_json:

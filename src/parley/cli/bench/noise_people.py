@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from parley.cli.bench.duplex_material import SPOKEN_DBFS
+from parley.cli.bench.duplex_material import SPOKEN_DBFS, Material
 from parley.cli.bench.figures import columns
 from parley.cli.bench.noises import at_level, echo, in_room, room
-from parley.cli.bench.people import People, overdriven, with_pause
+from parley.cli.bench.people import overdriven, with_pause
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import InterruptionOptions, VadOptions
 from parley.turns import TurnJudges
@@ -38,7 +38,7 @@ class NoiseRow:
 
 
 def rows(
-    people: People,
+    people: Material,
     detectors: DetectorFactory,
     judges: TurnJudges,
     minutes: float,
@@ -56,7 +56,7 @@ def as_table(found: Sequence[NoiseRow]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    people: People
+    people: Material
     detectors: DetectorFactory
     judges: TurnJudges
     options: InterruptionOptions

@@ -1,8 +1,7 @@
 """Recordings of people from installed packages, and speech in a simulated room.
 
 `asterisk-core-sounds-*-g722` (Debian) has prompts of five people in five languages with their
-texts, `pocketsphinx-testdata` a reader. Nothing of them is shipped. A folder of one's own has
-WAV files in `turns/`, `interruptions/`, `commands/`, `acknowledgements/` and `others/`.
+texts. Nothing of them is shipped.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from parley.cli.bench.duplex_material import recordings, trimmed
+from parley.cli.bench.duplex_material import Material, trimmed
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 
@@ -37,23 +35,7 @@ HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class People:
-    """Speech without silence around it, 16 kHz, -26 dBFS.
-
-    Args:
-        turns: whole sentences, each of one speaker; the speakers one after the other.
-        others: what another person says, in the next room or in a loudspeaker.
-        commands, acknowledgements: short words, where there are any.
-    """
-
-    turns: tuple[Samples, ...]
-    others: tuple[Samples, ...]
-    commands: tuple[Samples, ...] = ()
-    acknowledgements: tuple[Samples, ...] = ()
-
-
-def installed(root: Path = Path("/"), *, count: int = 12) -> People:
+def installed(root: Path = Path("/"), *, count: int = 12) -> Material:
     """People of installed packages: `count` sentences each.
 
     Raises:
@@ -63,25 +45,7 @@ def installed(root: Path = Path("/"), *, count: int = 12) -> People:
     spoken = [one for one in found.values() if one]
     if len(spoken) < 2:
         raise SetupError("This machine has no recordings of people.", hint=HINT)
-    return People(tuple(each for one in spoken[:-1] for each in one), spoken[-1])
-
-
-def own(folder: Path) -> People:
-    """Recordings of a user's own.
-
-    Raises:
-        SetupError: there are no turns, or no other person.
-    """
-    turns = recordings(folder / "turns")
-    others = recordings(folder / "others")
-    if not turns or not others:
-        raise SetupError(
-            f"{folder} needs WAV files in turns/ and in others/.",
-            hint="Also looked for: commands/ and acknowledgements/.",
-        )
-    return People(
-        turns, others, recordings(folder / "commands"), recordings(folder / "acknowledgements")
-    )
+    return Material(tuple(each for one in spoken[:-1] for each in one), others=spoken[-1])
 
 
 def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
