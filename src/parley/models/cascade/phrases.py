@@ -41,10 +41,8 @@ _COURTESY = re.compile(
     r"(.*?)((?:[ ,.]+(?:please|thanks|thank you))?[?.! ]*)",
     re.I | re.S,
 )
+"""What is said out of courtesy before a sentence, the sentence, and behind it."""
 _SEGMENT = re.compile(r"\([^)]*\)|\{[^}]+\}|[^({]+")
-_SHAPES = "circle square triangle star heart ring cross"
-_TOPICS = "dragon cat dog fox bear moon star sea ship king queen princess robot rabbit bird tree"
-_COLOURS = "red blue green yellow black white orange purple brown pink"
 _VOWELS = "AIOWYiuæɑɔəɛɜɪʊʌᵊᵻ"
 _ALIKE = (
     "kɡ td pb sz fv θð ʃʒ ʧʤ mn nŋ lɹ lw ɹw tɾ dɾ sʃ θf θs θt ðd ʧʃ ʧt ʤd vb tk pk zð hf".split()
@@ -239,7 +237,6 @@ def _complete(state: _State) -> Iterator[str]:
 
 def _tables() -> dict[str, list[str]]:
     """What stands in braces and is not asked about in the tables in these words."""
-    shapes = _SHAPES.split()
     return {
         "capital": list(knowledge.country_names().values()),
         "town": [one.rstrip(".") for one in knowledge.capitals().values()],
@@ -250,7 +247,4 @@ def _tables() -> dict[str, list[str]]:
         "month": [one.capitalize() for one in MONTHS],
         "letter": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
         "first name": [one.capitalize() for one in " ".join(lines_of("notes/names")).split()],
-        "mix": _COLOURS.split(),
-        "shape": shapes + [f"{one}s" for one in shapes],
-        "topic": _TOPICS.split(),
     }

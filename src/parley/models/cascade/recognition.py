@@ -5,7 +5,8 @@ between them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -66,17 +67,25 @@ class _Reading:
     """A transcript on its way.
 
     Args:
+        lead_s: seconds of silence before its sound.
+        kept, past: what the decoder has heard and written, as `Whisper.write` takes it.
         ids: its tokens; the last is not in `past`.
-        past, kept: what the decoder has written and heard, as `Whisper.write` takes it.
         scores: log probability of each token that was chosen here.
+        silence: see `Heard`.
         text: when it is finished.
     """
 
-    ids: list[int]
-    past: list[tuple[Tensor, Tensor]]
+    lead_s: float
     kept: list[tuple[Tensor, Tensor]]
+    past: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    silence: float = 0.0
     text: str | None = None
+
+    @property
+    def confidence(self) -> float:
+        return sum(self.scores) / max(1, len(self.scores))
 
 
 class Recognition:
@@ -86,51 +95,46 @@ class Recognition:
         self._network = network
         self._words = words
         self._samples = level(samples)
-        start_s, end_s = bounds_of(Pcm(self._samples, RATE_HZ))
-        self._spoken_s = end_s - start_s
-        self._best: Heard | None = None
-        self._held: tuple[_Reading, float] | None = None
-        """The reading that holds, and the seconds of silence before its sound."""
-        self._lead_s = 0.0
+        self._spoken = bounds_of(Pcm(self._samples, RATE_HZ))
+        """Start and end of all sound, in seconds."""
+        self._held: _Reading | None = None
+        """The reading that holds."""
         self._steps = 0
+        self._work = self._recognise()
         self.heard: Heard | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._layer = -1
-        self._encoded: Tensor | None = None
-        self._silence = 0.0
-        self._reading: _Reading | None = None
 
     def step(self) -> bool:
         """Do a bounded piece of work; true when finished."""
-        network = self._network
-        if self._encoded is None:
-            seconds = len(self._samples) / RATE_HZ
-            fitting = [window for longest, window in WINDOWS_S if seconds <= longest]
-            window_s = fitting[0] if fitting else network.shape.window_s
-            self._encoded = network.begin(log_mel(self._samples, window_s))
-            self._layer = 0
-        elif self._layer < len(network.encoder):
-            self._encoded = network.encode(self._encoded, self._layer)
-            self._layer += 1
-            if self._layer == len(network.encoder):
-                self._reading = _Reading([], [], network.listen(self._encoded))
-        elif self.heard is None:
-            self._write()
         self._steps += 1
-        if self.heard is not None:
-            self.heard = replace(self.heard, steps=self._steps)
+        self.heard = next(self._work)
         return self.heard is not None
 
-    def _write(self) -> None:
-        for _ in range(TOKENS_PER_STEP):
-            reading = self._reading
-            assert reading is not None
+    def _recognise(self) -> Iterator[Heard | None]:
+        """The surer reading; an unsure one is followed by another. None after each piece."""
+        held = yield from self._read(0.0)
+        if held.confidence < UNSURE and len(self._samples) <= SHORT_S * RATE_HZ:
+            yield None
+            again = yield from self._read(LEAD_S)
+            held = max(held, again, key=lambda one: one.confidence)
+        self._held = held
+        yield Heard(held.text or "", held.confidence, held.silence, self._steps)
+
+    def _read(self, lead_s: float) -> Generator[None, None, _Reading]:
+        network = self._network
+        lead = np.zeros(round(lead_s * RATE_HZ), np.float32)
+        sound = np.concatenate((lead, self._samples))
+        seconds = len(sound) / RATE_HZ
+        fitting = (window for longest, window in WINDOWS_S if seconds <= longest)
+        encoded = network.begin(log_mel(sound, next(fitting, network.shape.window_s)))
+        for layer in range(len(network.encoder)):
+            yield
+            encoded = network.encode(encoded, layer)
+        reading = _Reading(lead_s, network.listen(encoded))
+        while reading.text is None:
+            if len(reading.scores) % TOKENS_PER_STEP == 0:
+                yield
             self._write_next(reading)
-            if reading.text is not None:
-                self._take(reading)
-                return
+        return reading
 
     def _write_next(self, reading: _Reading) -> None:
         words = self._words
@@ -139,7 +143,7 @@ class Recognition:
             start, ids = len(ids) + len(reading.ids) - 1, [reading.ids[-1]]
         logits = self._network.write(ids, start, reading.past, reading.kept)
         if not reading.ids:
-            self._silence = float(torch.softmax(logits.float(), -1)[words.silence])
+            reading.silence = float(torch.softmax(logits.float(), -1)[words.silence])
         self._choose(reading, logits.float().clone())
 
     def _choose(self, reading: _Reading, logits: Tensor) -> None:
@@ -160,44 +164,27 @@ class Recognition:
                 del reading.ids[-repeated:]
                 is_over = True
         if is_over:
-            text = once(words.text(reading.ids), self._spoken_s)
-            reading.text = clean(text)
-
-    def _take(self, reading: _Reading) -> None:
-        """Keep the surer reading; an unsure one is followed by another."""
-        confidence = sum(reading.scores) / max(1, len(reading.scores))
-        if self._best is None or confidence > self._best.confidence:
-            self._best = Heard(reading.text or "", confidence, self._silence)
-            self._held = reading, self._lead_s
-        is_short = len(self._samples) <= SHORT_S * RATE_HZ
-        if confidence < UNSURE and is_short and not self._lead_s:
-            self._lead_s = LEAD_S
-            lead = np.zeros(round(LEAD_S * RATE_HZ), np.float32)
-            self._samples = np.concatenate((lead, self._samples))
-            self._begin()
-        else:
-            self.heard = self._best
+            start_s, end_s = self._spoken
+            reading.text = clean(once(words.text(reading.ids), end_s - start_s))
 
     def likelihoods(self, texts: list[str]) -> list[float]:
         """Log probability of each text, however it ends, in the sound."""
         assert self._held is not None
         ids = [self._words.ids(f" {text}") for text in texts]
-        found = self._network.likelihoods(self._words.start, ids, self._held[0].kept)
+        found = self._network.likelihoods(self._words.start, ids, self._held.kept)
         return [float(one) for one in found]
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
         """When each word of `text` was said, in seconds: `heard`, or what it was taken for."""
         if self._held is None or text in ("", FOREIGN_SPEECH):
             return ()
-        reading, lead_s = self._held
-        words, looks = self._words, list[Tensor]()
+        reading, words, looks = self._held, self._words, list[Tensor]()
         ids = reading.ids if text == reading.text else words.ids(f" {text}")
         self._network.write([*words.start, *ids], 0, [], reading.kept, looks)
-        sound = self._samples[round(self._lead_s * RATE_HZ) :]
-        frames = math.ceil((lead_s + len(sound) / RATE_HZ) / FRAME_S)
-        starts = token_starts(looks, len(words.start) - 1, frames) - lead_s
+        frames = math.ceil((reading.lead_s + len(self._samples) / RATE_HZ) / FRAME_S)
+        starts = token_starts(looks, len(words.start) - 1, frames) - reading.lead_s
         pieces = [words.text([one]) for one in ids]
-        return timed(pieces, starts.clip(*bounds_of(Pcm(sound, RATE_HZ))), text)
+        return timed(pieces, starts.clip(*self._spoken), text)
 
 
 class Recogniser:
