@@ -83,9 +83,8 @@ class Launches(TorchDispatchMode):
         return out
 
 
-def tiny(*, is_paged: bool = False) -> PaperModel:
-    config = make_config(dict(CONFIG))
-    return PaperModel(slots=3, context_tokens=2048, config=config, is_paged=is_paged)
+def tiny() -> PaperModel:
+    return PaperModel(slots=3, context_tokens=2048, config=make_config(dict(CONFIG)))
 
 
 def test_a_decode_step_of_real_tensors_launches_and_reads_what_the_table_counts(
@@ -153,26 +152,15 @@ def test_weights_in_4_bits_are_counted_as_they_lie() -> None:
 
 
 def test_contexts_are_read_once_per_step_whatever_the_number_of_rows() -> None:
-    paper = PaperModel(slots=4, context_tokens=4096)
+    """From pages, as servers and `card.py` have them; over rows: above."""
+    paper = PaperModel(slots=4, context_tokens=4096, is_paged=True)
+    assert paper.cache.pages is not None
     per_token = 2 * 36 * 8 * 128 * 2
     for rows in (1, 3, 4):
         step = paper.step(Prepared("decode", Stage.DECODE, 1, paper.decode(rows)))
         # Rows of a graph are rounded up to a power of two.
         padded = {1: 1, 3: 4, 4: 4}[rows]
         assert step.captured.cache_bytes == padded * 4096 * per_token
-
-
-def test_steps_over_pages_read_what_steps_over_rows_do() -> None:
-    """As servers, and `card.py`, take them."""
-    read = []
-    for is_paged in (False, True):
-        paper = tiny(is_paged=is_paged)
-        assert (paper.cache.pages is not None) is is_paged
-        runs = (paper.prefill(3), paper.decode(3))
-        steps = [paper.step(Prepared("", Stage.DECODE, 1, run)) for run in runs]
-        read.append([step.cache_bytes for step in steps])
-
-    assert read[0] == read[1]
 
 
 def test_everything_is_counted_on_tensors_without_memory() -> None:
