@@ -677,6 +677,14 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it(young: Young) 
     assert [lease.lease_id for lease in doubled] == ["lease"]
 
 
+async def test_a_log_of_a_session_that_its_worker_has_reported_is_left_alone(young: Young) -> None:
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+
+    young.kept.found(left())
+
+    assert young.kept.count() == {"away": 1}
+
+
 async def test_a_log_with_a_note_that_is_not_a_gateways_is_dropped(young: Young) -> None:
     young.kept.found(left(note="[]"))
 
@@ -740,6 +748,29 @@ async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attemp
     resumed = [each for each in worker.headers if RESUME_HEADER in each]
     assert [each[SESSION_HEADER] for each in resumed] == ["omni_1"]
     assert (said[-1]["type"], code) == ("stopped", 1000)
+
+
+async def test_a_session_of_a_key_is_unknown_to_a_client_without_it(
+    gateway: RunningGateway,
+) -> None:
+    worker = StandInWorker(gateway.url, name="keyed")
+    note = '{"address":"127.0.0.1","key_id":"key"}'
+    worker.kept = (
+        SessionPhase(
+            *("lease", "omni_1", Kind.AUDIO_DUPLEX, Phase.ACTIVE),
+            resume=ResumeState("duplex", left_s=WINDOW_S, note=note),
+        ),
+    )
+
+    async with worker:
+        await until(lambda: gateway.runtime.sessions.get("omni_1"))
+        client = await come_back(gateway)
+        async with asyncio.timeout(HANG_S):
+            said = json.loads(await client.recv())
+        await client.close()
+
+    assert said["reason"] == "unknown"
+    assert not [each for each in worker.headers if RESUME_HEADER in each]
 
 
 async def test_the_registry_says_where_every_session_is(young: Young) -> None:
