@@ -9,7 +9,7 @@ const LOUD = 0.008;
 /** Whole seconds in so many pieces of a microphone. @param {number} pieces */
 export const secondsIn = (pieces) => Math.floor((pieces * PIECE_SAMPLES) / UNIT_SAMPLES);
 
-/** Whether the last of so many pieces ends a second. @param {number} pieces */
+/** True if the last of so many pieces ends a second. @param {number} pieces */
 export const endsSecond = (pieces) => secondsIn(pieces) > secondsIn(pieces - 1);
 
 /** @param {string} text base64 float32 @returns {number[]} */
