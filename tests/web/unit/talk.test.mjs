@@ -47,8 +47,8 @@ test('an answer in turns waits for as long as parts of the last ones came late',
     rig.emit('drained', { turn: talk.turn });
     return rig.delayMs;
   };
-  assert.equal(answer(300, 300), 200, 'nothing is known yet');
-  assert.equal(answer(1060), 40);
+  assert.equal(answer(300, 300, 300), 200, 'nothing is known yet');
+  assert.equal(answer(1060), 0, 'parts come long before they are heard');
   assert.equal(answer(), 90);
 });
 
@@ -693,24 +693,22 @@ test('while a phone call holds the sound, tapping does not pretend it is back', 
 
 test('on an even line a turn is heard sooner; after a hole nothing is taken on trust', () => {
   const start = new HeadStart();
-  assert.equal(start.ms(), 200, 'nothing is known yet');
+  assert.equal(start.ms(300), 200, 'nothing is known yet');
   for (const ms of [300, 310, 305]) start.answered(ms);
-  assert.equal(start.ms(), 40, 'slow, but even');
-  assert.equal(start.ms({ ms: 0, isFixed: false }), 0, 'never more than was allowed');
-  start.answered(380);
-  assert.equal(start.ms(), 40, 'the next is sooner than the one with which the turn begins');
-  start.answered(300);
-  assert.equal(start.ms(), 120);
+  assert.equal(start.ms(310), 40, 'slow, but even');
+  assert.equal(start.ms(310, { ms: 0, isFixed: false }), 0, 'never more than was allowed');
+  assert.equal(start.ms(340), 10, 'the next is sooner than the one with which the turn begins');
+  assert.equal(start.ms(600), 0, 'and much sooner');
+  assert.equal(start.ms(230), 120);
   start.answered(900);
-  start.answered(300);
-  assert.equal(start.ms(), 200);
+  assert.equal(start.ms(300), 200);
   for (let i = 0; i < 8; i++) start.answered(300);
-  assert.equal(start.ms(), 40, 'what was long ago is forgotten');
+  assert.equal(start.ms(300), 40, 'what was long ago is forgotten');
   start.gap();
   for (let i = 0; i < 19; i++) start.answered(300);
-  assert.equal(start.ms(), 200);
+  assert.equal(start.ms(300), 200);
   start.answered(300);
-  assert.equal(start.ms(), 40);
+  assert.equal(start.ms(300), 40);
 });
 
 test('a clock that is set spoils the sign of quality for half a minute, not for ever', async () => {

@@ -203,7 +203,7 @@ export class DuplexCall extends Call {
     if (!this.#isTurnOpen) {
       this.#isTurnOpen = true;
       this.turn = this.rig.newTurn();
-      this.rig.setPlaybackDelay(this.#headStart.ms(this.order?.delay));
+      this.rig.setPlaybackDelay(this.#headStart.ms(this.metrics.responseMs ?? 0, this.order?.delay));
       this.metrics.turns++;
       this.#turnFirstAt = this.now();
     }
@@ -229,7 +229,7 @@ export class DuplexCall extends Call {
     else metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
     if (metrics.responseMs !== null) {
       this.#quality.answered(metrics.responseMs);
-      this.#headStart.answered(metrics.responseMs);
+      if (!isSpeaking || this.#isTurnOpen) this.#headStart.answered(metrics.responseMs);
     }
     metrics.contextTokens = contextTokens;
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;

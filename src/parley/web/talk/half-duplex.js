@@ -100,9 +100,11 @@ export class HalfDuplexCall extends Call {
 
   /** How late the next sound of an answer has come. @param {number} samples */
   #time(samples) {
-    if (!this.#hasSound) this.#heardAt = this.now();
-    this.#headStart.answered(Math.max(0, this.now() - this.#heardAt));
-    if (!this.#hasSound) this.rig.setPlaybackDelay(this.#headStart.ms(this.order?.delay));
+    if (this.#hasSound) this.#headStart.answered(this.now() - this.#heardAt);
+    else {
+      this.#heardAt = this.now();
+      this.rig.setPlaybackDelay(this.#headStart.ms(0, this.order?.delay));
+    }
     this.#heardAt += samples / SAMPLES_PER_MS;
   }
 

@@ -1,8 +1,8 @@
 /**
  * How long a turn waits before it is heard, so that its next part is there in time.
  *
- * The next part is taken to come as late as the latest of the last ones. If the first was as late, which has to hear
- * and to find words, there is no need to wait. After a hole in the voice nothing is taken on trust for a while. Pure.
+ * The next part is taken to come as late as the latest of the last ones. The first has to hear and to find words: if it
+ * was later than that, there is no need to wait. After a hole in the voice nothing is taken on trust for a while. Pure.
  */
 
 /** What a turn waits at most where nothing else was said. */
@@ -23,7 +23,7 @@ export class HeadStart {
   #wanted = ENOUGH;
   #seen = 0;
 
-  /** @param {number} ms how late a part of an answer came, compared with others */
+  /** @param {number} ms how late a part that was not the first of its turn came, compared with others */
   answered(ms) {
     this.#seen++;
     this.#answers.push(ms);
@@ -37,13 +37,14 @@ export class HeadStart {
   }
 
   /**
-   * What a turn waits that begins with the newest answer.
+   * What a turn waits.
+   * @param {number} first how late its first part has come, in ms
    * @param {{ms: number, isFixed: boolean}} [delay] where nothing is known, or always
    * @returns {number} ms
    */
-  ms({ ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {
+  ms(first, { ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {
     if (isFixed || this.#seen < this.#wanted) return most;
-    const later = Math.max(...this.#answers) - /** @type {number} */ (this.#answers.at(-1));
-    return Math.min(most, Math.max(LEAST_MS, Math.round(later * MARGIN)));
+    const later = Math.max(...this.#answers) - first;
+    return Math.min(most, Math.max(0, LEAST_MS + Math.min(0, later), Math.round(later * MARGIN)));
   }
 }
