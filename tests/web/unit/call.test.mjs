@@ -203,6 +203,18 @@ test('W6: without a network it says so, and calls again when it is back', async 
   assert.equal(sockets.length, 2);
 });
 
+test('W6: what cannot connect dials again as soon as the network is back', async () => {
+  const { clock, sockets, calls, order } = page();
+  await calls.start(order);
+  sockets[0].hangUp(1006);
+  clock.network.dispatchEvent(new Event('online'));
+  assert.equal(sockets.length, 2, 'no pause is waited for');
+  clock.network.dispatchEvent(new Event('online'));
+  clock.pass(1000);
+
+  assert.equal(sockets.length, 2, 'who dials already is left alone');
+});
+
 test('W6: a network that stays away ends the call', async () => {
   const { call, clock, sockets } = await live();
   clock.network.dispatchEvent(new Event('offline'));

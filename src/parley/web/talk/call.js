@@ -223,7 +223,8 @@ export class Call extends CallKind {
       'online',
       () => {
         this.set({ isOffline: false });
-        if (this.state.phase === 'reconnecting' && this.#timers.dial !== null) this.#dialSoon();
+        if (this.#timers.dial !== null) this.#dialSoon();
+        else this.client?.hurry();
       },
       { signal },
     );

@@ -65,6 +65,8 @@ export class Connection extends EventTarget {
     get isOpen(): boolean;
     /** For how long units have been waiting because nothing leaves the socket. */
     stuckMs(): number;
+    /** The network is back: what waits before it dials again does it now. */
+    hurry(): void;
     /** The line is dead although the socket does not know it yet. */
     giveUp(): void;
     /** The message with which a session begins: from it on both sides count. @param {object} message */

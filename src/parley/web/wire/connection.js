@@ -366,6 +366,13 @@ export class Connection extends EventTarget {
     return this.#backlog.waitedMs(this.now());
   }
 
+  /** The network is back: what waits before it dials again does it now. */
+  hurry() {
+    if (this.phase !== 'connecting' || this.#socket) return;
+    this.clearTimer(this.#timer);
+    this.#dial();
+  }
+
   /** The line is dead although the socket does not know it yet. */
   giveUp() {
     if (this.#socket) this.#broken(this.#socket, 1006, '', this.#returning?.hasHeard);
