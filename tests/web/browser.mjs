@@ -537,6 +537,10 @@ const scenarios = {
     try {
       const { context } = await openStill(browser, base);
       const page = await context.newPage();
+      await page.goto('/playground#realtime');
+      await page.getByRole('button', { name: 'Connect' }).click();
+      await page.getByRole('button', { name: 'Speak', exact: true }).click();
+      await page.getByText('Plug one in or switch it on').waitFor();
       await page.goto('/audio_duplex');
       await mainButton(page).click();
       await page.getByText('No microphone was found.').waitFor();

@@ -3,8 +3,10 @@
  * program that does the same.
  */
 
+import { toMediaError } from '../audio/devices.js';
 import { theRig } from '../audio/rig.js';
-import { $, element, h, say, toast } from '../elements/dom.js';
+import { $, element, h, say } from '../elements/dom.js';
+import { mediaNotice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { loadExtraWords, t, words } from '../words/words.js';
 import { Answer } from './playground/answer.js';
@@ -60,6 +62,7 @@ const editor = h('textarea', {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void send();
   },
 });
+const obstacle = h('div', null);
 const wrong = h('p', { class: 'wrong small', role: 'alert', hidden: true });
 const sendButton = h('button', {
   class: 'button',
@@ -72,7 +75,6 @@ const sendButton = h('button', {
 /** @param {Dialect} next */
 function choose(next) {
   line.close();
-  void hush();
   dialect = next;
   history.replaceState(null, '', `#${dialect.id}`);
   path = dialect.path();
@@ -176,12 +178,12 @@ async function send() {
 
 /** Send the microphone's sound; start the session first if that has not happened. */
 async function listen() {
-  try {
-    await rig.connectMicrophone({});
-  } catch (error) {
-    toast('play.no_microphone', { why: error instanceof Error ? error.message : '' });
-    return;
-  }
+  const why = await rig.connectMicrophone({}).then(
+    () => null,
+    (error) => toMediaError(error, 'microphone'),
+  );
+  obstacle.replaceChildren(...(why ? [mediaNotice(why, [])] : []));
+  if (why) return;
   isSpeaking = true;
   drawState();
   if (!isReady) line.send(dialect.messages(instructions.value)[0].message);
@@ -234,6 +236,7 @@ main.append(
     h('label', null, h('span', { words: 'prompt.text' }), instructions),
     h('div', { class: 'field' }, h('span', { id: 'message', words: 'play.message' }), templates, editor, wrong),
     h('div', { class: 'row' }, connect, sendButton, speak),
+    obstacle,
     answer.node,
   ),
   h('section', { class: 'card wire', label: 'events.title' }, h('h2', { words: 'play.wire' }), events),

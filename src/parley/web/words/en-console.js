@@ -13,7 +13,6 @@ export const en = {
   'play.message': 'Message',
   'play.templates': 'Examples',
   'play.not_json': 'This is not valid JSON: {why}',
-  'play.no_microphone': 'The microphone could not be opened. {why}',
   'play.instructions_text': 'You are a friendly assistant. Answer briefly.',
   'play.wire': 'Messages',
   'play.code': 'Code',

@@ -13,7 +13,6 @@ export const zh = {
   'play.message': '消息',
   'play.templates': '示例',
   'play.not_json': '不是有效的 JSON：{why}',
-  'play.no_microphone': '无法打开麦克风。{why}',
   'play.instructions_text': '你是一个友好的助手。请简短地回答。',
   'play.wire': '消息记录',
   'play.code': '代码',
