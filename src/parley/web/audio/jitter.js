@@ -4,7 +4,7 @@
  * Speech arrives in chunks, later than it should at times; the queue waits `delay` before it starts a
  * turn so that a late chunk is still in time. When it runs dry in the middle of a turn it does not play
  * each late chunk as it comes (one stall would become many) but fills up again, and waits longer from
- * then on, 150 to 600 ms, as the arrivals require. A turn that follows another is appended behind its
+ * then on, up to 600 ms, as the arrivals require. A turn that follows another is appended behind its
  * tail. All times are counted in samples read, so a test needs no clock.
  *
  * states: idle ─push→ filling ─delay over, or turn complete→ playing ─dry→ starved ─push→ filling
@@ -20,7 +20,6 @@
  *   | {type: 'silent', turn: number, played: number}} PlaybackEvent flushed: it begins to fade; silent: it has
  */
 
-const MIN_DELAY_MS = 150;
 const MAX_DELAY_MS = 600;
 /** Fade at the edges of speech: shorter clicks, longer swallows consonants. */
 const EDGE_MS = 5;
@@ -66,9 +65,7 @@ export class PlaybackBuffer {
 
   /** What a turn waits before it starts. */
   get delayMs() {
-    const wanted = Math.max(this.baseDelayMs, this.lateMs > 0 ? this.lateMs + 30 : 0);
-    const floor = Math.min(MIN_DELAY_MS, this.baseDelayMs);
-    return Math.max(floor, Math.min(Math.max(MAX_DELAY_MS, this.baseDelayMs), wanted));
+    return Math.max(this.baseDelayMs, this.lateMs > 0 ? Math.min(MAX_DELAY_MS, this.lateMs + 30) : 0);
   }
 
   get aheadMs() {

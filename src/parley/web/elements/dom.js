@@ -76,6 +76,21 @@ export function reicon(node, name) {
   else node.prepend(fresh);
 }
 
+/**
+ * An empty canvas as large as it is shown, and what it is drawn with; null where it is not shown.
+ * @param {HTMLCanvasElement} canvas
+ */
+export function drawing(canvas) {
+  const ratio = Math.min(2, devicePixelRatio || 1);
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((size) => Math.round(size * ratio));
+  if (width === 0) return null;
+  // Setting a size empties it, too, but makes a new one.
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  else pen.clearRect(0, 0, width, height);
+  return { pen, width, height, ratio, style: getComputedStyle(canvas) };
+}
+
 /** An element of ours. @param {string} tag @param {Record<string, string>} [attributes] */
 export function element(tag, attributes = {}) {
   const node = document.createElement(tag);

@@ -3,7 +3,7 @@
  * open. A monitoring system keeps more (docs: Prometheus).
  */
 
-import { h } from '../elements/dom.js';
+import { drawing, h } from '../elements/dom.js';
 import { number } from '../words/words.js';
 
 /** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
@@ -173,13 +173,10 @@ function chartNode([name, keys]) {
 
 /** @param {HTMLCanvasElement} canvas @param {Point[]} points @param {(keyof Point)[]} keys */
 function drawLines(canvas, points, keys) {
-  const ratio = Math.min(2, devicePixelRatio || 1);
-  canvas.width = Math.round(canvas.clientWidth * ratio);
-  canvas.height = Math.round(canvas.clientHeight * ratio);
-  const pen = canvas.getContext('2d');
-  if (!pen || canvas.width === 0) return;
+  const shown = drawing(canvas);
+  if (!shown) return;
+  const { pen, width, height, ratio, style } = shown;
   const now = Date.now();
-  const style = getComputedStyle(canvas);
   const top = Math.max(1, ...points.flatMap((point) => keys.map((key) => point[key] ?? 0)));
   pen.lineWidth = 1.6 * ratio;
   pen.lineJoin = 'round';
@@ -189,8 +186,8 @@ function drawLines(canvas, points, keys) {
     let isDown = false;
     for (const point of points) {
       const value = point[key];
-      const x = (1 - (now - point.at) / HOUR_MS) * canvas.width;
-      const y = canvas.height - 2 * ratio - ((value ?? 0) / top) * (canvas.height - 5 * ratio);
+      const x = (1 - (now - point.at) / HOUR_MS) * width;
+      const y = height - 2 * ratio - ((value ?? 0) / top) * (height - 5 * ratio);
       if (value !== null && isDown) pen.lineTo(x, y);
       else if (value !== null) pen.moveTo(x, y);
       isDown = value !== null;

@@ -15,7 +15,6 @@
  */
 
 import { Captions } from './captions.js';
-import { KeptCall } from './kept-call.js';
 import { CallKind } from './kind.js';
 import { isBusyIn, isOnIn, mayFollow } from './phases.js';
 import { Presence } from './presence.js';
@@ -57,7 +56,8 @@ export class Call extends CallKind {
   isAway = () => false;
   /** @type {Blob | null} */
   recorded = null;
-  #kept = new KeptCall();
+  /** @type {import('./state.js').Recorder | null} */
+  #recorder = null;
   #hasWaited = false;
   #presence;
   /** @type {{slow: any, watch: any, dial: any}} */
@@ -274,7 +274,7 @@ export class Call extends CallKind {
     this.#watch();
     this.onReady();
     this.dispatchEvent(new CustomEvent('live', { detail: { isFirst } }));
-    if (isFirst) void this.#kept.begin(this.order?.recorder, () => this.isBusy);
+    if (isFirst) void this.#record();
     else if (this.#wasPaused) this.pause();
     this.#wasPaused = false;
   }
@@ -395,15 +395,24 @@ export class Call extends CallKind {
 
   // The recording in this browser
 
+  async #record() {
+    const recorder = await this.order?.recorder?.().catch(() => null);
+    if (!recorder || !this.isBusy) return;
+    this.#recorder = recorder;
+    await recorder.start();
+  }
+
   async #stopRecording() {
-    if (!this.#kept.isOn) return;
-    this.recorded = await this.#kept.stop();
+    const recorder = this.#recorder;
+    if (!recorder) return;
+    this.#recorder = null;
+    this.recorded = await recorder.stop();
     this.dispatchEvent(new CustomEvent('recorded', { detail: this.recorded }));
   }
 
   /** @param {boolean} on */
   pauseRecording(on) {
-    this.#kept.pause(on);
+    this.#recorder?.pause(on);
   }
 
   // The person

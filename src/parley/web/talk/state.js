@@ -8,54 +8,31 @@
  *   | {kind: 'network', dropped: number}} Trouble
  * @typedef {'not_started' | import('../wire/reasons.js').Reason} EndReason
  * @typedef {{reason: EndReason, code: string, sentence: string, wasReady: boolean}} Ending
- * @typedef {object} CallState
- * @property {CallPhase} phase
- * @property {Activity} activity
- * @property {import('../wire/place.js').Place | null} queue
- * @property {{attempt: number} | null} retrying
- * @property {boolean} isMuted
- * @property {boolean} isForcingListen
- * @property {boolean} isSuspended the system took the sound away
- * @property {boolean} hasLostMic
- * @property {boolean} hasNoSound nothing comes from the microphone, not even silence
- * @property {boolean} isOffline the browser says that there is no network
- * @property {boolean} isReturning the line broke, and the same session is being resumed over another
- * @property {boolean} isRenewing it is dialled again because its memory was full
- * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
- * @property {number} waitedS whole seconds without an answer that is due
- * @property {string} sessionId
- * @property {string} recordingId
- * @property {number} liveSince `now` when the conversation first became live
- * @property {Trouble | null} trouble
- * @property {Ending | null} ending
- * @property {boolean} hasGivenBack the turn came, the person was away, and the place went to the next
+ * @typedef {ReturnType<typeof freshState>} CallState
  */
 
-/** @returns {CallState} */
-export function freshState() {
-  return {
-    phase: 'idle',
-    activity: 'listening',
-    queue: null,
-    retrying: null,
-    isMuted: false,
-    isForcingListen: false,
-    isSuspended: false,
-    hasLostMic: false,
-    hasNoSound: false,
-    isOffline: false,
-    isReturning: false,
-    isRenewing: false,
-    service: 'ok',
-    waitedS: 0,
-    sessionId: '',
-    recordingId: '',
-    liveSince: 0,
-    trouble: null,
-    ending: null,
-    hasGivenBack: false,
-  };
-}
+export const freshState = () => ({
+  phase: /** @type {CallPhase} */ ('idle'),
+  activity: /** @type {Activity} */ ('listening'),
+  queue: /** @type {import('../wire/place.js').Place | null} */ (null),
+  retrying: /** @type {{attempt: number} | null} */ (null),
+  isMuted: false,
+  isForcingListen: false,
+  isSuspended: false, // the system took the sound away
+  hasLostMic: false,
+  hasNoSound: false, // nothing comes from the microphone, not even silence
+  isOffline: false, // the browser says that there is no network
+  isReturning: false, // the line broke, and the same session is being resumed over another
+  isRenewing: false, // it is dialled again because its memory was full
+  service: /** @type {'ok' | 'slow' | 'silent'} how long an answer has been due */ ('ok'),
+  waitedS: 0, // whole seconds without an answer that is due
+  sessionId: '',
+  recordingId: '',
+  liveSince: 0, // `now` when the conversation first became live
+  trouble: /** @type {Trouble | null} */ (null),
+  ending: /** @type {Ending | null} */ (null),
+  hasGivenBack: false, // the turn came, the person was away, and the place went to the next
+});
 
 /**
  * What a call needs of the sound equipment; `Rig` is one.

@@ -6,7 +6,7 @@
  * dragged to; 0 and 1 are the edges).
  */
 
-import { h, say } from '../dom.js';
+import { drawing, h, say } from '../dom.js';
 
 /** Ten seconds. */
 const BARS = 200;
@@ -85,14 +85,10 @@ export class Vad extends HTMLElement {
   }
 
   #draw() {
-    const { clientWidth, clientHeight } = this.#canvas;
-    const pen = this.#canvas.getContext('2d');
-    if (!pen || clientWidth === 0) return;
+    const shown = drawing(this.#canvas);
+    if (!shown) return;
+    const { pen, width, height, ratio, style } = shown;
     this.#meter.value = this.#bars.at(-1)?.size ?? 0;
-    const ratio = Math.min(2, devicePixelRatio || 1);
-    Object.assign(this.#canvas, { width: clientWidth * ratio, height: clientHeight * ratio });
-    const style = getComputedStyle(this.#canvas);
-    const { width, height } = this.#canvas;
     const step = width / BARS;
     this.#bars.forEach(({ size, isHeard }, i) => {
       pen.fillStyle = isHeard ? style.color : style.borderTopColor;

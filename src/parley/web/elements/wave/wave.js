@@ -4,6 +4,8 @@
  * who asked for little motion.
  */
 
+import { drawing } from '../dom.js';
+
 const KEEP = 120;
 const BAR_MS = 48;
 const STILL_MS = 1000;
@@ -23,12 +25,7 @@ export class Wave extends HTMLElement {
     this.setAttribute('aria-hidden', 'true');
     this.append(this.#canvas);
     this.#everyMs = matchMedia('(prefers-reduced-motion: reduce)').matches ? STILL_MS : 0;
-    this.#watch = new ResizeObserver(() => {
-      const ratio = Math.min(2, devicePixelRatio || 1);
-      this.#canvas.width = Math.round(this.clientWidth * ratio);
-      this.#canvas.height = Math.round(this.clientHeight * ratio);
-      this.#draw();
-    });
+    this.#watch = new ResizeObserver(() => this.#draw());
     this.#watch.observe(this);
   }
 
@@ -63,13 +60,11 @@ export class Wave extends HTMLElement {
   }
 
   #draw() {
-    const pen = this.#canvas.getContext('2d');
-    const { width, height } = this.#canvas;
-    if (!pen || width === 0) return;
-    const style = getComputedStyle(this);
+    const shown = drawing(this.#canvas);
+    if (!shown) return;
+    const { pen, width, height, style } = shown;
     const step = width / KEEP;
     const middle = height / 2;
-    pen.clearRect(0, 0, width, height);
     pen.fillStyle = style.borderTopColor;
     pen.fillRect(0, middle - 0.5, width, 1);
     const wide = Math.max(1, step * 0.62);

@@ -3,7 +3,7 @@
  * model listened or spoke. Read aloud as one sentence.
  */
 
-import { h, say } from '../../elements/dom.js';
+import { drawing, h, say } from '../../elements/dom.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
@@ -56,13 +56,9 @@ export function makeTrends({ calls }) {
 
 /** @param {HTMLCanvasElement} canvas @param {{ms: number, isSpeaking: boolean}[]} points */
 function draw(canvas, points) {
-  const ratio = Math.min(2, devicePixelRatio || 1);
-  const width = Math.round(canvas.clientWidth * ratio);
-  const height = Math.round(canvas.clientHeight * ratio);
-  Object.assign(canvas, { width, height });
-  const pen = canvas.getContext('2d');
-  if (!pen || width === 0) return;
-  const style = getComputedStyle(canvas);
+  const shown = drawing(canvas);
+  if (!shown) return;
+  const { pen, width, height, ratio, style } = shown;
   const band = 8 * ratio;
   const most = Math.max(UNIT_MS * 1.2, ...points.map(({ ms }) => ms));
   const y = (/** @type {number} */ ms) => (height - band - 2) * (1 - ms / most) + 1;

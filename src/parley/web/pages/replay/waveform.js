@@ -1,5 +1,7 @@
 /** Both voices as waveforms over one time line: the person above the line, the assistant below. */
 
+import { drawing } from '../../elements/dom.js';
+
 /** Peaks per 50 ms of person and assistant. @typedef {[Float32Array, Float32Array]} Peaks */
 
 const RATE_HZ = 16000;
@@ -39,13 +41,9 @@ function peakIn(list, from, until) {
  * @param {{cells: import('./cells.js').Cell[], peaks: Peaks | null, totalS: number, at: number}} what
  */
 export function drawWaveform(canvas, { cells, peaks, totalS, at }) {
-  const ratio = Math.min(2, devicePixelRatio || 1);
-  const width = Math.round(canvas.clientWidth * ratio);
-  const height = Math.round(canvas.clientHeight * ratio);
-  Object.assign(canvas, { width, height });
-  const pen = canvas.getContext('2d');
-  if (!pen || width === 0 || totalS === 0) return;
-  const style = getComputedStyle(canvas);
+  const shown = drawing(canvas);
+  if (!shown || totalS === 0) return;
+  const { pen, width, height, ratio, style } = shown;
   const colours = [style.color, style.outlineColor];
   const middle = height / 2;
   pen.globalAlpha = 0.12;
