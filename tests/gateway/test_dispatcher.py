@@ -161,6 +161,22 @@ def test_no_more_places_are_kept_than_clients_may_wait(parts):
         parts.ask(address="10.0.0.0", waited_as=shown[0])
 
 
+def test_who_is_cut_off_again_and_again_takes_no_place_of_others(parts):
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    parts.queue.limit = 3
+    shown = []
+    for number in (1, 2, 2, 2, 2):
+        shown.append(parts.ask(address=f"10.0.0.{number}").ticket_id)
+        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
+    waits = parts.ask(address="10.0.0.9")
+
+    back = parts.ask(address="10.0.0.1", waited_as=shown[0])
+
+    assert (back.position, waits.position) == (1, 2)
+
+
 def test_leaving_and_returning_collects_no_places(parts):
     def greedy(**more) -> Ticket:
         return parts.ask(address="10.0.0.1", **more)

@@ -6,6 +6,7 @@ a cancellation, a release and every change of the worker pool. Source: service.m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -52,7 +53,7 @@ class Dispatcher:
         self._window_s = 0.0
         self._cut_off: dict[str, tuple[Ticket, float]] = {}
         """By id, tickets whose clients may return, until a time; the oldest first, and no more than
-        may wait."""
+        may wait: beyond that, the address that has the most of them loses its oldest."""
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
@@ -119,8 +120,11 @@ class Dispatcher:
         self.cancel(ticket)
         kept, now = self._cut_off, self.clock.monotonic()
         kept[ticket.ticket_id] = ticket, now + self._window_s
-        while kept and (len(kept) > self.queue.limit or kept[next(iter(kept))][1] <= now):
+        while kept and kept[next(iter(kept))][1] <= now:
             del kept[next(iter(kept))]
+        if len(kept) > self.queue.limit:
+            [(most, _)] = Counter(one.address for one, _ in kept.values()).most_common(1)
+            del kept[next(key for key, (one, _) in kept.items() if one.address == most)]
 
     def _returns(self, ticket: Ticket, waited_as: str, held: int) -> bool:
         now = self.clock.monotonic()

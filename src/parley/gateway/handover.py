@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
+from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -88,8 +89,8 @@ class Handover:
         self._to_remove: dict[str, None] = {}
         """Ids that were copied and that their worker has not removed yet; oldest first."""
         self._taking: dict[str, asyncio.Task[None]] = {}
-        self._not_before: dict[str, float] = {}
-        """Worker → earliest time of the next request."""
+        self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
+        """Earliest time of the next request to a worker."""
         self._places = asyncio.Semaphore(AT_ONCE)
         self._bringing = asyncio.Semaphore(AT_ONCE)
         self.taken = 0
@@ -117,7 +118,7 @@ class Handover:
         asked = [
             worker
             for worker in self._worker_pool
-            if _waits(worker) and self._not_before.get(worker.worker_id, 0.0) <= now
+            if _waits(worker) and self._not_before.get(worker, 0.0) <= now
         ]
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
 
@@ -165,9 +166,9 @@ class Handover:
             try:
                 for recording_id in await asyncio.to_thread(self._list, worker):
                     await self._take(worker, recording_id)
-                self._not_before.pop(worker.worker_id, None)
+                self._not_before.pop(worker, None)
             except NotTaken as error:
-                self._not_before[worker.worker_id] = time.monotonic() + RETRY_S
+                self._not_before[worker] = time.monotonic() + RETRY_S
                 log.warning("recordings_kept_on_worker", worker=worker.worker_id, why=str(error))
 
     async def _take(self, worker: Worker, recording_id: str) -> None:

@@ -113,7 +113,7 @@ class Lease:
         self.release()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Worker:
     """One worker: what it said last, and the leases on it."""
 
