@@ -14,6 +14,7 @@ from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
 from parley.certificates import fingerprint, make_pair, shown_certificate
+from parley.gateway import main
 from parley.gateway.main import Gateway
 from parley.gateway.reload import Reloaded
 from parley.gateway.tls import local_names
@@ -120,6 +121,21 @@ async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_i
             assert await shown() == fingerprint(renewed.decode()) == running.fingerprint
             await say(open_call, type="stop")
             assert (await end_of(open_call))[1] == 1000
+
+
+async def test_a_certificate_that_expires_while_serving_is_replaced(tmp_path, monkeypatch):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    tls = {"http": False, "ssl_certfile": cert, "ssl_keyfile": key}
+    monkeypatch.setattr(main, "CERTIFICATE_EVERY_S", 0.05)
+    async with running_gateway(gateway=tls) as gateway:
+        expiring, private = make_pair(local_names(), 1)
+        key.write_bytes(private)
+        cert.write_bytes(expiring)
+        await until(lambda: cert.read_bytes() != expiring)
+        port = gateway.gateway.port
+        shown = await asyncio.to_thread(shown_certificate, "127.0.0.1", port, limit_s=20)
+
+        assert fingerprint(shown) == fingerprint(cert.read_text())
 
 
 async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):

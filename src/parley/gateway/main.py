@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from parley import logs
 from parley.clock import SystemClock
@@ -26,6 +26,10 @@ from parley.settings import Settings
 from parley.transport import OpenConnections, UvicornServer, listen
 
 log = logs.get(__name__)
+
+CERTIFICATE_EVERY_S: Final = 86_400.0
+"""Interval at which the files of the certificate are read again: they, or the one that we made, may
+have been renewed."""
 
 
 class Gateway:
@@ -111,7 +115,11 @@ class Gateway:
             )
             if self._server.ready.is_set() and started is not None:
                 started()
-            await asyncio.shield(serving)
+            while not serving.done():
+                await asyncio.wait({serving}, timeout=CERTIFICATE_EVERY_S)
+                if not (serving.done() or self.settings.gateway.http):
+                    self.reload_certificate()
+            await serving
         except asyncio.CancelledError:
             self.stop()
             await serving
