@@ -13,7 +13,7 @@ from parley.vad.silero import SileroModel
 STOP = InterruptionOptions(mode="stop")
 HEED = InterruptionOptions(mode="stop", backchannel="heed")
 HEED_FAST = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
-MINUTE_S = 60.0
+NOISE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +180,8 @@ def test_a_voice_is_no_echo_of_what_was_played_long_ago(silero):
 
 
 @pytest.mark.parametrize("noise", ["coughs", "music", "crowd"])
-def test_a_minute_of_noise_stops_nothing(noise, silero):
-    samples = noises.room(MINUTE_S) + getattr(noises, noise)(MINUTE_S)
+def test_noise_stops_nothing(noise, silero):
+    samples = noises.room(NOISE_S) + getattr(noises, noise)(NOISE_S)
 
     events = listen(InterruptionDetector(silero(), STOP), noises.pcm(samples))
 
@@ -189,8 +189,8 @@ def test_a_minute_of_noise_stops_nothing(noise, silero):
 
 
 def test_the_assistants_own_echo_stops_nothing(silero):
-    played = noises.talk(MINUTE_S)
-    heard = noises.room(MINUTE_S) + noises.echo(played)
+    played = noises.talk(NOISE_S)
+    heard = noises.room(NOISE_S) + noises.echo(played)
 
     events = listen(InterruptionDetector(silero(), STOP), noises.pcm(heard), noises.pcm(played))
 
