@@ -92,14 +92,6 @@ def test_a_doubtful_beginning_waits_for_words():
     assert onsets.lengths_ms[:4] == [256, 320, 384, 448]
 
 
-def test_two_likely_judgements_in_a_row_interrupt_and_one_does_not():
-    def after_ms(*odds):
-        return interrupted_after_ms(0.7, "other", onsets=Guesses(*odds))[0]
-
-    assert 224 <= after_ms(1.3, 1.3) <= 260
-    assert after_ms(-1.0, 1.5, -1.0) is None
-
-
 def test_what_sounds_like_an_acknowledgement_is_none_of_the_matchers_commands():
     """Of some voices' "mm" the matcher makes a command."""
     assert interrupted_after_ms(0.7, "command", onsets=Guesses(-0.1))[0] is None

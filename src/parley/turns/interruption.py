@@ -36,7 +36,7 @@ from parley.protocol.values import InterruptionOptions
 from parley.turns.echo import SPECTRA_LEAST_S, PlayedSound
 from parley.turns.judges import NO_JUDGES, TurnJudges
 from parley.turns.onset import ASKED_MS as ONSET_MS
-from parley.turns.onset import LEAST_MEAN, LEAST_ODDS, OVER
+from parley.turns.onset import LEAST_ODDS, OVER
 from parley.turns.user_voice import UserVoice
 from parley.vad.base import (
     HALF_SAMPLES,
@@ -374,12 +374,8 @@ class InterruptionDetector:
         if self._position - speech.began < ONSET_MS[asked] * _SAMPLES_PER_MS:
             return False
         speech.onsets_asked += 1
-        before = speech.odds
         odds = self._judge_onset(speech, ends_s, asked)
-        if odds is None:
-            return False
-        is_likely = before is not None and (before + odds) / 2 >= LEAST_MEAN
-        return is_likely or odds >= LEAST_ODDS
+        return odds is not None and odds >= LEAST_ODDS
 
     def _judge_onset(self, speech: _Speech, ends_s: float, asked: int) -> float | None:
         """Result of the judge of onsets; None: it may be an echo."""

@@ -28,11 +28,8 @@ ASKED_MS: Final = (160, 224, 288, 352, 416, 480, 544, 608)
 OVER: Final = len(ASKED_MS)
 """The place of the judgement of what is over."""
 
-LEAST_ODDS: Final = 1.8
-"""Log odds from which it interrupts immediately."""
-
-LEAST_MEAN: Final = 1.2
-"""The same of the mean of two judgements in a row. What voices left out of the teaching reach:
+LEAST_ODDS: Final = 1.4
+"""Log odds from which it interrupts immediately. What voices left out of the teaching reach:
 docs/understand/turn-taking.md."""
 
 LEVEL: Final = 0.05
