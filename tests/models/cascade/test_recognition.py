@@ -49,6 +49,11 @@ def phrases() -> Phrases:
             -0.1,
             "Please tell me what is the opposite of weak?",
         ),
+        (
+            "Could you tell me do opposite of narrow?",
+            -0.1,
+            "Could you tell me the opposite of narrow?",
+        ),
         ("Hey what does the be say please?", -0.1, "Hey what does the bee say please?"),
         # Too sure to be wrong, too far, or of nothing that is known.
         ("What is the code?", -0.05, None),
@@ -94,6 +99,9 @@ def test_a_misheard_question_is_answered(phrases: Phrases):
         ("Where do penguins life?", -1.0, "Where do penguins live?"),
         ("Where do penguins life?", -9.0, "Where do penguins life?"),
         ("What is the opposite of gold?", -9.0, "What is the opposite of cold?"),
+        # The same sounds: as it was written, but for numbers in pieces.
+        ("How do you spell night?", -1.0, "How do you spell night?"),
+        ("Which is bigger 60 9 or 70/7?", -1.0, "Which is bigger 69 or 77?"),
     ],
 )
 def test_of_two_sentences_that_are_known_one_that_is_often_said_is_taken(

@@ -5,6 +5,7 @@ A part is anything that satisfies one of these protocols: the bundled ones, a se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -49,6 +50,7 @@ PER_COST = 2.5
 by a cost of 1 to what was written."""
 OFTEN = 8.0
 """How much less likely, with that, it may be than what was written, if the notes know both."""
+_NUMBERS = re.compile(r"\d+").findall
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
 """Words below the first confidence are not English; below the second, not even if they match a note
 or are only one or two. Source: docs/log/pocket.md."""
@@ -203,7 +205,8 @@ class CascadeParts:
         to the notes; None if there is none, or what was heard is known, too, and likelier."""
         near = self.phrases.near(heard.text, heard.confidence) if self.phrases else []
         if is_expected and near and not near[0][1]:
-            return heard.text
+            same = (one for one, _ in near if _NUMBERS(one) == _NUMBERS(heard.text))
+            return heard.text if next(same, None) else near[0][0]
         own: float | None = None
         if near and isinstance(hearing, KeptHearing):
             texts = (heard.text, *(one for one, _ in near))

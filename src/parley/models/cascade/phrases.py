@@ -36,8 +36,8 @@ MOST_STEPS = 3000
 KEPT_STATES = 20_000
 """Of a worker's searches; most are met again."""
 _COURTESY = re.compile(
-    r"((?:(?:hey|ok|okay|so|well|now|and|please|(?:please )?(?:(?:can|could|would) you )?"
-    r"(?:please )?tell me(?= (?:what|which|how|who|when|where|why)\b))\b[, ]*)*)"
+    r"((?:(?:hey|ok|okay|so|well|now|and|please|(?:tell me|do you know)(?= wh| how)"
+    r"|(?:can|could|would) you(?= (?:please )?(?:tell|spell|count|say|name|give)))\b[, ]*)*)"
     r"(.*?)((?:[ ,.]+(?:please|thanks|thank you))?[?.! ]*)",
     re.I | re.S,
 )
@@ -210,7 +210,7 @@ class Phrases:
         return self._tables[words]
 
     def _sounds(self, text: str) -> str:
-        text = text.replace("+", " plus ").replace(" - ", " minus ")
+        text = text.replace("+", " plus ").replace(" - ", " minus ").replace("a hundred", "100")
         text = re.sub(r"\d{1,9}", lambda found: in_words(int(found[0])), text)
         words = re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
         spoken = "".join(map(self._lexicon.sounds, words))
