@@ -103,6 +103,9 @@ class FusedAttention:
         # once would take a copy of every context.
         if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
             out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
+        elif batch.slots is not None and size == 1:
+            keys, values = cache.view(layer, batch.slots[0], batch.reads)
+            out = self._attend(grouped, keys[None], values[None], mask)
         elif batch.slots is not None:
             # Slices, since to walk over a tensor's rows takes longer than to attend to a short one.
             parts = [
@@ -112,7 +115,7 @@ class FusedAttention:
                 )
                 for keys, values in [cache.view(layer, slot, batch.reads)]
             ]
-            out = parts[0] if size == 1 else torch.cat(parts)
+            out = torch.cat(parts)
         else:
             out = self._attend(grouped, *cache.columns(layer, batch.rows, batch.reads), mask)
         if count == 1:

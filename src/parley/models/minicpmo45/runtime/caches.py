@@ -209,6 +209,8 @@ class SlotCache:
     def _columns(self, row: int, start: int, end: int) -> slice | Tensor:
         """Where positions from `start` up to `end` lie: a slice where their pages are neighbours,
         else (end - start,) int64."""
+        if self.pages is None:
+            return slice(row * self.page + start, row * self.page + end)
         pages = self._table[row][start // self.page : max(1, -(-end // self.page))]
         first = pages[0] * self.page + start % self.page
         if pages == list(range(pages[0], pages[0] + len(pages))):

@@ -200,7 +200,7 @@ class DecoderStack(nn.Module):
             opened = torch.mm(F.rms_norm(rows, width, layer.next_norm, eps), layer.opens)
             gates, ups = opened.chunk(2, -1)
             rows = torch.addmm(rows, act(gates).mul_(ups), layer.closes)
-        return self.norm(rows).view(x.shape)
+        return F.rms_norm(rows, width, self.norm.weight, eps).view(x.shape)
 
     def _fused(
         self,

@@ -117,12 +117,12 @@ def advanced(
     Returns:
         What the rows said then, and their raw logits (R, V).
     """
-    x = decoder.emb_code[0](spoken.token)[:, None] if x is None else x
+    x = F.embedding(spoken.token, decoder.codes)[:, None] if x is None else x
     turn = (plan.cos, plan.sin)
     hidden = decoder.model(x, plan.batch, turn, decoder.cache, decoder.attention).flatten(0, 1)
     if plan.ends is not None:
         hidden = hidden.index_select(0, plan.ends)
-    logits = torch.mm(hidden, decoder.head.weight.t()).float()
+    logits = torch.mm(hidden, decoder.scores).float()
     return spoken.drawn(logits, plan.exempt, plan.masks_end, draws, rules), logits
 
 
@@ -183,7 +183,7 @@ class SpeechPasses:
     def _begin(self) -> None:
         """A first pass: conditions of blocks that begin, last tokens of the others."""
         decoder = self.decoder
-        codes = decoder.emb_code[0](self.spoken.token[:, None])
+        codes = F.embedding(self.spoken.token[:, None], decoder.codes)
         fed = [codes[i] if one.sampled else one.condition for i, one in enumerate(self.blocks)]
         x = pad_sequence(fed, batch_first=True)
         tokens = x.shape[1]

@@ -54,12 +54,17 @@ class SpeechNetwork(nn.Module):
     Parameter names are those of the checkpoint below `tts.` (without `UNUSED_TENSORS`); fill them,
     then call `rebuild_buffers` and `allocate` once. Everything runs under `torch.inference_mode`.
 
+    Args of state:
+        codes, scores: from `rebuild_buffers` on, rows of speech codes, and the head by inputs.
+
     Args of state, from `allocate` on:
         graphs: captures passes.
         cache: keys and values of all slots; written in place.
         numbers: 0, 1, 2… on the device: one for each cache column.
     """
 
+    codes: Tensor
+    scores: Tensor
     graphs: GraphRunner
     cache: SlotCache
     numbers: Tensor
@@ -83,6 +88,7 @@ class SpeechNetwork(nn.Module):
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
         outputs_together(head)
+        self.codes, self.scores = self.emb_code[0].weight.detach(), head.weight.detach().t()
         if self.device.type == "cpu":
             self.model.join()
         self.requires_grad_(False)
@@ -196,7 +202,7 @@ class SpeechNetwork(nn.Module):
     def code_rows(self, tokens: Sequence[int]) -> Tensor:
         """Embeddings of speech tokens, shape (n, D)."""
         ids = to_device(torch.tensor(list(tokens), dtype=torch.long), self.device)
-        return self.emb_code[0](ids)
+        return F.embedding(ids, self.codes)
 
     def has_room(self, row: SpeechRow, needed: int) -> bool:
         """True if `needed` more columns fit, if need be after moving the kept ones to the front."""
