@@ -88,7 +88,8 @@ class SpeechNetwork(nn.Module):
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
         outputs_together(head)
-        self.codes, self.scores = self.emb_code[0].weight.detach(), head.weight.detach().t()
+        self.codes = self.get_parameter("emb_code.0.weight").detach()
+        self.scores = head.weight.detach().t()
         if self.device.type == "cpu":
             self.model.join()
         self.requires_grad_(False)
