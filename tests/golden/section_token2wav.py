@@ -263,7 +263,6 @@ def _stream(case: Case, check: Checker) -> None:
         slots=1,
         steps=case.json["n_timesteps"],
         prompt_frames=voice.frames,
-        leads_with_silence=is_causal,
     )
     mels = _listened(speech)
     speech.begin(0, speech.prime(voice))
@@ -273,6 +272,9 @@ def _stream(case: Case, check: Checker) -> None:
         window = VocoderWindow(tuple(rest[: piece["tokens"]]), piece["last"])
         del rest[: piece["tokens"] - 3]
         wave = speech.decode([0], [window])[0]
+        if number == 0 and not is_causal and not piece["last"]:
+            # The oldest build, which made these, does not lead with silence.
+            wave = wave[OVERLAP_SAMPLES:]
         check.equal(f"samples {number}", len(wave), piece["samples"])
         check.equal(f"mel frames {number}", mels[number].shape[1], piece["mel_frames"])
         check.close(f"mel{number}", mels[number], arrays[f"mel{number}"])

@@ -23,16 +23,15 @@ class Interleaved:
         sampling: SpeechSampling | None = None,
         *,
         attention: str | None = None,
-        window_blocks: int | None = None,
-        recomputed_blocks: int | None = None,
+        window_blocks: int,
+        recomputed_blocks: int,
         block_limit: int = BLOCK_LIMIT,
     ) -> None:
         self.decoder = decoder
         self.row = row
         self.sampling = (sampling or decoder.config.sampling).without_filters()
         self.attention = attention or decoder.config.attention_type
-        self.window_blocks = window_blocks or decoder.config.window_blocks
-        self.recomputed = recomputed_blocks or decoder.config.recomputed_blocks
+        self.window_blocks, self.recomputed = window_blocks, recomputed_blocks
         self.block_limit = block_limit
         self.blocks = 0
         self._past: list[tuple[Tensor, list[int]]] = []

@@ -8,7 +8,6 @@ from tests.support.tiny_voice import TINY_FLOW
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime.layers import PackedLinear
-from parley.models.minicpmo45.token2wav.conformer import RelativeAttention, distance_codes
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMemory,
@@ -113,18 +112,6 @@ def test_history_grows_to_its_limit_and_stays_there(flow: Flow) -> None:
             seen.add((len(row.places), row.frames, row.tokens))
 
     assert seen == {(160, 160, 80)}
-
-
-def test_long_distance_codes_are_made_for_the_call_alone(flow: Flow) -> None:
-    attention = flow.encoder.encoders[0].self_attn
-    assert isinstance(attention, RelativeAttention)
-
-    far = attention.distances(1500, 1490)
-    near = attention.distances(10, -5)
-
-    codes = distance_codes(10, -5, TINY_FLOW.width, torch.device("cpu"))
-    assert far.shape[-1] == 11
-    torch.testing.assert_close(near, attention._project(codes))
 
 
 def test_full_size_has_the_published_number_of_parameters() -> None:

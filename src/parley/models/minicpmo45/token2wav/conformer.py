@@ -33,8 +33,8 @@ LEFT_FRAMES = 2
 UP_FRAMES = 4
 """Frames that the up-sampling convolution remembers."""
 
-_KEPT_DISTANCES = 1024
-"""Projected distance codes up to this are kept; longer calls (whole utterances) make their own."""
+_LONGEST_DISTANCE = 1024
+"""More than a call has: it reads 602 frames, and has 502 new ones where there were none."""
 
 
 class Past(NamedTuple):
@@ -138,18 +138,12 @@ class RelativeAttention(nn.Module):
 
     def distances(self, oldest: int, newest: int) -> Tensor:
         """Projected codes of the distances `oldest` down to `newest`, (H, head width, count)."""
-        weight = self.pos_bias_u
-        reach = _KEPT_DISTANCES
-        if oldest >= reach or -newest >= reach:
-            codes = distance_codes(oldest, newest, weight.numel(), weight.device)
-            return self._project(codes.to(weight.dtype))
+        weight, reach = self.pos_bias_u, _LONGEST_DISTANCE
         if self._kept is None or self._kept.device != weight.device:
             codes = distance_codes(reach, -reach, weight.numel(), weight.device)
-            self._kept = self._project(codes.to(weight.dtype))
+            projected = self.linear_pos(codes.to(weight.dtype))
+            self._kept = projected.view(-1, self.heads, self.head_width).permute(1, 2, 0)
         return self._kept[:, :, reach - oldest : reach - newest + 1]
-
-    def _project(self, codes: Tensor) -> Tensor:
-        return self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
 
     def forward(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Attend over past and new entries.

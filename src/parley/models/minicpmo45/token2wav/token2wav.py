@@ -80,8 +80,6 @@ class Token2Wav:
     Args:
         steps: Euler steps; a primed voice belongs to one number of them.
         prompt_frames: longest prompt; longer voices are cropped.
-        leads_with_silence: put 3,840 zeros in front of a turn's first window, so that it is as long
-            as the others (the later builds do; False is the oldest build).
         voices: primed voices kept on the device.
         graphs: captures the Euler loop and the vocoder; None captures nothing.
         history: what the estimator's history is kept in; None: as the flow computes.
@@ -95,14 +93,12 @@ class Token2Wav:
         slots: int,
         steps: int = STEPS,
         prompt_frames: int = PROMPT_FRAMES,
-        leads_with_silence: bool = True,
         voices: int = VOICES_READY,
         graphs: GraphRunner | None = None,
         history: torch.dtype | None = None,
     ) -> None:
         self.flow, self.vocoder = flow, vocoder
         self.history = history
-        self.leads_with_silence = leads_with_silence
         self.is_causal = isinstance(vocoder, CausalVocoder)
         self.trim = Trim.EVEN if self.is_causal else Trim.PUBLISHED
         self.prompt_frames = prompt_frames
@@ -137,7 +133,6 @@ class Token2Wav:
             slots=1,
             steps=steps,
             prompt_frames=self.prompt_frames,
-            leads_with_silence=self.leads_with_silence,
             history=self.history,
         )
 
@@ -246,8 +241,8 @@ class Token2Wav:
         A call that raises has changed no slot.
 
         Returns:
-            Samples in the order of `slots`; 960 per token that became sound, except that a first
-            window returns 3,840 fewer (or that many zeros), and the last window these more.
+            Samples in the order of `slots`; 960 per token that became sound, of which 3,840 in
+            front of a first window are silence, and the last window has as many more.
         """
         for slot, window in zip(slots, windows, strict=True):
             self._check(slot, window)
@@ -281,7 +276,7 @@ class Token2Wav:
         for step in steps:
             step.commit()
         led = [
-            self.leads_with_silence and not turn.has_started and not window.is_last
+            not turn.has_started and not window.is_last
             for turn, window in zip(turns, windows, strict=True)
         ]
         for i, slot in enumerate(slots):

@@ -25,7 +25,6 @@ class SpeechConfig:
         llm_width: width of the language model's hidden states.
         ends_with: the end-of-speech code, always the last one.
         window_positions: cache entries kept by `sliding_window`.
-        window_blocks, recomputed_blocks: the interleaved way's recompute rhythm.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does by casting the
             whole module (model.md 9); None: if the weights are bfloat16.
     """
@@ -47,9 +46,6 @@ class SpeechConfig:
     normalizes_projected: bool = True
     attention_type: str = "full_attention"
     window_positions: int = 300
-    window_blocks: int = 2
-    recomputed_blocks: int = 1
-    interleaved: bool = False
     sampling: SpeechSampling = field(default_factory=SpeechSampling)
     rounds_rope: bool | None = None
 
@@ -130,7 +126,10 @@ class SpeechConfig:
                 f"the language model has {llm_width}."
             )
         heads = int(raw["num_attention_heads"])
-        config = cls(
+        blocks, recomputed = raw.get("window_size", 2), raw.get("recomputed_chunks", 1)
+        if attention == "sliding_recompute" and int(blocks) <= int(recomputed):
+            raise SetupError("tts_config: window_size must be larger than recomputed_chunks.")
+        return cls(
             llm_width=int(raw["llm_dim"]),
             width=int(raw["hidden_size"]),
             inner_width=int(raw["intermediate_size"]),
@@ -145,9 +144,6 @@ class SpeechConfig:
             normalizes_projected=bool(raw.get("normalize_projected_hidden", True)),
             attention_type=attention,
             window_positions=int(raw.get("streaming_sliding_window_audio_window_size", 300)),
-            window_blocks=int(raw.get("window_size", 2)),
-            recomputed_blocks=int(raw.get("recomputed_chunks", 1)),
-            interleaved=bool(raw.get("interleaved", False)),
             sampling=SpeechSampling(
                 repetition_penalty=float(raw.get("repetition_penalty", 1.05)),
                 top_p=float(raw.get("top_p", 0.85)),
@@ -155,6 +151,3 @@ class SpeechConfig:
             ),
             rounds_rope=rounds_rope,
         )
-        if attention == "sliding_recompute" and config.window_blocks <= config.recomputed_blocks:
-            raise SetupError("tts_config: window_size must be larger than recomputed_chunks.")
-        return config
