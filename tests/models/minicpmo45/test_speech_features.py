@@ -24,29 +24,16 @@ def tone(hz: float, rate_hz: int, seconds: float, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("from_hz", "to_hz"), [(16_000, 24_000), (24_000, 16_000), (48_000, 16_000)]
 )
-def test_tone_survives_a_rate_change(from_hz: int, to_hz: int) -> None:
-    t = np.arange(from_hz) / from_hz
-    out = resampled(np.sin(2 * np.pi * 440 * t).astype(np.float32), from_hz, to_hz)
-
-    wanted = np.sin(2 * np.pi * 440 * np.arange(to_hz) / to_hz)
-    assert len(out) == to_hz
-    np.testing.assert_allclose(out[200:-200], wanted[200:-200], atol=2e-3)
-
-
-def test_rate_change_is_a_windowed_sinc() -> None:
+def test_rate_change_is_a_windowed_sinc(from_hz: int, to_hz: int) -> None:
     samples = np.random.default_rng(0).standard_normal(400).astype(np.float32)
 
-    out = resampled(samples, 16_000, 24_000)
+    out = resampled(samples, from_hz, to_hz)
 
-    cutoff = 0.99
-    for place in (0, 1, 7, 300, 599):
-        wanted = 0.0
-        for index, value in enumerate(samples):
-            distance = (index - place * 2 / 3) * cutoff
-            if abs(distance) < 6:
-                wanted += (
-                    value * np.sinc(distance) * math.cos(distance * math.pi / 12) ** 2 * cutoff
-                )
+    cutoff = 0.99 * min(1, to_hz / from_hz)
+    for place in (0, 1, 7, 99, len(out) - 1):
+        distances = (np.arange(400) - place * from_hz / to_hz) * cutoff
+        window = np.where(np.abs(distances) < 6, np.cos(distances * np.pi / 12) ** 2, 0)
+        wanted = (samples * np.sinc(distances) * window).sum() * cutoff
         assert out[place] == pytest.approx(wanted, abs=1e-5)
 
 
@@ -57,12 +44,6 @@ def test_length_after_a_rate_change_is_rounded_up(samples: int) -> None:
     assert len(resampled(sound, 16_000, 24_000)) == math.ceil(samples * 1.5)
     assert len(resampled(sound, 24_000, 16_000)) == math.ceil(samples * 2 / 3)
     assert resampled(sound, 16_000, 16_000) is sound
-
-
-def test_sound_above_the_lower_rate_is_gone() -> None:
-    out = resampled(tone(11_000, 48_000, 1.0), 48_000, 16_000)
-
-    assert np.abs(out[100:-100]).max() < 0.06
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Voices: made from a reference, kept by content, refused in plain words."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,20 +69,21 @@ def same(a: VoicePack, b: VoicePack) -> bool:
     return a.key == b.key
 
 
-def test_voice_comes_from_both_networks_and_the_mel(assets: Path) -> None:
-    sound = reference(3.0)
+@pytest.mark.parametrize("rate_hz", [16_000, 48_000])
+def test_voice_comes_from_both_networks_and_the_mel(assets: Path, rate_hz: int) -> None:
+    sound = reference(3.0, rate_hz, 7_000)
 
     pack = VoiceMaker(assets).make(sound)
 
-    mel = tokenizer_mel(sound.samples)
+    low = resampled(sound.samples, rate_hz, 16_000)
+    mel = tokenizer_mel(low)
     wanted = np.abs(mel.mean(axis=0)[::4] * 100).astype(np.int64)
     assert np.abs(pack.tokens - wanted).max() <= 1
     assert len(pack.tokens) == 75
-    most = speaker_bank(sound.samples).max(axis=0)
+    most = speaker_bank(low).max(axis=0)
     np.testing.assert_allclose(pack.embedding, np.tile(most, 3)[:192], atol=1e-6)
-    np.testing.assert_allclose(
-        pack.mel, flow_mel(resampled(sound.samples, 16_000, 24_000)), atol=1e-6
-    )
+    wanted_mel = flow_mel(resampled(sound.samples, rate_hz, 24_000))
+    np.testing.assert_allclose(pack.mel, wanted_mel, atol=1e-6)
 
 
 def test_mel_is_made_as_long_as_the_tokens(assets: Path) -> None:
@@ -89,16 +91,6 @@ def test_mel_is_made_as_long_as_the_tokens(assets: Path) -> None:
 
     assert (len(pack.tokens), pack.frames) == (151, 302)
     assert np.array_equal(pack.mel[300], pack.mel[299])
-
-
-def test_mel_comes_from_the_original_rate(assets: Path) -> None:
-    sound = reference(2.0, rate_hz=48_000, hz=7_000)
-
-    pack = VoiceMaker(assets).make(sound)
-
-    np.testing.assert_allclose(
-        pack.mel, flow_mel(resampled(sound.samples, 48_000, 24_000)), atol=1e-6
-    )
 
 
 def test_long_reference_is_cropped_for_the_prompt(assets: Path) -> None:
@@ -120,26 +112,21 @@ def test_sound_that_cannot_be_a_voice_is_refused(sound: Pcm, sentence: str) -> N
         VoiceStore(FakeMaker()).voice(sound)
 
 
-def test_absent_networks_are_named(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path / TOKENIZER_FILE)
-    maker = VoiceMaker(tmp_path)
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (Path.unlink, r"need campplus\.onnx .* text works without"),
+        (lambda path: path.write_bytes(b"nothing"), r"campplus\.onnx cannot be loaded"),
+        (lambda path: write_speaker(path, width=100), "100 numbers instead of 192"),
+    ],
+    ids=["absent", "broken", "of another width"],
+)
+def test_a_speaker_net_that_does_not_serve_is_named(
+    assets: Path, spoil: Callable[[Path], None], sentence: str
+) -> None:
+    spoil(assets / SPEAKER_FILE)
 
-    assert maker.missing_files() == [SPEAKER_FILE]
-    with pytest.raises(VoiceUnavailable, match=r"need campplus\.onnx .* text works without"):
-        maker.make(reference())
-
-
-def test_broken_network_is_named(assets: Path) -> None:
-    (assets / SPEAKER_FILE).write_bytes(b"nothing of the kind")
-
-    with pytest.raises(VoiceUnavailable, match=r"campplus\.onnx cannot be loaded"):
-        VoiceMaker(assets).make(reference())
-
-
-def test_speaker_net_of_another_width_is_named(assets: Path) -> None:
-    write_speaker(assets / SPEAKER_FILE, width=100)
-
-    with pytest.raises(VoiceUnavailable, match="100 numbers instead of 192"):
+    with pytest.raises(VoiceUnavailable, match=sentence):
         VoiceMaker(assets).make(reference())
 
 
@@ -154,13 +141,14 @@ def test_known_reference_is_not_described_twice(tmp_path: Path) -> None:
     maker = FakeMaker()
     shelf = VoiceStore(maker, folder=tmp_path)
 
-    first = shelf.voice(reference(2.0))
-    again = shelf.voice(reference(2.0))
-    other = shelf.voice(reference(2.5))
+    sound = reference(2.0)
+    first, again, other = map(shelf.voice, (sound, reference(2.0), reference(2.5)))
 
     assert maker.made == 2
     assert same(first, again)
     assert not same(first, other)
+    shelf.voice(Pcm(sound.samples, 24_000))
+    assert maker.made == 3
 
 
 def test_kept_voice_outlives_the_process_and_needs_no_networks(tmp_path: Path) -> None:
@@ -169,17 +157,6 @@ def test_kept_voice_outlives_the_process_and_needs_no_networks(tmp_path: Path) -
     later = VoiceStore(None, folder=tmp_path).voice(reference())
 
     assert same(first, later)
-
-
-def test_reference_at_another_rate_is_another_voice(tmp_path: Path) -> None:
-    maker = FakeMaker()
-    shelf = VoiceStore(maker, folder=tmp_path)
-    sound = reference()
-
-    shelf.voice(sound)
-    shelf.voice(Pcm(sound.samples, 24_000))
-
-    assert maker.made == 2
 
 
 def test_damaged_file_is_made_again(tmp_path: Path) -> None:
