@@ -23,7 +23,7 @@ from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, hear
 from websockets.asyncio.client import connect
 
-from parley.errors import OriginForbidden, TooManySessions, Unauthorized
+from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
@@ -448,8 +448,15 @@ def test_a_certificate_is_made_once_for_this_machines_names(tmp_path: Path):
     assert {"127.0.0.1", "::1"} <= {str(a) for a in names.get_values_for_type(x509.IPAddress)}
 
 
+async def test_a_gateway_whose_settings_cannot_be_used_says_what_to_change():
+    with pytest.raises(SetupError, match="unencrypted to another host") as failure:
+        async with running_gateway(storage={"session_logs": "redis://10.1.1.1:6379/0"}):
+            pass
+
+    assert "rediss://" in failure.value.hint
+
+
 def test_half_a_pair_is_an_error_with_a_hint(tmp_path: Path):
-    from parley.errors import SetupError
     from parley.gateway.tls import ensure_certificate
 
     (tmp_path / "cert.pem").write_text("x")

@@ -85,8 +85,8 @@ class GatewayApp:
 
     @contextlib.asynccontextmanager
     async def _running(self, _: object) -> AsyncIterator[Mapping[str, Any]]:
-        runtime = self.runtime = self._make_runtime(self._settings)
         try:
+            runtime = self.runtime = self._make_runtime(self._settings)
             with logs.keeping_recent(operations.LINES_KEPT) as recent:
                 self.routes = _routes(runtime, self._files, recent)
                 failures = Failures(runtime.monitoring.metrics, self._files)
