@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock
-from parley.errors import SetupError
+from parley.session_log.redis_logs import open_redis
 
 RENEWALS: Final = 4
 """Attempts to renew within one lifetime."""
@@ -57,23 +57,8 @@ class RedisStore:
     """
 
     def __init__(self, url: str, key: str) -> None:
-        try:
-            import redis.asyncio as redis
-            from redis.exceptions import RedisError
-        except ModuleNotFoundError:
-            raise SetupError(
-                "The package 'redis' is not installed.",
-                hint="Install parley with its extra 'redis', or leave standby.redis_url out.",
-            ) from None
-        self._failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
         self._key = key
-        try:
-            self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
-        except ValueError as error:
-            raise SetupError(
-                f"standby.redis_url is not an address of a Redis: {error}",
-                hint="It looks like redis://host:6379/0, or rediss://… with TLS.",
-            ) from error
+        self._redis, self._failures = open_redis(url, "standby.redis_url", decode_responses=True)
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
         """Take or renew it for `name`; returns who holds it now."""

@@ -117,6 +117,31 @@ def is_private(url: str) -> bool:
     return parts.scheme in ("rediss", "unix") or parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
+def open_redis(url: str, setting: str, **options: Any) -> tuple[Any, tuple[type[Exception], ...]]:
+    """A client of the Redis at `url`, which is the value of `setting`, and what its calls raise.
+    Nothing is connected yet.
+
+    Raises:
+        SetupError: the address is not a Redis address, or the package is not installed.
+    """
+    try:
+        import redis.asyncio as redis
+        from redis.exceptions import RedisError
+    except ModuleNotFoundError:
+        raise SetupError(
+            "The package 'redis' is not installed.",
+            hint=f"Install parley with its extra 'redis', or unset {setting}.",
+        ) from None
+    try:
+        client = redis.Redis.from_url(url, **options)
+    except ValueError as error:
+        raise SetupError(
+            f"{setting} is not an address of a Redis: {error}",
+            hint="It looks like rediss://host:6379/0, or redis://… without TLS.",
+        ) from error
+    return client, (RedisError, OSError, TimeoutError)
+
+
 class RedisSessionLogs(SessionLogs):
     """The logs of one Redis; see `SessionLogs`.
 
@@ -129,28 +154,15 @@ class RedisSessionLogs(SessionLogs):
     """
 
     def __init__(self, url: str, *, keep_s: float) -> None:
-        try:
-            import redis.asyncio as redis
-            from redis.exceptions import OutOfMemoryError, RedisError
-        except ModuleNotFoundError:
-            raise SetupError(
-                "The package 'redis' is not installed.",
-                hint="Install parley with its extra 'redis', or unset storage.session_logs.",
-            ) from None
         if not is_private(url):
             raise SetupError(
                 "storage.session_logs would send sessions unencrypted to another host.",
                 hint="Use rediss:// (TLS).",
             )
-        self.failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self.redis, self.failures = open_redis(url, "storage.session_logs")
+        from redis.exceptions import OutOfMemoryError
+
         self.full: type[Exception] = OutOfMemoryError
-        try:
-            self.redis: Any = redis.Redis.from_url(url)
-        except ValueError as error:
-            raise SetupError(
-                f"storage.session_logs is not an address of a Redis: {error}",
-                hint="It looks like rediss://host:6379/0.",
-            ) from error
         parts = urlsplit(url)
         place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
