@@ -21,7 +21,7 @@ from parley.dialects.realtime import RealtimeDialect
 from parley.errors import RateLimited
 from parley.gateway.authenticator import Caller
 from parley.gateway.http.stopping import is_long
-from parley.gateway.rates import CALLERS_KEPT, RateLimit
+from parley.transport.allowance import CALLERS_KEPT, RateLimit
 
 PROXY = {"trust_proxy": True}
 """So that tests can come from any address."""
@@ -187,7 +187,7 @@ async def test_callers_without_a_key_are_limited_per_minute():
 
 def test_a_rate_refills_evenly_and_by_caller():
     clock = ManualClock()
-    limit = RateLimit(60, clock)
+    limit = RateLimit(60, 60.0, clock.monotonic)
 
     assert [limit.take("a") for _ in range(61)] == [True] * 60 + [False]
     assert limit.take("b")
@@ -196,7 +196,7 @@ def test_a_rate_refills_evenly_and_by_caller():
 
 
 def test_the_number_of_callers_kept_is_bounded():
-    limit = RateLimit(1, ManualClock())
+    limit = RateLimit(1, 60.0, ManualClock().monotonic)
 
     for number in range(CALLERS_KEPT + 10):
         limit.take(str(number))

@@ -27,10 +27,10 @@ from parley.clock import Clock
 from parley.errors import Forbidden, OriginForbidden, RateLimited, Unauthorized
 from parley.gateway.admission import FORWARDED_HEADERS, Admission
 from parley.gateway.forward_auth import ForwardAuth
-from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
 from parley.protocol.networks import host_name, is_loopback, is_this_machine, network_of
 from parley.settings import SecuritySettings
+from parley.transport import RateLimit
 
 KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"
@@ -110,8 +110,10 @@ class Authenticator:
         self._admin_token = security.admin_token
         self._trusts_proxy = security.trust_proxy
         before, per_minute = self._anonymous, security.anonymous_per_minute
-        if before is None or before.per_minute != per_minute:
-            self._anonymous = RateLimit(per_minute, self._clock) if per_minute > 0 else None
+        if per_minute <= 0:
+            self._anonymous = None
+        elif before is None or before.burst != per_minute:
+            self._anonymous = RateLimit(per_minute, 60.0, self._clock.monotonic)
 
     @property
     def keys(self) -> int:
@@ -188,7 +190,7 @@ class Authenticator:
                 return
             if not limit.take(network_of(address)):
                 wait_s = limit.wait_s(network_of(address))
-                raise RateLimited(limit.per_minute, has_key=False, retry_after_s=wait_s)
+                raise RateLimited(limit.burst, has_key=False, retry_after_s=wait_s)
             return
         now_s = self._clock.monotonic()
         recent = self._recent[key.id]

@@ -22,7 +22,6 @@ from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
-from parley.gateway.rates import RateLimit
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.resumption import Resumption
@@ -62,14 +61,14 @@ class AccessControl:
         users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
         self.authenticator = Authenticator(security, clock, self.admission, users=users)
         self.usage = KeyUsage(dispatcher.worker_pool, clock, self.authenticator.find_key)
-        self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, clock)
+        self.failed_stops = transport.RateLimit(FAILED_STOPS_PER_MINUTE, 60.0, clock.monotonic)
         self.apps = Apps()
 
     def apply(self, settings: Settings) -> None:
         security = settings.security
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
         self.authenticator.change(security)
-        self.open_connections.limit = connections_of_one(settings)
+        self.open_connections.change(connections_of_one(settings))
 
 
 class Stores:

@@ -4,6 +4,7 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 `close`. Nobody outside this package knows how frames look; import-linter checks it.
 """
 
+from parley.transport.allowance import RateLimit as RateLimit
 from parley.transport.client import ClientConnection as ClientConnection
 from parley.transport.client import DialFailed as DialFailed
 from parley.transport.client import dial as dial

@@ -1,8 +1,13 @@
-"""A token bucket: a burst, and a rate per second."""
+"""Token buckets: a burst, and a rate per second."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
+
+CALLERS_KEPT: Final = 10_000
+"""Number of buckets; beyond that the longest unused are dropped, which makes them full again."""
 
 
 class Allowance:
@@ -33,9 +38,44 @@ class Allowance:
         self._left -= amount
         return True
 
-    def has(self, amount: float, now: Callable[[], float]) -> bool:
-        """Use an amount if it is available; a refused amount is not used up."""
-        if self.take(amount, now):
-            self._left += amount
-            return False
-        return True
+
+class RateLimit:
+    """At most `burst` at once for each caller, which refill evenly.
+
+    Args:
+        refill_s: time for the whole burst.
+        now: a clock, in seconds.
+    """
+
+    def __init__(self, burst: int, refill_s: float, now: Callable[[], float]) -> None:
+        self.burst = burst
+        self._per_s = burst / refill_s
+        self._now = now
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """Caller → what is left, and the time of that; the longest unused first."""
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def has_room(self, caller: str) -> bool:
+        """True if `take` would allow one more use."""
+        return self._left(caller, self._now()) >= 1
+
+    def take(self, caller: str) -> bool:
+        """Count one use; False when there is nothing left."""
+        now = self._now()
+        left = self._left(caller, now)
+        self._buckets.pop(caller, None)
+        is_allowed = left >= 1
+        self._buckets[caller] = (left - 1 if is_allowed else left, now)
+        if len(self._buckets) > CALLERS_KEPT:
+            del self._buckets[next(iter(self._buckets))]
+        return is_allowed
+
+    def wait_s(self, caller: str) -> int:
+        """Whole seconds until `take` allows one more use; at least 1."""
+        return max(1, math.ceil((1 - self._left(caller, self._now())) / self._per_s))
+
+    def _left(self, caller: str, now: float) -> float:
+        left, at = self._buckets.get(caller, (float(self.burst), now))
+        return min(self.burst, left + (now - at) * self._per_s)

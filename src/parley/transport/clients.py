@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Literal
 
-from parley.transport.allowance import Allowance
+from parley.transport.allowance import RateLimit
 
 HELD_OFF_S: Final = 5.0
 """Time for which an address that flooded a connection gets no new WebSocket: floods must not follow
 each other immediately."""
 
 Ended = Literal["flood", "slow_body", "slow_reader", "too_many", "unread_answers"]
-
-ADDRESSES_KEPT: Final = 10_000
 
 AT_ONCE: Final = 2
 REFILL_S: Final = 8.0
@@ -34,9 +32,8 @@ class OpenConnections:
     def __init__(
         self, limit: int | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self.limit = limit
         self._now = now
-        self._fresh: dict[str, Allowance] = {}
+        self.change(limit)
         self.by_address: Counter[str] = Counter()
         """Open connections."""
         self.draining: Counter[str] = Counter()
@@ -44,6 +41,12 @@ class OpenConnections:
         self.ended: Counter[Ended] = Counter()
         """Connections that were closed for what they cost."""
         self._held_off: dict[str, float] = {}
+
+    def change(self, limit: int | None) -> None:
+        """Apply another limit to later connections."""
+        self.limit = limit
+        refill_s = AT_ONCE * REFILL_S
+        self._opened = None if limit is None else RateLimit(AT_ONCE * limit, refill_s, self._now)
 
     def flooded(self, address: str, now: float) -> None:
         """A connection of this address was closed for sending too many messages."""
@@ -71,15 +74,7 @@ class OpenConnections:
 
     def may_open(self, address: str) -> bool:
         """True if a new connection of `address` may be answered. Counts it."""
-        if self.limit is None:
-            return True
-        fresh = self._fresh.get(address)
-        if fresh is None:
-            if len(self._fresh) >= ADDRESSES_KEPT:
-                self._fresh.clear()
-            fresh = Allowance(AT_ONCE * self.limit, self.limit / REFILL_S, self._now())
-            self._fresh[address] = fresh
-        if fresh.has(1, self._now):
+        if self._opened is None or self._opened.take(address):
             return True
         self.ended["too_many"] += 1
         return False

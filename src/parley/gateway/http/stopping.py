@@ -54,7 +54,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     def check_room(who: Requester) -> None:
         if not failed_stops.has_room(who.network):
             wait_s = failed_stops.wait_s(who.network)
-            raise RateLimited(failed_stops.per_minute, has_key=False, retry_after_s=wait_s)
+            raise RateLimited(failed_stops.burst, has_key=False, retry_after_s=wait_s)
 
     def not_found(who: Requester) -> JSONResponse:
         """The same answer whether it does not exist or belongs to another client."""
