@@ -32,7 +32,7 @@ from parley.models.minicpmo45.tts.sampling import (
     kept_candidates,
     penalised,
 )
-from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
+from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, whole_utterance
 
 
 def run(case: Case, check: Checker) -> None:
@@ -142,8 +142,9 @@ def _utterance(case: Case, check: Checker) -> None:
     with np.load(named if named.is_file() else folder / "condition.npz") as stored:
         rows = torch.from_numpy(stored["condition_normalized"]).to(tts.audio_bos)
     settings = case.json["settings"]
-    speech = WholeUtterance(tts, tts.open(0, 0), greedy(settings))
-    block = speech.begin(rows, min_new=settings["min_new_token"], max_new=settings["max_new_token"])
+    row, sampling = tts.open(0, 0), greedy(settings)
+    least, most = settings["min_new_token"], settings["max_new_token"]
+    block = whole_utterance(tts, row, rows, sampling, min_new=least, max_new=most)
     seen = finish(tts, block)
     check.equal("tokens", block.tokens, case.arrays["tokens"])
     check.equal("finished", block.ended, case.json["finished"])
@@ -153,7 +154,7 @@ def _utterance(case: Case, check: Checker) -> None:
         limit = re.fullmatch(r"tokens_no_stop_max(\d+)", name)
         if limit:
             most = int(limit.group(1))
-            block = speech.begin(rows, min_new=most, max_new=most)
+            block = whole_utterance(tts, row, rows, sampling, min_new=most, max_new=most)
             finish(tts, block)
             check.equal(name, block.tokens, case.arrays[name])
 
@@ -288,8 +289,8 @@ def _forced(case: Case, check: Checker) -> None:
     begin = len(ids) - ids[::-1].index(words.ids.tts_bos)
     end = len(ids) - 1 - ids[::-1].index(words.ids.tts_eos)
     rows = tts.condition(ids[begin:end], hidden[begin:end])
-    speech = WholeUtterance(tts, tts.open(0, 0), greedy({"top_p": 0.85, "top_k": 25}))
-    block = speech.begin(rows, max_new=case.json["max_new_token"])
+    sampling, most = greedy({"top_p": 0.85, "top_k": 25}), case.json["max_new_token"]
+    block = whole_utterance(tts, tts.open(0, 0), rows, sampling, max_new=most)
     check.close("tts_inputs", block.condition, case.arrays["tts_inputs"])
     finish(tts, block)
     check.equal("speech_tokens", block.tokens, case.arrays["speech_tokens"])

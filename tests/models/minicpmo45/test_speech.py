@@ -14,15 +14,15 @@ from parley.models.minicpmo45.stages.speech import speak
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
-from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
+from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, whole_utterance
 
 
 def test_several_tokens_per_step_are_the_tokens_of_single_steps() -> None:
     spoken = []
     for tokens in (1, 5, 26, 100):
         tts = make()
-        speech = WholeUtterance(tts, tts.open(0, seed=4))
-        block = speech.begin(rows_of(tts, 1, 4), min_new=0, max_new=120)
+        row = tts.open(0, seed=4)
+        block = whole_utterance(tts, row, rows_of(tts, 1, 4), min_new=0, max_new=120)
         spoken.append((finish(tts, block, tokens), block.ended, tts.rows[0].position))
 
     assert len(spoken[0][0]) > 5
@@ -208,7 +208,7 @@ def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
 
     exact = 1 / 10_000 ** (torch.arange(4) / 4)
     assert torch.equal(tts._frequencies, exact.bfloat16().float() if wanted else exact)
-    block = WholeUtterance(tts, tts.open(0, 1)).begin(rows_of(tts, 1, 3), min_new=3, max_new=4)
+    block = whole_utterance(tts, tts.open(0, 1), rows_of(tts, 1, 3), min_new=3, max_new=4)
     assert len(finish(tts, block)) == 3
 
 

@@ -25,7 +25,7 @@ from parley.models.minicpmo45.prompt.layout import answer_prompt
 from parley.models.minicpmo45.token2wav.windows import Wave, utterance_windows
 from parley.models.minicpmo45.tokenizer import SpecialIds, readable
 from parley.models.minicpmo45.tts.rows import SpeechBlock
-from parley.models.minicpmo45.tts.turns import WholeUtterance, Yielded
+from parley.models.minicpmo45.tts.turns import Yielded, whole_utterance
 
 GROUP = 10
 """Text tokens that speech is made from at a time. Fixed by training (sessions.md 8)."""
@@ -341,16 +341,15 @@ class WholeReplyJob(ReplyJob):
             states = [hidden for _, hidden in self.pending]
             rows = speech.speech_output.condition([token for token, _ in self.pending], states)
             self.model.observer.conditioned(self.row, rows, True)
-            self.utterance = WholeUtterance(decoder, speech.row, speech.sampling)
-            self.block = self.utterance.begin(rows)
+            self.block = whole_utterance(decoder, speech.row, rows, speech.sampling)
         return self.block
 
     def spoken(self) -> None:
         assert self.block is not None
         self.model.observer.spoke(self.row, self.block)
-        tokens = self.utterance.end(self.block)
-        self.speech_tokens = len(tokens)
-        self.windows = utterance_windows(tokens)
+        self.block.row.forget()
+        self.speech_tokens = len(self.block.tokens)
+        self.windows = utterance_windows(self.block.tokens)
         if self.windows:
             self.go(Stage.VOCODE)
         else:

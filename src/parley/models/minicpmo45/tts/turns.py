@@ -1,11 +1,11 @@
 """Which rows the speech decoder is fed in each way of talking, and what it forgets between blocks.
 
-A driver per way, all over one `SpeechRow`: `begin…` makes the next `SpeechBlock`, the engine steps
+A driver per way, all over one `SpeechRow`: `begin` makes the next `SpeechBlock`, the engine steps
 it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and returns the tokens.
 
 | way                         | rows of a block           | driver            |
 |-----------------------------|---------------------------|-------------------|
-| whole utterance (chat)      | all, text eos, audio bos  | `WholeUtterance`       |
+| whole utterance (chat)      | all, text eos, audio bos  | `whole_utterance`      |
 | turn in blocks of ten       | rows, (text eos,) bos     | `SpokenTurn`      |
 | one-second units (duplex)   | rows, audio bos           | `SpokenUnits`     |
 
@@ -46,42 +46,26 @@ class Yielded:
     is_last: bool
 
 
-class WholeUtterance:
-    """Chat: the whole answer in one block."""
+def whole_utterance(
+    decoder: MiniCPMTTS,
+    row: SpeechRow,
+    rows: Tensor,
+    sampling: SpeechSampling | None = None,
+    *,
+    min_new: int = UTTERANCE_MINIMUM,
+    max_new: int = UTTERANCE_LIMIT,
+) -> SpeechBlock:
+    """Chat: the whole answer in one block, of a row that has forgotten what it said.
 
-    def __init__(
-        self, decoder: MiniCPMTTS, row: SpeechRow, sampling: SpeechSampling | None = None
-    ) -> None:
-        self.decoder = decoder
-        self.row = row
-        self.sampling = sampling or decoder.config.sampling
-
-    def begin(
-        self,
-        rows: Tensor,
-        *,
-        min_new: int = UTTERANCE_MINIMUM,
-        max_new: int = UTTERANCE_LIMIT,
-    ) -> SpeechBlock:
-        """Start an utterance.
-
-        Args:
-            rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows.
-        """
-        condition = torch.cat([rows, self.decoder.text_eos, self.decoder.audio_bos])
-        room = self.decoder.capacity - condition.shape[0]
-        self.row.forget()
-        self.row.window = None
-        return SpeechBlock(
-            self.row,
-            condition,
-            BlockRule(min_new, max(1, min(max_new, room)), True, True, self.sampling),
-        )
-
-    def end(self, block: SpeechBlock) -> list[int]:
-        """The tokens; the row is free for the next utterance."""
-        self.row.forget()
-        return block.tokens
+    Args:
+        rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows.
+    """
+    condition = torch.cat([rows, decoder.text_eos, decoder.audio_bos])
+    most = max(1, min(max_new, decoder.capacity - len(condition)))
+    row.forget()
+    row.window = None
+    rule = BlockRule(min_new, most, True, True, sampling or decoder.config.sampling)
+    return SpeechBlock(row, condition, rule)
 
 
 class SpokenTurn:
