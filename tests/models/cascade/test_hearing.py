@@ -344,7 +344,8 @@ def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
     """And the history of one that was stopped ends where it was heard."""
     model = small_cascade(rows=1)
     model.use_judges(TurnJudges(words=lambda _: kind))
-    sounds = (voice(1.0), *(quiet(1.0) for _ in range(3)), voice(0.6, seed=3), quiet(1.0))
+    # An answer of three units, into the last of which the user speaks.
+    sounds = (voice(1.0), quiet(1.0), quiet(1.0), voice(0.6, seed=3), quiet(1.0))
     units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
     works: list[Work] = [
         StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)), *units,
@@ -354,7 +355,8 @@ def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
     results = [one.result for one in outcomes if isinstance(one.result, GenerateResult)]
 
     endings = [result.ending for result in results]
-    assert endings[3] is Ending.SPOKE
-    assert endings[4] is (Ending.SPOKE if kind == "acknowledgement" else Ending.LISTEN)
-    (kept,) = (line.text for line in memory_of(model).history.lines if line.role == "assistant")
-    assert (len(kept) < len(results[3].text)) is (kind == "command")
+    assert endings[1:3] == [Ending.SPOKE] * 2
+    assert endings[3] is (Ending.SPOKE if kind == "acknowledgement" else Ending.LISTEN)
+    kept = next(line.text for line in memory_of(model).history.lines if line.role == "assistant")
+    said = "".join(result.text for result in results[1:3])
+    assert (kept != said) is (kind == "command")
