@@ -16,7 +16,7 @@ kind answer too many."""
 LEAST_SHORT: Final = 0.6
 """The same of at most three words."""
 LEAST_KNOWN: Final = 0.8
-"""The same of a sentence that another note answers."""
+"""The same of a sentence that another note answers, and of a question about the world."""
 LEAST_PLAIN: Final = 0.28
 """The same of sentences with plain words of it, and of what follows such an answer."""
 LEAST_UNCLEAR: Final = 0.8
@@ -46,7 +46,7 @@ def care_note(
     least = LEAST_PLAIN if has_cared else LEAST
     if len(low.split()) <= 3:
         least = LEAST_SHORT
-    if is_known:
+    if is_known or (_SAYS["general"].search(low) and not has_cared):
         least = LEAST_KNOWN
     if _SAYS["plain"].search(low):
         least = LEAST_PLAIN

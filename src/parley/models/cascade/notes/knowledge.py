@@ -285,6 +285,8 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
             continue
         if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
             continue
+        if left - _roots("translating") and _SAYS["exact"].search(low):
+            continue
         if is_to_do and not sentence.startswith(("Yes", "No")):
             continue
         measure = _SAYS["measure"].search(low)
@@ -296,7 +298,8 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         if done and not {*_keys(done[0])} & {*keys, *_keys(sentence)}:
             continue
         named = len(keys - _roots("filler"))
-        if len(left - _roots("neutral")) <= (named if named > 1 else 0):
+        unknown = others - _roots("neutral")
+        if len(unknown) <= (named > 1) and not _SAYS["which"].search(" ".join(unknown)):
             return sentence
     return None
 

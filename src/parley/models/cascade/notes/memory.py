@@ -195,7 +195,9 @@ def said_before(low: str, told: Told) -> str | None:
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks more than whether it was spoken of.
     needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were)\b", low))
-    return f"You said: {best}" if 2 * len(words & _words(lowered(best))) >= needed else None
+    is_told = not low.startswith("how old") or bool(_SAYS["age"].search(best))
+    shared = len(words & _words(lowered(best)))
+    return f"You said: {best}" if is_told and 2 * shared >= needed else None
 
 
 def _remembered(low: str, told: Told) -> str | None:

@@ -210,7 +210,7 @@ def _known(
     if measured:
         return measured
     found = _of_last(low, earlier, answers, seed) if _SAYS["pronoun"].search(low) else None
-    if not _SAYS["elsewhere"].search(low):
+    if not (_SAYS["elsewhere"].search(low) or _SAYS["among"].search(low)):
         found = found or _plain(text, earlier, seed, answers)
     if found is None and told is not None:
         return NOT_TOLD
@@ -243,6 +243,8 @@ def _follow(
 
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
     """The note for a question about what was spoken of last."""
+    if _SAYS["among"].search(low):
+        return None
     answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)] or [""]
     spoken = answers[-1:]
     if _SAYS["person"].search(low):  # They are spoken of for longer than a thing.
@@ -373,7 +375,7 @@ def _with_others(found: re.Match[str], asked: str, note: Callable[[str], str | N
     ]
     is_more = found["tail"].startswith(("in ", "at ", "on ", "backwards"))
     for question in [(*words, found["tail"])] * is_more + questions:
-        told = note(" ".join(question) + "?")
+        told = note(re.sub(r"\ban? (?=\d)", "", " ".join(question)) + "?")
         is_other = is_more and told != before and question[:-1] == tuple(words)
         if (
             told

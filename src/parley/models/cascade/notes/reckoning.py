@@ -15,8 +15,8 @@ _SAYS: Final = patterns("reckoning")
 COUNT_LIMIT = 30
 """Numbers that are counted aloud at most."""
 NUMBER = r"(-?\d+(?:\.\d+)?)"
-BEYOND = re.compile(r"\d{16}")
-"""Numbers that floats do not hold exactly; sums of such are not for a note."""
+BEYOND = re.compile(r"\d{16}|\d[xyn]\b|\b[fg]\(")
+"""Numbers that floats do not hold exactly, and algebra; sums of such are not for a note."""
 
 _OPERATORS = {
     "plus": "+", "+": "+", "and": "+", "added to": "+", "add": "+", "minus": "-", "-": "-",
