@@ -94,6 +94,13 @@ def test_a_deletion_that_was_cut_off_is_finished(tmp_path):
     assert not doomed.exists()
 
 
+def test_what_is_called_as_no_recording_is_counted_as_none(tmp_path):
+    for name in (".hidden", "with space", "x" * 161):
+        (tmp_path / "sessions" / name).mkdir(parents=True)
+
+    assert left(tmp_path) == []
+
+
 def test_links_are_neither_followed_nor_deleted(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -52,6 +52,19 @@ async def test_anyone_who_speaks_faster_than_the_client_reads_can_wait_for_room(
     await pump
 
 
+async def test_what_an_interruption_dropped_takes_no_room() -> None:
+    outbox = Outbox(LIMITS)
+    outbox.put(["x" * 90], output_ms=1000.0)
+
+    assert outbox.drop_output() == 1000.0
+    async with asyncio.timeout(HANG_S):
+        await outbox.room()
+    outbox.put(["y" * 30])
+    outbox.put(["z" * 60])
+
+    assert await sent(outbox) == ["y" * 30, "z" * 60]
+
+
 async def test_what_was_sent_takes_no_room() -> None:
     outbox = Outbox(LIMITS)
     taken: list[str | bytes] = []
