@@ -193,9 +193,13 @@ MUTANTS: Final = [
     *_mutants(
         "context", "engine/context.py", "tests/engine/test_context.py",
         ("if self.length_tokens + tokens > room:", "if self.length_tokens + tokens > room + 1:"),
-        ("            and checkpoint.serial <= self._serial\n", ""),
         ("if not entry.is_kept:\n                length", "if True:\n                length"),
         ("max(0, len(carried) - self.window.previous_max_tokens)", "0"),
+    ),
+    *_mutants(
+        "checkpoint", "models/job.py", "tests/models/test_parrot.py",
+        ("return not is_past and ", "return "),
+        ("        if checkpoint.conversation is not conversation:\n            return False\n", ""),
     ),
     *_mutants(
         "outbox", "session/outbox.py", "tests/session/test_outbox.py tests/session/test_session.py",

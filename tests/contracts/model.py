@@ -269,9 +269,11 @@ class ModelContract:
         cast.play(0, works[:2])
         checkpoint = model.checkpoint(0)
         cast.play(0, [turn("user", Text("Something else entirely.")), self.style.reply()])
+        later = model.checkpoint(0)
 
         model.roll_back(checkpoint)
 
+        assert not model.can_roll_back(later)
         assert_same(expected[2:], cast.play(0, works[2:]), self.tolerance)
 
     def test_checkpoints_of_another_row_stay_good(self, model, cast):

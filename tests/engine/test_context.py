@@ -149,56 +149,27 @@ def test_what_is_carried_over_has_a_limit_and_loses_the_oldest():
     assert carried == [None, None, (2, 3, 4, 5, 6)]
 
 
-def test_a_checkpoint_brings_everything_back():
+def test_a_copy_stays_as_it_is():
     ledger = book_with()
     unit(ledger)
     ledger.append(3)
-    checkpoint = ledger.checkpoint()
+    kept = ledger.copy()
     ledger.append(4)
     ledger.end_entry()
     unit(ledger)
 
-    dropped = ledger.roll_back(checkpoint)
-
-    assert dropped == 4 + 13
-    assert (ledger.length_tokens, ledger.open_tokens, len(ledger.entries)) == (36, 3, 1)
-    assert ledger.can_roll_back(checkpoint)
+    assert (kept.length_tokens, kept.open_tokens, len(kept.entries)) == (36, 3, 1)
 
 
-def test_a_checkpoint_of_an_abandoned_history_is_void():
-    ledger = book_with()
-    early = ledger.checkpoint()
-    unit(ledger, 30)
-    late = ledger.checkpoint()
-    ledger.roll_back(early)
-    unit(ledger, 40)
-
-    assert not ledger.can_roll_back(late)
-    assert ledger.can_roll_back(early)
-    with pytest.raises(ValueError, match="moved past"):
-        ledger.roll_back(late)
-    newer = ledger.checkpoint()
-    assert ledger.can_roll_back(newer)
-
-
-def test_a_checkpoint_of_another_conversation_is_void():
-    before, now = book_with(), book_with()
-    before.checkpoint()
-
-    assert not now.can_roll_back(before.checkpoint())
-    with pytest.raises(ValueError, match="moved past"):
-        now.roll_back(before.checkpoint())
-
-
-def test_checkpoints_are_void_once_the_window_has_moved():
+def test_a_window_that_moves_is_counted():
     ledger = book_with(BASIC)
     for _ in range(7):
         unit(ledger)
-    checkpoint = ledger.checkpoint()
+    kept = ledger.copy()
 
     ledger.commit(ledger.plan())
 
-    assert not ledger.can_roll_back(checkpoint)
+    assert ledger.evictions == kept.evictions + 1
 
 
 def test_no_more_than_the_open_entry_can_be_taken_back():

@@ -1,4 +1,4 @@
-"""The context of one row, counted in tokens: lengths, checkpoints, and the sliding window.
+"""The context of one row, counted in tokens: lengths, and the sliding window.
 
 Pure arithmetic. A model reports what it appended and where entries end; the ledger returns what the
 window drops, as ranges of positions to keep, and the model moves its tensors. The ledger counts
@@ -11,6 +11,7 @@ open one. Source: sessions.md 5, with its "exact bookkeeping".
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,21 +65,6 @@ class Eviction:
     dropped_entries: int
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerCheckpoint:
-    """A remembered point of a ledger. `serial` is unique, so a point of an abandoned history
-    is never taken for a current one."""
-
-    length_tokens: int
-    serial: int
-    evictions: int
-    entries: tuple[LedgerEntry, ...]
-    open_tokens: int
-    head_tokens: int
-    suffix_tokens: int
-    previous: tuple[int, ...]
-
-
 class ContextLedger:
     """The bookkeeping of one conversation.
 
@@ -99,12 +85,11 @@ class ContextLedger:
         self._head_tokens = 0
         self._suffix_tokens = 0
         self._previous: tuple[int, ...] = ()
-        self._entries: list[LedgerEntry] = []
+        self._entries: tuple[LedgerEntry, ...] = ()
         self._entry_tokens = 0
         self._open_tokens = 0
-        self._evictions = 0
-        self._serial = 0
-        self._abandoned: list[Range] = []
+        self.evictions = 0
+        """How often positions were dropped or moved: an older ledger counts others then."""
 
     @property
     def length_tokens(self) -> int:
@@ -122,7 +107,7 @@ class ContextLedger:
     @property
     def entries(self) -> Sequence[LedgerEntry]:
         """Complete entries, oldest first."""
-        return tuple(self._entries)
+        return self._entries
 
     @property
     def open_tokens(self) -> int:
@@ -166,7 +151,8 @@ class ContextLedger:
     def end_entry(self, said: Sequence[int] = (), *, is_kept: bool = False) -> None:
         """The open entry is complete. Without anything in it nothing happens."""
         if self._open_tokens:
-            self._entries.append(LedgerEntry(self._open_tokens, tuple(said), is_kept))
+            entry = LedgerEntry(self._open_tokens, tuple(said), is_kept)
+            self._entries = (*self._entries, entry)
             self._entry_tokens += self._open_tokens
             self._open_tokens = 0
 
@@ -184,54 +170,20 @@ class ContextLedger:
         return self._eviction(self._oldest(count))
 
     def commit(self, eviction: Eviction) -> None:
-        """The model has done what `plan` said. Checkpoints taken before are void."""
+        """The model has done what `plan` said. Copies made before are void."""
         gone = set(self._oldest(eviction.dropped_entries))
         if eviction.previous is not None:
             self._previous = eviction.previous
-        self._entries = [entry for index, entry in enumerate(self._entries) if index not in gone]
+        self._entries = tuple(
+            entry for index, entry in enumerate(self._entries) if index not in gone
+        )
         self._entry_tokens = sum(entry.tokens for entry in self._entries)
-        self._evictions += 1
+        self.evictions += 1
         assert self.length_tokens == eviction.length_tokens
 
-    def checkpoint(self) -> LedgerCheckpoint:
-        """Remember this point."""
-        self._serial += 1
-        return LedgerCheckpoint(
-            length_tokens=self.length_tokens,
-            serial=self._serial,
-            evictions=self._evictions,
-            entries=tuple(self._entries),
-            open_tokens=self._open_tokens,
-            head_tokens=self._head_tokens,
-            suffix_tokens=self._suffix_tokens,
-            previous=self._previous,
-        )
-
-    def can_roll_back(self, checkpoint: LedgerCheckpoint) -> bool:
-        """True if everything up to it is still in the context, at the same positions."""
-        return (
-            checkpoint.evictions == self._evictions
-            and checkpoint.serial <= self._serial
-            and not any(start < checkpoint.serial <= stop for start, stop in self._abandoned)
-        )
-
-    def roll_back(self, checkpoint: LedgerCheckpoint) -> int:
-        """Return to the checkpoint; returns the number of tokens forgotten at the end.
-
-        Checkpoints taken after it belong to a history that no longer is, and are void.
-        """
-        if not self.can_roll_back(checkpoint):
-            raise ValueError("the context has moved past this checkpoint")
-        dropped = self.length_tokens - checkpoint.length_tokens
-        self._abandoned = [one for one in self._abandoned if one[0] < checkpoint.serial]
-        self._abandoned.append((checkpoint.serial, self._serial))
-        self._entries = list(checkpoint.entries)
-        self._entry_tokens = sum(entry.tokens for entry in self._entries)
-        self._open_tokens = checkpoint.open_tokens
-        self._head_tokens = checkpoint.head_tokens
-        self._suffix_tokens = checkpoint.suffix_tokens
-        self._previous = checkpoint.previous
-        return dropped
+    def copy(self) -> ContextLedger:
+        """The ledger as it is now, to return to as long as `evictions` are the same."""
+        return copy.copy(self)
 
     def _over_the_mark(self) -> int:
         """How many oldest entries have to go to come down from the high mark to the low one. Where

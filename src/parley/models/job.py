@@ -78,12 +78,18 @@ class RowConversation(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowCheckpoint:
-    """A remembered point of one conversation; `kept` is its model's (`RowModel.remember`)."""
+class Remembered:
+    """A remembered point of one conversation.
+
+    Args:
+        serial: later ones have larger ones.
+        kept: what its model needs to return there (`RowModel.remember`).
+    """
 
     row: int
     conversation: RowConversation
     context_tokens: int
+    serial: int
     kept: Any
 
 
@@ -101,6 +107,10 @@ class RowModel(ABC, Generic[Talk]):
     def __init__(self, spec: ModelSpec, rows: int) -> None:
         self._spec = spec
         self._conversations: list[Talk | None] = [None] * rows
+        self._serial = 0
+        self._abandoned: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
+        """Serials of a row's checkpoints that belong to a history that no longer is: those above
+        the first, up to the second."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -134,30 +144,38 @@ class RowModel(ABC, Generic[Talk]):
     def remember(self, row: int, conversation: Talk) -> Any:
         """What `return_to` needs. Nothing changes it later."""
 
-    @abstractmethod
     def can_return(self, conversation: Talk, kept: Any) -> bool:
         """True if the context has not moved past that point."""
+        return True
 
     @abstractmethod
     def return_to(self, row: int, conversation: Talk, kept: Any) -> None: ...
 
-    def checkpoint(self, row: int) -> RowCheckpoint:
+    def checkpoint(self, row: int) -> Remembered:
         conversation = self.conversation(row)
         kept = self.remember(row, conversation)
-        return RowCheckpoint(row, conversation, conversation.context_tokens, kept)
+        self._serial += 1
+        tokens = conversation.context_tokens
+        return Remembered(row, conversation, tokens, self._serial, kept)
 
     def can_roll_back(self, checkpoint: Checkpoint) -> bool:
         conversation = self._conversations[checkpoint.row]
-        if conversation is None or not isinstance(checkpoint, RowCheckpoint):
+        if conversation is None or not isinstance(checkpoint, Remembered):
             return False
-        is_mine = checkpoint.conversation is conversation
-        return is_mine and self.can_return(conversation, checkpoint.kept)
+        if checkpoint.conversation is not conversation:
+            return False
+        abandoned, serial = self._abandoned[checkpoint.row], checkpoint.serial
+        is_past = any(start < serial <= stop for start, stop in abandoned)
+        return not is_past and self.can_return(conversation, checkpoint.kept)
 
     def roll_back(self, checkpoint: Checkpoint) -> None:
         if not self.can_roll_back(checkpoint):
             raise InferenceFailed("The context has moved past the point to return to.")
-        assert isinstance(checkpoint, RowCheckpoint)
-        self.return_to(checkpoint.row, self.conversation(checkpoint.row), checkpoint.kept)
+        assert isinstance(checkpoint, Remembered)
+        row, serial = checkpoint.row, checkpoint.serial
+        self.return_to(row, self.conversation(row), checkpoint.kept)
+        before = [one for one in self._abandoned[row] if one[0] < serial]
+        self._abandoned[row] = [*before, (serial, self._serial)]
 
     def conversation(self, row: int) -> Talk:
         """The row's conversation.
@@ -176,6 +194,7 @@ class RowModel(ABC, Generic[Talk]):
 
     def close(self, row: int) -> None:
         self._conversations[row] = None
+        self._abandoned[row] = []
 
     def unload(self) -> None:
         for row in range(self.rows):

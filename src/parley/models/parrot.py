@@ -556,14 +556,14 @@ class Parrot(RowModel[_SlotState]):
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
     def remember(self, row: int, conversation: _SlotState) -> Any:
-        return conversation.ledger.checkpoint(), conversation.state
+        return conversation.ledger.copy(), conversation.state
 
     def can_return(self, conversation: _SlotState, kept: Any) -> bool:
-        return conversation.ledger.can_roll_back(kept[0])
+        return bool(kept[0].evictions == conversation.ledger.evictions)
 
     def return_to(self, row: int, conversation: _SlotState, kept: Any) -> None:
         ledger, conversation.state = kept
-        conversation.ledger.roll_back(ledger)
+        conversation.ledger = ledger.copy()
 
     def warm_up(self) -> None:
         resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)

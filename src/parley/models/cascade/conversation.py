@@ -118,8 +118,6 @@ class Conversation:
         self.voice = voice
         self.detector = detector
         self.state = CascadeState(History(PERSONA))
-        self.serial = 0
-        self.abandoned: list[tuple[int, int]] = []
 
     @property
     def is_duplex(self) -> bool:

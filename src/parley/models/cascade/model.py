@@ -161,18 +161,10 @@ class Cascade(RowModel[Conversation]):
         self._conversations[row] = Conversation(opening, seed, voice, detector)
 
     def remember(self, row: int, conversation: Conversation) -> Any:
-        conversation.serial += 1
-        return conversation.state, conversation.serial, self.parts.writer.point(row)
-
-    def can_return(self, conversation: Conversation, kept: Any) -> bool:
-        _, serial, _ = kept
-        return not any(a < serial <= b for a, b in conversation.abandoned)
+        return conversation.state, self.parts.writer.point(row)
 
     def return_to(self, row: int, conversation: Conversation, kept: Any) -> None:
-        state, serial, point = kept
-        before = [one for one in conversation.abandoned if one[0] < serial]
-        conversation.abandoned = [*before, (serial, conversation.serial)]
-        conversation.state = state
+        conversation.state, point = kept
         self.parts.writer.cancel(row)
         self.parts.writer.rewind(row, point)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from parley.engine.context import ContextLedger, LedgerCheckpoint
+from parley.engine.context import ContextLedger
 from parley.engine.work import StartSession
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, Samples
 from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache
@@ -212,8 +212,7 @@ class Conversation:
 
     def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
         checkpoint = ConversationCheckpoint(
-            owner=self.ledger,
-            ledger=self.ledger.checkpoint(),
+            ledger=self.ledger.copy(),
             state=copy.copy(self.state),
             heard=audio_cache.lengths[self.row],
             speech=None if self.speech is None else self.speech.snapshot(),
@@ -233,19 +232,20 @@ class Conversation:
 
     def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:
         """True if the conversation can still return to a checkpoint."""
-        return checkpoint.owner is self.ledger and self.ledger.can_roll_back(checkpoint.ledger)
+        return checkpoint.ledger.evictions == self.ledger.evictions
 
     def replace_ledger(self, length_tokens: int) -> None:
         """Start a ledger for a context that was cut elsewhere; checkpoints become void."""
         old = self.ledger
         self.ledger = ContextLedger(old.limit_tokens, old.window)
+        self.ledger.evictions = old.evictions + 1
         self.ledger.append(length_tokens)
 
     def roll_back(
         self, checkpoint: ConversationCheckpoint, context: SlotCache, audio_cache: SlotCache
     ) -> None:
         """Return to a checkpoint; it stays valid."""
-        self.ledger.roll_back(checkpoint.ledger)
+        self.ledger = checkpoint.ledger.copy()
         self.state = copy.copy(checkpoint.state)
         context.truncate(self.row, self.cached_tokens)
         if checkpoint.heard_copy is not None:
@@ -261,12 +261,10 @@ class ConversationCheckpoint:
     """A remembered point of a conversation.
 
     Args:
-        owner: of the ledger's; another one has replaced it if the context was cut elsewhere.
         heard: length of the encoder's cache; `heard_copy` its content, once it was overwritten.
     """
 
-    owner: ContextLedger
-    ledger: LedgerCheckpoint
+    ledger: ContextLedger
     state: ConversationState
     heard: int
     speech: Any
