@@ -71,24 +71,24 @@ def parts(
     Raises:
         TypeError: something in it is not a value.
     """
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, value in state.items():
-        for path, each in _named(name, value, object).items():
-            inner = _named(path, each, Pcm)
-            found |= inner if path not in inner else {path: to_plain(each)}
+        if isinstance(value, dict) and value:
+            named |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            named[name] = value
+    found: dict[str, Any] = {}
+    for path, each in named.items():
+        if isinstance(each, dict) and isinstance(next(iter(each.values()), None), Pcm):
+            found |= {f"{path}.{key}": pcm for key, pcm in each.items()}
+        else:
+            found[path] = each if type(each) in _SCALARS else to_plain(each)
     changed = {
         path: msgspec.msgpack.encode(to_plain(each) if isinstance(each, Pcm) else each)
         for path, each in found.items()
         if path not in before or not (each is before[path] or each == before[path])
     }
     return found, changed | dict.fromkeys(before.keys() - found.keys(), b"")
-
-
-def _named(path: str, value: Any, kind: type) -> dict[str, Any]:
-    """The values of a dictionary, by their paths, if all are of `kind`; else the value."""
-    if isinstance(value, dict) and value and all(isinstance(one, kind) for one in value.values()):
-        return {f"{path}.{key}": each for key, each in value.items()}
-    return {path: value}
 
 
 def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
