@@ -85,8 +85,7 @@ class FastPaths:
 
     Args:
         is_strict: refuse with an error instead of stepping down.
-        faults: file of the parts that were in use when the card failed, for the next process; None:
-            nobody is told.
+        faults: file of the parts that were in use when the card failed, for the next process.
     """
 
     def __init__(self, *, is_strict: bool = False, faults: Path | None = None) -> None:
