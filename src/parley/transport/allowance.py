@@ -40,7 +40,7 @@ class Allowance:
 
 
 class RateLimit:
-    """At most `burst` at once for each caller, which refill evenly.
+    """At most `burst` uses together for each caller, which refill evenly.
 
     Args:
         refill_s: time for the whole burst.
