@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 import parley
 from parley.client.access import Access, SocketClosed
 from parley.client.events import Ready
+from parley.client.pace import Pace
 from parley.errors import NotReady, QueueFull, TimedOut
 from parley.media.pcm import Pcm, join, to_float32_bytes
 from parley.protocol import codec
@@ -113,6 +115,26 @@ async def test_what_is_said_gets_its_answer_although_nobody_iterated_meanwhile()
     assert rest == []
     chunks = [message for message in script.heard if message["type"] == "audio_chunk"]
     assert [is_silent(each) for each in chunks] == 15 * [True] + 17 * [False] + 2 * [True]
+
+
+async def test_a_busy_machine_does_not_slow_what_is_said_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    loop = SimpleNamespace(time=lambda: now[0])
+    there = SimpleNamespace(get_running_loop=lambda: loop, sleep=sleep)
+    monkeypatch.setattr("parley.client.pace.asyncio", there)
+    pace = Pace(0.032)
+    for late_s in (0.0, 0.05, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0):
+        await pace.next()
+        now[0] += late_s
+
+    # Five steps, a second, and one step: being late by less than two steps is made up for.
+    assert now[0] == pytest.approx(5 * 0.032 + 1.0 + 0.032)
 
 
 async def test_it_may_be_said_while_another_task_iterates() -> None:

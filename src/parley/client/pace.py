@@ -10,7 +10,8 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 
 
 class Pace:
-    """Real time: `next` returns every `step_s`. Whoever was kept waiting does not catch up."""
+    """Real time: `next` returns every `step_s`. Whoever was kept waiting for more than a tenth of a
+    second does not catch up."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -18,11 +19,10 @@ class Pace:
         self._due_s = self._loop.time()
 
     async def next(self) -> None:
-        """Wait until the next step is due."""
         early_s = self._due_s - self._loop.time()
         if early_s > 0:
             await asyncio.sleep(early_s)
-        else:
+        elif early_s < -0.1:
             self._due_s = self._loop.time()
         self._due_s += self._step_s
 
