@@ -655,6 +655,10 @@ async def test_what_a_client_says_that_came_back_meanwhile_is_for_the_next_worke
 
 async def test_what_was_read_from_a_connection_that_is_replaced_is_left_to_the_next():
     async with logged() as (bench, _):
+        for _ in ("start", "hello"):
+            bench.socket.handled()
+        await bench.socket.send(message("stored"))
+        await until(lambda: bench.log.is_current)
         bench.socket.is_between = lambda: False
         bench.first.say({"type": "not counted"})
         handing_over = asyncio.create_task(bench.socket.hand_over())
