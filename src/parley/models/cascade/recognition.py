@@ -28,15 +28,13 @@ below."""
 SHORT_S = 11.0
 LONGEST_S = 28.0
 """Longest sound that is recognised; callers cut longer ones at their pauses (`stretches_of`)."""
-UNSURE = -0.4
-"""Below this confidence a short utterance is recognised again with `LEAD_S` of silence before it,
-because the network is sensitive to where a sound starts. The reading with the higher confidence is
-used."""
 LEAD_S = 0.35
 UNCLEAR, UNCLEAR_WORD = -0.5, -0.7
 """Words below the first confidence are unsure; of 32 prompts of a person none was heard with less.
-Of a single word, whose end and punctuation count as much as itself, below the second: of 125 heard
-right 16 are (64 below the first), of 58 others 41 (55)."""
+A short utterance is then recognised again with `LEAD_S` of silence before it, because the network
+is sensitive to where a sound starts, and the reading with the higher confidence is used. Of a
+single word, whose end and punctuation count as much as itself, below the second: of 125 heard right
+16 are (64 below the first), of 58 others 41 (55)."""
 TOKENS_PER_STEP = 8
 TOKEN_LIMIT = 120
 
@@ -112,7 +110,7 @@ class Recognition:
     def _recognise(self) -> Iterator[Heard | None]:
         """The surer reading; an unsure one is followed by another. None after each piece."""
         held = yield from self._read(0.0)
-        if held.confidence < UNSURE and len(self._samples) <= SHORT_S * RATE_HZ:
+        if held.confidence < UNCLEAR and len(self._samples) <= SHORT_S * RATE_HZ:
             yield None
             again = yield from self._read(LEAD_S)
             held = max(held, again, key=lambda one: one.confidence)
