@@ -74,6 +74,17 @@ def test_a_kernel_that_cannot_be_used_is_refused_before_anything_is_loaded():
         load(settings)
 
 
+def test_a_context_beyond_the_models_positions_is_refused_and_a_problem_of_the_plan(monkeypatch):
+    monkeypatch.setattr("parley.models.minicpmo45.plan.ANSWER_RESERVE", 40_000)
+    settings = ModelSettings(name="minicpmo45", device="cpu", random_weights=True)
+
+    (problem,) = describe(settings).problems
+
+    assert problem.startswith("The model has 960 positions")
+    with pytest.raises(SetupError, match="The model has 960 positions"):
+        load(settings)
+
+
 def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
     kept: dict[object, int] = {}
     for steps in (5, 10):

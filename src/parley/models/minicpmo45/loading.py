@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from parley import logs
-from parley.errors import ParleyError, SetupError
+from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.media.wav import load as load_wav
@@ -23,10 +23,11 @@ from parley.models.minicpmo45.config import read_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.device import choose_device, use_device
 from parley.models.minicpmo45.load_choice import LoadChoice, asked, dtype_of, kind_of
-from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
+from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.plan import (
     TOKEN2WAV_FOLDER,
     cache_folder,
+    check_positions,
     default_voice_of,
     fitting,
     kept_voices,
@@ -66,13 +67,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         log.warning("gpu_missing", hint="On a CPU the full-size model is far from real time.")
     config = sizes.config if folder is None else read_config(folder)
     tokenizer: Tokenizer = ByteTokenizer() if folder is None else CheckpointTokenizer(folder)
-    positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
-    if settings.context_tokens > positions:
-        raise SetupError(
-            f"The model has {positions} positions, model.context_tokens asks for "
-            f"{settings.context_tokens}.",
-            hint=f"Set it to {positions} or less.",
-        )
+    check_positions(settings, config)
     dtype = dtype_of(settings, device)
     # What cannot run is said before minutes of loading, and what is slow as well.
     scheme = scheme_of(config.raw)

@@ -28,7 +28,7 @@ from parley.models.minicpmo45.checkpoint import (
     Stored,
     stored_dtype,
 )
-from parley.models.minicpmo45.config import full_size_config, read_config
+from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
 from parley.models.minicpmo45.load_choice import LoadChoice, dtype_of, keeps_eight_bits, kind_of
 from parley.models.minicpmo45.measuring import (
@@ -182,6 +182,17 @@ def _in_words(size: int) -> str:
 
 def _counted(slots: int) -> str:
     return "1 slot" if slots == 1 else f"{slots} slots"
+
+
+def check_positions(settings: ModelSettings, config: MiniCPMOConfig) -> None:
+    """Raises `SetupError` for a context that is longer than the model's."""
+    positions = config.language.max_position_embeddings - ANSWER_RESERVE
+    if settings.context_tokens > positions:
+        raise SetupError(
+            f"The model has {positions} positions, model.context_tokens asks for "
+            f"{settings.context_tokens}.",
+            hint=f"Set it to {positions} or less.",
+        )
 
 
 def pages_of(positions: int) -> int:
@@ -405,6 +416,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
     dtype = dtype_of(settings, device) or stored_dtype(found)
     chosen = LoadChoice(settings, device, config, dtype=dtype, kind=kind)
     try:
+        check_positions(settings, config)
         attention = make_attention(settings.attention, device=device)
         chosen = replace(chosen, attention=attention)
         checked(kind, device=device, dtype=dtype)
