@@ -32,6 +32,7 @@ from parley.views.half_duplex import HalfDuplexView, TurnRequest
 from training.cascade.card import questions
 from training.cascade.conversing import Samples, quiet
 from training.cascade.speakers import FIVE, speak
+from training.cascade.voicecard import distance
 
 MOST_ERRORS = 0.10
 MOST_APART_S = 0.3
@@ -62,18 +63,6 @@ def words_of(text: str) -> list[str]:
     text = re.sub(r"\d+", lambda found: f" {in_words(int(found[0]))} ", text.lower())
     text = text.replace("÷", " divided by ").replace("+", " plus ").replace("×", " times ")
     return re.sub(r"[^a-z' ]", " ", text.replace("'s", " is")).split()
-
-
-def errors(said: Sequence[str], heard: Sequence[str]) -> int:
-    """Fewest changes of single words that turn one into the other."""
-    costs = list(range(len(heard) + 1))
-    for row, word in enumerate(said, 1):
-        before, costs[0] = costs[0], row
-        for column, other in enumerate(heard, 1):
-            change = before + (word != other)
-            before = costs[column]
-            costs[column] = min(costs[column] + 1, costs[column - 1] + 1, change)
-    return costs[-1]
 
 
 def found_in(silero: SileroModel, speech: Samples) -> tuple[list[Utterance], float, float]:
@@ -110,7 +99,7 @@ async def measure(count: int) -> list[Written]:
             start = utterances[0].start_sample / INPUT_RATE_HZ if utterances else np.inf
             end = utterances[-1].end_sample / INPUT_RATE_HZ if utterances else np.inf
             said = words_of(text)
-            wrong = errors(said, words_of(heard))
+            wrong = distance(said, words_of(heard))
             found.append(
                 Written(text, voice.name, heard, len(said), wrong, start - begin_s, end - end_s)
             )

@@ -60,6 +60,7 @@ def words_of(text: str) -> list[str]:
 
 
 def distance(first: list[str], second: list[str]) -> int:
+    """Fewest changes of single words that turn one into the other."""
     row = list(range(len(second) + 1))
     for i, one in enumerate(first, 1):
         before, row[0] = row[0], i

@@ -1,7 +1,8 @@
 """How `training.cascade.transcripts` counts: words as they are compared, and errors."""
 
 import pytest
-from training.cascade.transcripts import Written, errors, summary, words_of
+from training.cascade.transcripts import Written, summary, words_of
+from training.cascade.voicecard import distance
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from training.cascade.transcripts import Written, errors, summary, words_of
     ],
 )
 def test_words_are_compared_without_signs_and_numbers_as_they_are_said(said, heard, wrong):
-    assert errors(words_of(said), words_of(heard)) == wrong
+    assert distance(words_of(said), words_of(heard)) == wrong
 
 
 def test_a_summary_counts_words_and_times():
