@@ -49,15 +49,16 @@ def allow_many_files() -> None:
         log.warning("few_open_files_allowed", limit=soft, hint=hint)
 
 
-def announce(sentence: str, *, err: bool = False, **facts: Any) -> None:
-    """Print a message for people; `facts` are its values for programs."""
+def announce(event: str, sentence: str, *, err: bool = False, **facts: Any) -> None:
+    """Print a message for people; `event` and `facts` are its name and values for programs."""
     stream = sys.stderr if err else sys.stdout
     if not logs.is_json():
         logs.print_line(sentence, stream)
         return
     now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
     line = {
-        "event": sentence.strip(),
+        "event": event,
+        "message": sentence.strip(),
         **facts,
         "level": "info",
         "logger": "parley.cli",

@@ -41,7 +41,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> bool:
         reload=running.reload,
     ):
         await running.serve(lambda: _say_ready(running))
-    announce("ended")
+    announce("ended", "ended")
     return running.was_replaced
 
 
@@ -49,10 +49,11 @@ def _say_ready(running: Gateway) -> None:
     # Modules stay. Looking through them for garbage stops every connection for a twentieth of a
     # second.
     gc.freeze()
-    announce(f"gateway ready: {running.url}", url=running.url)
+    announce("ready", f"gateway ready: {running.url}", url=running.url)
     if running.fingerprint is not None:
         announce(
+            "workers_may_join",
             "workers on other hosts: "
             f"parley worker --gateway wss://{socket.gethostname()}:{running.port} "
-            f"--fingerprint {running.fingerprint} --host 0.0.0.0"
+            f"--fingerprint {running.fingerprint} --host 0.0.0.0",
         )

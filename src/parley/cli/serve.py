@@ -35,7 +35,7 @@ def serve(read: flags.Reader) -> None:
     # Before anything is started: an unknown name is reported immediately.
     models.check(settings.model)
     uvloop.run(_run(settings, began_at, read))
-    announce(f"ended after {time.monotonic() - began_at:.0f} s")
+    announce("ended", f"ended after {time.monotonic() - began_at:.0f} s")
 
 
 async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]) -> None:

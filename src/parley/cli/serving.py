@@ -135,8 +135,9 @@ class Serve:
         worker_pool.joined.listen(self._worker_joined)
         count = executor.workers
         announce(
+            "loading",
             f"parley {__version__}: loading model '{self._settings.model.name}' "
-            f"in {count} {'worker' if count == 1 else 'workers'} …"
+            f"in {count} {'worker' if count == 1 else 'workers'} …",
         )
         await executor.start()
 
@@ -208,20 +209,27 @@ class Serve:
     def _worker_joined(self, worker: Worker) -> None:
         hello = worker.hello
         slots = "1 slot" if hello.slots == 1 else f"{hello.slots} slots"
-        announce(f"worker {hello.index} ready: {hello.model} on {hello.device}, {slots}")
+        announce(
+            "worker_ready",
+            f"worker {hello.index} ready: {hello.model} on {hello.device}, {slots}",
+        )
         if not self._joined.is_set():
             self._joined.set()
             took_s = time.monotonic() - self._began_at
             # As `parley gateway` does.
             gc.freeze()
-            announce(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
+            announce(
+                "ready",
+                f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)",
+                url=self._gateway.url,
+            )
 
     def _heard(self, news: WorkerNews) -> None:
         worker_pool = self._gateway.runtime.dispatcher.worker_pool
         match news.kind:
             case "waiting":
                 worker_pool.process_waits(news.index, news.why)
-                announce(f"worker {news.index}: {news.why}", err=True)
+                announce("worker_waiting", f"worker {news.index}: {news.why}", err=True)
             case "started":
                 worker_pool.process_begins(news.index, pid=news.pid)
             case "ended":
@@ -229,17 +237,20 @@ class Serve:
                 worker_pool.process_ended(news.index, news.pid)
                 worker_pool.process_begins(news.index, in_s=news.retry_in_s)
                 announce(
+                    "worker_ended",
                     f"worker {news.index} ended ({news.why}); "
                     f"starting it again in {news.retry_in_s:g} s",
                     err=True,
                 )
             case "retired":
                 worker_pool.process_ended(news.index, news.pid)
-                announce(f"worker {news.index} given back: {news.why}")
+                announce("worker_given_back", f"worker {news.index} given back: {news.why}")
             case "given_up":
                 self._given_up.append(news.why)
                 worker_pool.process_ended(news.index, news.pid)
-                announce(f"worker {news.index} cannot start ({news.why})", err=True)
+                announce(
+                    "worker_given_up", f"worker {news.index} cannot start ({news.why})", err=True
+                )
 
     async def _progress(self) -> None:
         """Print progress while a model loads."""
@@ -250,7 +261,7 @@ class Serve:
             except TimeoutError:
                 waited_s = time.monotonic() - self._began_at
                 if not self._failing:
-                    announce(f"still loading, {waited_s:.0f} s")
+                    announce("still_loading", f"still loading, {waited_s:.0f} s")
 
     def _stop_now(self) -> None:
         self._gateway.stop_now()
@@ -265,5 +276,6 @@ def _as_json(index: int, line: str) -> str:
     if not isinstance(facts, dict):
         now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
         level = "error" if line.startswith("error: ") else "info"
-        facts = {"event": line, "level": level, "logger": "worker", "timestamp": now}
+        facts = {"event": "worker_wrote", "message": line, "level": level}
+        facts |= {"logger": "worker", "timestamp": now}
     return json.dumps({**facts, "worker_index": index}, ensure_ascii=False)

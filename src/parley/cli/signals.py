@@ -35,7 +35,11 @@ def ending_on_signals(
         nonlocal times
         times += 1
         if times == 1:
-            announce("\nShutting down. Press Ctrl-C again to quit immediately.", err=True)
+            announce(
+                "signal_received",
+                "\nShutting down. Press Ctrl-C again to quit immediately.",
+                err=True,
+            )
             begin()
         else:
             stop_now()
