@@ -252,9 +252,14 @@ def _roots(name: str) -> frozenset[str]:
     return frozenset(map(_root, _WORDS[name]))
 
 
+def is_subject(word: str) -> bool:
+    """True for the longest word of the name of something that is known."""
+    return _root(word) in _by_word()
+
+
 def is_filler(words: str) -> bool:
     """True for words that name nothing."""
-    return _roots("filler").issuperset(_keys(words))
+    return (_roots("filler") | _roots("no_subjects")).issuperset(_keys(words))
 
 
 def fact_note(low: str, *, is_exact: bool = False) -> str | None:

@@ -85,11 +85,15 @@ def listen(texts: Iterable[str]) -> Told:
     name: str | None = None
     facts: dict[str, str] = {}
     said: list[str] = []
-    named = ""
+    named = kind = ""
     for plain in (part for text in texts for part in _sentences(text)):
         named = _owned(plain) or named
         if plain.endswith("?"):
             continue
+        if kind:
+            plain = _SAYS["mine_is"].sub(f"my {kind}", plain)
+        if yours := _SAYS["yours"].search(plain.lower()):
+            kind = yours[1]
         if named:
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
             plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
@@ -194,7 +198,7 @@ def said_before(low: str, told: Told) -> str | None:
     said = [one for one in told.said if lowered(one) != low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks more than whether it was spoken of.
-    needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were)\b", low))
+    needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
     is_told = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
     return f"You said: {best}" if is_told and 2 * shared >= needed else None

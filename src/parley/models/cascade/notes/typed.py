@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
-from parley.models.cascade.notes.knowledge import vocabulary
+from parley.models.cascade.notes.knowledge import is_subject, vocabulary
 from parley.models.cascade.notes.said import latest
 from parley.models.cascade.tables import lines_of, pattern_words, patterns
 
@@ -36,7 +36,7 @@ def untangled(text: str) -> str:
 
     def spelled_out(found: re.Match[str]) -> str:
         said = _IN_HASTE[found[0].lower()]
-        # "Ty" and "UR" may be names: in other lines only what lacks an apostrophe is mended.
+        # "Ty" and "UR" may be names: in other lines only a missing apostrophe is added.
         if not (is_lower or ("'" in said and found[0][1:] == found[0][1:].lower())):
             return found[0]
         return said if found[0].islower() else said[0].upper() + said[1:]
@@ -54,7 +54,7 @@ def _is_picture(sign: str) -> bool:
 
 @functools.lru_cache(maxsize=2048)
 def as_meant(text: str, is_word: Callable[[str], bool] | None) -> str:
-    """The text `untangled`, and without slips: what is no word becomes the one that is looked for.
+    """The text `untangled`, and without slips: unknown words become those that are looked for.
 
     Names stay, unless it is a question.
     """
@@ -63,20 +63,20 @@ def as_meant(text: str, is_word: Callable[[str], bool] | None) -> str:
         return text
     is_asked = bool(_SAYS["asks"].search(text))
 
-    def mend(found: re.Match[str]) -> str:
+    def corrected(found: re.Match[str]) -> str:
         low = found[0].lower()
         is_name = found[0] != low and found.start() > 0 and not is_asked
         is_name = is_name or bool(_SAYS["names"].search(text[: found.start()]))
         return found[0] if is_name or is_word(low) else _nearest(low, is_word) or found[0]
 
-    return re.sub(rf"\b(?=\w*[aeiouy])[A-Za-z]{{3,{SLIP_LETTERS}}}\b(?!\()", mend, text)
+    return re.sub(rf"\b(?=\w*[aeiouy])[A-Za-z]{{3,{SLIP_LETTERS}}}\b(?!\()", corrected, text)
 
 
 def _nearest(word: str, is_word: Callable[[str], bool]) -> str | None:
     """The likeliest word that this one, which is none, may have been."""
-    known, letters = _vocabulary(), sorted(word)
-    if word in known:
+    if is_subject(word) or word in _vocabulary():
         return None
+    known, letters = _vocabulary(), sorted(word)
     if (short := re.sub(r"([a-z])\1\1+", r"\1", word)) != word and is_word(short):
         return short
     likely: dict[str, float] = {}
