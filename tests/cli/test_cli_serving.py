@@ -20,7 +20,10 @@ def test_an_unknown_model_is_told_before_anything_is_started(tmp_path: Path) -> 
 
     assert done.returncode == 2
     told = json.loads(done.stdout + done.stderr)
-    assert told["event"] == "error: There is no model called 'nope'."
+    assert (told["event"], told["message"]) == (
+        "verb_failed",
+        "error: There is no model called 'nope'.",
+    )
     assert told["hint"].startswith("Known names: ")
     assert list(tmp_path.iterdir()) == []
 

@@ -52,7 +52,7 @@ class TwoHosts:
         self.gateway = self.start(self.here, "gateway", *recipe("gateway"), "--port", "0")
         ready = json.loads(self.gateway.line_with("gateway ready"))
         self.port = int(ready["url"].rpartition(":")[2])
-        said = json.loads(self.gateway.line_with("workers on other hosts"))["event"]
+        said = json.loads(self.gateway.line_with("workers on other hosts"))["message"]
         self.fingerprint = said.split("--fingerprint ")[1].split()[0]
         context = ssl.create_default_context(cafile=str(self.here / "certs/cert.pem"))
         context.check_hostname = False

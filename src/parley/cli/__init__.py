@@ -227,7 +227,8 @@ def _log(sentence: str, hint: str) -> None:
     """Log the error as an event, for programs that parse a server's log."""
     from parley import logs
 
-    logs.get("parley.cli").error(f"error: {sentence}", **({"hint": hint} if hint else {}))
+    facts = {"hint": hint} if hint else {}
+    logs.get("parley.cli").error("verb_failed", message=f"error: {sentence}", **facts)
 
 
 def _hint(error: ParleyError) -> str:

@@ -37,7 +37,7 @@ from parley.settings import Settings
 WORKERS_GRACE_S: Final = 5.0
 """Time for workers to exit after the gateway has ended their sessions."""
 PROGRESS_EVERY_S: Final = 5.0
-_ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
+_ERROR_LINE: Final = re.compile(r"(^|\"message\": ?\")error: ")
 """What a worker writes that cannot start; see `parley.cli.explain`."""
 
 

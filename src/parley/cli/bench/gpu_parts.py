@@ -116,8 +116,8 @@ def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
     given = weights.randomise(
         weights.build(sizes.config), device="cpu", dtype=torch.bfloat16, seed=3
     )
-    wide = copy.deepcopy(given).float()
-    here = given.to(device=device, dtype=dtype)
+    wide = weights.finished(copy.deepcopy(given).float(), torch.device("cpu"))
+    here = weights.finished(given.to(device=device, dtype=dtype), device)
     here.llm.attention = make_attention("auto", device=device)
     cases: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
         ("language model", _language, "all answers"),

@@ -202,7 +202,7 @@ def fill(
             f"The weights do not fit on {device}: {error}",
             hint="`parley doctor` prints the memory plan; int4 weights take about a third.",
         ) from error
-    return _finished(network, device)
+    return finished(network, device)
 
 
 def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
@@ -226,8 +226,8 @@ def pack_without_memory(network: Network, kind: Kind) -> None:
             network.set_submodule(name.rpartition(".")[0], deepcopy(module))
 
 
-def _finished(network: Network, device: torch.device) -> Network:
-    """A filled network, with what checkpoints do not hold rebuilt."""
+def finished(network: Network, device: torch.device) -> Network:
+    """A filled network, with what checkpoints do not hold rebuilt; also after it was moved."""
     for module in network.modules():
         rebuild = getattr(module, "rebuild_buffers", None)
         if rebuild is not None:

@@ -90,6 +90,7 @@ class SpeechNetwork(nn.Module):
         outputs_together(head)
         self.codes = self.get_parameter("emb_code.0.weight").detach()
         self.scores = head.weight.detach().t()
+        self.model.joined = []
         if self.device.type == "cpu":
             self.model.join()
         self.requires_grad_(False)
