@@ -28,7 +28,7 @@ from parley.session_log.contract import (
     split_entries,
 )
 from parley.session_log.file_logs import FileSessionLogs
-from parley.session_log.redis_logs import REFRESH, RedisSessionLogs
+from parley.session_log.redis_logs import REFRESH, RedisSessionLogs, open_redis
 
 
 def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
@@ -469,6 +469,20 @@ async def test_a_full_redis_is_not_sent_everything_every_second(
 
     assert str(told.value) == "The log of the session cannot be read.", "nothing of our insides"
     await stored.close()
+
+
+async def test_after_a_restart_of_redis_no_idle_connection_fails(server: RedisServer) -> None:
+    client, _ = open_redis(server.url, "a setting")
+    asked = [client.eval("return 1", 0) for _ in range(5)]
+    assert await asyncio.gather(*asked) == [1] * 5
+    server.kill()
+    server.start()
+    await asyncio.sleep(0.1)  # the ends of the connections arrive
+
+    asked = [client.eval("return 1", 0) for _ in range(5)]
+    assert await asyncio.gather(*asked) == [1] * 5
+
+    await client.aclose()
 
 
 async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(

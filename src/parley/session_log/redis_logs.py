@@ -132,6 +132,12 @@ def open_redis(url: str, setting: str, **options: Any) -> tuple[Any, tuple[type[
             "The package 'redis' is not installed.",
             hint=f"Install parley with its extra 'redis', or unset {setting}.",
         ) from None
+    # With its notices of maintenance the client does not look whether an idle connection is still
+    # open: after a restart of Redis the first use of each would fail.
+    with contextlib.suppress(ModuleNotFoundError):
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     try:
         client = redis.Redis.from_url(url, **options)
     except ValueError as error:
