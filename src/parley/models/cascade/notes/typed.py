@@ -17,17 +17,25 @@ from parley.models.cascade.notes.knowledge import is_subject, vocabulary
 from parley.models.cascade.notes.said import latest
 from parley.models.cascade.tables import lines_of, pattern_words, patterns
 
+LINES_KEPT: Final = 256
+"""The lines of a conversation are read again at each of its turns. No more than `said.LONGEST` of
+each is kept."""
+
 _SAYS: Final = patterns("typed")
 _IN_HASTE: Final = dict(line.split(": ") for line in lines_of("notes/chat"))
 _HASTY: Final = re.compile(rf"\b(?:{'|'.join(_IN_HASTE)})\b(?!['.])", re.I)
 _MARKS: Final = str.maketrans("’`“”", "''\"\"")
 
 
-@functools.lru_cache(maxsize=2048)
 def untangled(text: str) -> str:
     """A text without what only decorates it: pictures, capitals throughout, marks in a row, and
     "hey" or "lol" around a sentence."""
-    text = latest(text).translate(_MARKS)
+    return _untangled(latest(text))
+
+
+@functools.lru_cache(maxsize=LINES_KEPT)
+def _untangled(text: str) -> str:
+    text = text.translate(_MARKS)
     plain = "".join(one for one in text if not _is_picture(one)).strip()
     text = _SAYS["marks"].sub(lambda found: found[0][-1], plain or text)
     is_lower = text == text.lower()
@@ -52,15 +60,17 @@ def _is_picture(sign: str) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=2048)
 def as_meant(text: str, is_word: Callable[[str], bool] | None) -> str:
     """The text `untangled`, and without slips: unknown words become those that are looked for.
 
     Names stay, unless it is a question.
     """
     text = untangled(text)
-    if is_word is None:
-        return text
+    return text if is_word is None else _corrected(text, is_word)
+
+
+@functools.lru_cache(maxsize=LINES_KEPT)
+def _corrected(text: str, is_word: Callable[[str], bool]) -> str:
     is_asked = bool(_SAYS["asks"].search(text))
 
     def corrected(found: re.Match[str]) -> str:
