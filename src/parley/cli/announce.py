@@ -55,13 +55,13 @@ def announce(event: str, sentence: str, *, err: bool = False, **facts: Any) -> N
     if not logs.is_json():
         logs.print_line(sentence, stream)
         return
-    now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
-    line = {
-        "event": event,
-        "message": sentence.strip(),
-        **facts,
-        "level": "info",
-        "logger": "parley.cli",
-        "timestamp": now,
-    }
+    line = described(event, sentence.strip(), level="info", logger="parley.cli") | facts
     logs.print_line(json.dumps(line, ensure_ascii=False), stream)
+
+
+def described(event: str, message: str, *, level: str, logger: str) -> dict[str, Any]:
+    """A line of a JSON log that our logging has not written."""
+    now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "event": event, "message": message, "level": level, "logger": logger, "timestamp": now
+    }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gc
 import json
 import os
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from parley import __version__, logs
-from parley.cli.announce import announce
+from parley.cli.announce import announce, described
 from parley.cli.signals import ending_on_signals
 from parley.errors import SetupError
 from parley.executor.base import Executor, WorkerNews, write_line
@@ -274,8 +273,6 @@ def _as_json(index: int, line: str) -> str:
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
         level = "error" if line.startswith("error: ") else "info"
-        facts = {"event": "worker_wrote", "message": line, "level": level}
-        facts |= {"logger": "worker", "timestamp": now}
+        facts = described("worker_wrote", line, level=level, logger="worker")
     return json.dumps({**facts, "worker_index": index}, ensure_ascii=False)

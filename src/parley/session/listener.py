@@ -102,7 +102,7 @@ class TurnListener:
         self.sounds = SoundQueue(session.report_dropped)
         """What the detector has not heard."""
         self._before_watch = 0
-        """Pieces in `_sounds` that came before what the watch hears."""
+        """Pieces in `sounds` that came before what the watch hears."""
         self._is_behind = False
         """True if sound that came late waits, or a sentence in it: what follows waits behind it."""
         self._found: deque[VadEvent] = deque()
