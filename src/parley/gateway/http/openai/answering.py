@@ -53,11 +53,6 @@ REFUSALS: Final[Mapping[Ability, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBegun:
-    """The request is in the model's context; the answer follows."""
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerWords:
     """More text of the answer.
 
@@ -67,21 +62,6 @@ class AnswerWords:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSound:
-    """More sound of the answer."""
-
-    pcm: Pcm
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerCall:
-    """Part of a function call: first its name, then arguments, of which the last has
-    `is_final`."""
-
-    call: chat.ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +83,9 @@ class AnswerEnded:
         return self.done.ending == "limit" and not self.is_cut
 
 
-AnswerPiece = AnswerBegun | AnswerWords | AnswerSound | AnswerCall | AnswerEnded
+AnswerPiece = chat.PrefillDone | AnswerWords | Pcm | chat.ToolCall | AnswerEnded
+"""What comes of an answer, in order: the request is in the model's context; text; sound; parts of a
+function call (first its name, then arguments, of which the last has `is_final`); the end."""
 
 
 @contextlib.contextmanager
@@ -261,11 +243,11 @@ class _AnswerReader:
         finder = self._finder
         match message:
             case chat.PrefillDone():
-                return [AnswerBegun()]
+                return [message]
             case chat.Chunk() if not finder.is_found:
                 return self._chunk(message, pending)
             case chat.ToolCall() if not finder.is_found and self._asked.takes_call(message.index):
-                return [*self._rest(), AnswerCall(message)]
+                return [*self._rest(), message]
             case chat.Done() if self._is_forced:
                 return self._forced_call(message)
             case chat.Done():
@@ -285,7 +267,7 @@ class _AnswerReader:
         elif text or logprobs:
             pieces.append(AnswerWords(text, logprobs))
         if chunk.audio_data is not None and not self._finder.is_found:
-            pieces.append(AnswerSound(sound_of(chunk.audio_data)))
+            pieces.append(sound_of(chunk.audio_data))
         return pieces
 
     def _rest(self) -> list[AnswerPiece]:
@@ -303,13 +285,13 @@ class _AnswerReader:
             chat.ToolCall(index=0, id=call.id, arguments_delta=call.arguments),
             chat.ToolCall(index=0, id=call.id, is_final=True),
         )
-        return [*map(AnswerCall, parts), AnswerEnded(done, calls=(call,))]
+        return [*parts, AnswerEnded(done, calls=(call,))]
 
 
 def _whole(done: chat.Done) -> list[AnswerPiece]:
     """An answer that came in one piece."""
     pieces: list[AnswerPiece] = [AnswerWords(done.text)] if done.text else []
-    return pieces if done.audio_data is None else [*pieces, AnswerSound(sound_of(done.audio_data))]
+    return pieces if done.audio_data is None else [*pieces, sound_of(done.audio_data)]
 
 
 def sound_of(text: str) -> Pcm:

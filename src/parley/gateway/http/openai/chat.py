@@ -22,11 +22,8 @@ from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.openai import completions, docs
 from parley.gateway.http.openai.answering import (
-    AnswerBegun,
-    AnswerCall,
     AnswerEnded,
     AnswerPiece,
-    AnswerSound,
     AnswerWords,
     answer,
     body_maker,
@@ -245,8 +242,8 @@ async def _whole(
                 case AnswerWords():
                     text += piece.text
                     logprobs += piece.logprobs
-                case AnswerSound(pcm):
-                    sounds.append(pcm)
+                case Pcm():
+                    sounds.append(piece)
                 case AnswerEnded():
                     ended = piece
                 case _:
@@ -281,17 +278,17 @@ async def _chunks(
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             match piece:
-                case AnswerBegun():
+                case chat.PrefillDone():
                     first = {"content": ""} if encoder is None else {}
                     yield told.chunk({"role": "assistant", **first, "refusal": None})
                 case AnswerWords():
                     yield told.text_chunk(piece)
-                case AnswerSound(pcm):
+                case Pcm():
                     assert encoder is not None
-                    yield told.sound_chunk(await asyncio.to_thread(encoder.add, pcm))
-                case AnswerCall(call):
-                    if not call.is_final:
-                        yield told.call_chunk(call)
+                    yield told.sound_chunk(await asyncio.to_thread(encoder.add, piece))
+                case chat.ToolCall():
+                    if not piece.is_final:
+                        yield told.call_chunk(piece)
                 case AnswerEnded():
                     if encoder is not None:
                         yield told.sound_chunk(await asyncio.to_thread(encoder.finish))

@@ -23,7 +23,6 @@ from parley.gateway.http.bodies import JSON, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.openai import docs, response_request
 from parley.gateway.http.openai.answering import (
-    AnswerCall,
     AnswerEnded,
     AnswerPiece,
     AnswerWords,
@@ -49,7 +48,7 @@ from parley.gateway.http.openai.stream import EVENTS, PiecesResponse
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
-from parley.protocol import codec
+from parley.protocol import chat, codec
 
 PATH: Final = "/v1/responses"
 BODY_NAME: Final = "http responses"
@@ -105,8 +104,8 @@ class Answering:
         match piece:
             case AnswerWords(text, logprobs):
                 return self.writer.words(text, msgspec.to_builtins(logprobs))
-            case AnswerCall(call):
-                return self.writer.call(call)
+            case chat.ToolCall():
+                return self.writer.call(piece)
             case AnswerEnded():
                 return self.writer.end(piece)
             case _:
