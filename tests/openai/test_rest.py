@@ -657,7 +657,7 @@ async def test_what_cannot_be_transcribed_is_refused():
         ({**timed, grains: ["hour"]}, grains, ""),
         ({"file": ("x.wav", b"")}, "file", "empty"),
         ({"file": ("x.wav", b"no sound at all")}, "file", "unknown format"),
-        ({"temperature": 7}, "temperature", "between 0 and 1"),
+        ({"temperature": 7}, "temperature", "<= 1.0, got '7'"),
         ({"include": ["logprobs"]}, "include", "probabilities"),
         ({"extra_body": {"hotwords": "Rome"}}, "hotwords", "the fields are"),
         ({"extra_body": {"known_speaker_names": ["Anna"]}}, "known_speaker_names", ""),

@@ -66,25 +66,22 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
     language: str = "en"
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
-    stream: Literal["true", "false", "1", "0"] = "false"
-
-    @property
-    def is_streamed(self) -> bool:
-        return self.stream in ("true", "1")
+    stream: bool = False
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     @property
     def wants_words(self) -> bool:
         return "word" in self.timestamp_granularities
 
 
-NO_EFFECT: Final = ("prompt", "temperature", "chunking_strategy")
+NO_EFFECT: Final = ("prompt", "chunking_strategy")
 FIELDS: Final = frozenset({"file", "include", *TranscriptionRequest.__struct_fields__, *NO_EFFECT})
 NO_WORD_TIMES: Final = (
     'timestamp_granularities must be ["segment"] with the loaded model, which does not report when '
     "words were said. pocket does."
 )
 
-SHAPE: Final = codec.Shape(TranscriptionRequest, failed=refused)
+SHAPE: Final = codec.Shape(TranscriptionRequest, is_text=True, failed=refused)
 
 
 def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
@@ -100,8 +97,6 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     fields: dict[str, Any] = {
         name: value for name, value in form.items() if isinstance(value, str) and value
     }
-    if "stream" in fields:
-        fields["stream"] = fields["stream"].lower()
     fields["timestamp_granularities"] = _all(form, "timestamp_granularities")
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
     for name in map(_without_brackets, form):
@@ -111,11 +106,6 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
                 f"{', '.join(sorted(FIELDS))}.",
                 field=name[:80],
             )
-    if not _is_temperature(fields.get("temperature", "0")):
-        raise InvalidRequest(
-            f"temperature must be a number between 0 and 1, got {fields['temperature'][:40]!r}.",
-            field="temperature",
-        )
     if asked.wants_words and asked.response_format != "verbose_json":
         raise InvalidRequest(
             "timestamp_granularities with words require response_format verbose_json, got "
@@ -141,13 +131,6 @@ def _all(form: FormData, name: str) -> list[str]:
     """The texts of a list."""
     found = [*form.getlist(f"{name}[]"), *form.getlist(name)]
     return [each for each in found if isinstance(each, str) and each]
-
-
-def _is_temperature(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 1
-    except ValueError:
-        return False
 
 
 def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
@@ -178,7 +161,7 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
         prompt = models.transcription_prompt
         if asked.wants_words and prompt:
             raise InvalidRequest(NO_WORD_TIMES, field="timestamp_granularities")
-        if asked.is_streamed:
+        if asked.stream:
             pieces = _events(forwarder, request, data, prompt)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         return await _answer(forwarder, request, asked, data, prompt)
