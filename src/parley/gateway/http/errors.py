@@ -104,13 +104,14 @@ def refusal(
         return problem(status, detail, code, retry_after_s=retry_after_s)
     code = code or CODES.get(status, "error")
     status = {422: 400}.get(status, 429 if code == "queue_full" else status)
-    error = {
-        "message": detail,
-        "type": openai_type(status),
-        "param": field,
-        "code": code_of(code),
-    }
-    return JSONResponse({"error": error}, status, headers=retry_after(status, retry_after_s))
+    body = openai_error(status, detail, code, field)
+    return JSONResponse(body, status, headers=retry_after(status, retry_after_s))
+
+
+def openai_error(status: int, message: str, code: str, field: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it; see `OpenAIError`."""
+    kind = openai_type(status)
+    return {"error": {"message": message, "type": kind, "param": field, "code": code_of(code)}}
 
 
 def retry_after(status: int, retry_after_s: int | None) -> dict[str, str] | None:

@@ -29,7 +29,7 @@ from parley.gateway.http.errors import (
     RETRY_AFTER_S,
     ErrorDetail,
     OpenAIError,
-    openai_type,
+    openai_error,
 )
 from parley.gateway.http.routing import Route, Router
 from parley.settings import SecuritySettings
@@ -311,8 +311,8 @@ def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:
     if int(status) in RETRY_AFTER_S:
         answer["headers"] = {"Retry-After": RETRY_AFTER}
     if path.startswith(OPENAI_PREFIX):
-        error = {"message": detail, "type": openai_type(int(status)), "param": None, "code": code}
-        answer["content"] = {JSON: {"schema": OPENAI_PROBLEM, "example": {"error": error}}}
+        error = openai_error(int(status), detail, code)
+        answer["content"] = {JSON: {"schema": OPENAI_PROBLEM, "example": error}}
         return
     answer["content"] = {JSON: {"schema": PROBLEM, "example": {"detail": detail, "code": code}}}
 

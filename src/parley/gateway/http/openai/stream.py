@@ -13,13 +13,8 @@ from starlette.types import Receive, Scope, Send
 from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.acquisition import Departed
-from parley.gateway.http.errors import (
-    OpenAIError,
-    OpenAIErrorBody,
-    openai_type,
-)
+from parley.gateway.http.errors import openai_error
 from parley.gateway.metrics import Metrics
-from parley.protocol.openai import code_of
 
 EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"
@@ -67,7 +62,9 @@ class PiecesResponse(Response):
                 if self.media_type != EVENTS:
                     # Without its last chunk, which says that this is not the whole.
                     raise
-                await send(_body(event(error_object(error)), more=True))
+                field = getattr(error, "field", None)
+                told = openai_error(error.http_status, str(error), error.code, field)
+                await send(_body(event(told), more=True))
                 await send(_body(DONE, more=False))
 
     async def _begin(self, send: Send) -> None:
@@ -77,18 +74,6 @@ class PiecesResponse(Response):
 def event(value: Any) -> bytes:
     """A server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def error_object(error: ParleyError) -> dict[str, Any]:
-    """An error as OpenAI's clients read it in a stream."""
-    body = OpenAIErrorBody(
-        message=str(error),
-        type=openai_type(error.http_status),
-        param=getattr(error, "field", None),
-        code=code_of(error.code),
-    )
-    shown: dict[str, Any] = msgspec.to_builtins(OpenAIError(error=body))
-    return shown
 
 
 def _body(piece: bytes, *, more: bool) -> dict[str, Any]:
