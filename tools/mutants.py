@@ -64,7 +64,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "successor", "gateway/rebuilding.py", "tests/gateway/test_moving.py",
-        ("if not successor.follows:", "if True:"),
+        ("if not slot.follows:", "if True:"),
         ("            self.dispatcher.cancel(slot.ticket)\n            slot.ticket =", "            slot.ticket ="),
     ),
     *_mutants(

@@ -30,7 +30,7 @@ class FakeUpstream:
     """A connection to a worker that is asked to continue a session."""
 
     def __init__(self, lease: Lease, settings: object, *, dialect: str, headers: dict[str, str]):
-        self.lease, self.follows = lease, FOLLOW_HEADER in headers
+        self.lease, self.connection, self.follows = lease, self, FOLLOW_HEADER in headers
         self.is_refused = self.is_closed = False
         self.ordered: list[str] = []
         self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -38,8 +38,8 @@ class FakeUpstream:
 
     is_reachable = True
 
-    async def open(self) -> "FakeUpstream | None":
-        return self if self.is_reachable else None
+    async def open(self) -> bool:
+        return self.is_reachable
 
     def close(self) -> None:
         self.is_closed = True
@@ -69,7 +69,7 @@ class Draining(Young):
         self.stopped: list[str] = []
         self.ended: list[str] = []
         rebuilding = Rebuilding(self.dispatcher, Mock(), LimitSettings(resume_window_s=30.0))
-        self.kept.rebuild = rebuilding.rebuild
+        self.kept.rebuilding = rebuilding
         control = Mock(hand_over=self._hand_over, end_doubled=self._end)
         self.moving = Moving(sessions=self.kept, rebuilding=rebuilding, worker_control=control)
         self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())

@@ -12,9 +12,8 @@ from tests.support.talking import end_of
 
 from parley.clock import ManualClock
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.lost_session import LostSession
-from parley.gateway.rebuilding import Rebuilding
-from parley.gateway.sessions import GatewaySession, NotRebuilt, SessionState
+from parley.gateway.rebuilding import NotRebuilt, Rebuilding
+from parley.gateway.successor import LostSession
 from parley.settings import EtaSettings, LimitSettings, QueueSettings
 
 WINDOW_S = 30.0
@@ -30,9 +29,8 @@ class Waiting:
         self.pool = dispatcher.worker_pool
         limits = LimitSettings(resume_window_s=WINDOW_S, rebuild_wait_s=LOADING_WAIT_S)
         self.rebuilding = Rebuilding(dispatcher, Mock(), limits)
-        known = LostSession.of_log(left().session)
-        lost = GatewaySession("call", SessionState.MOVING, 0.0, lost=known)
-        self.task = asyncio.create_task(self.rebuilding.rebuild(lost, None))
+        lost = LostSession.of_log(left().session)
+        self.task = asyncio.create_task(self.rebuilding.rebuild(lost, None, set()))
 
     async def is_waiting(self, at_s: float) -> bool:
         self.clock.advance(at_s - self.clock.monotonic())
@@ -83,7 +81,7 @@ async def test_its_client_learns_how_long_it_may_come_again(
 ) -> None:
     runtime = gateway.runtime
     runtime.sessions.hold_s = 0.05
-    runtime.sessions.rebuild = never
+    runtime.sessions.rebuilding.rebuild = never  # type: ignore[method-assign]
     note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
     runtime.sessions.found(left(note=note, session_id="omni_1"))
     await until(lambda: runtime.sessions.moving("omni_1"))

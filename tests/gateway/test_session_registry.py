@@ -23,17 +23,16 @@ from parley.clock import ManualClock
 from parley.gateway.admission import Admission
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
+from parley.gateway.rebuilding import NotRebuilt
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import RelayEnd, SessionRelay
 from parley.gateway.sessions import (
-    GatewaySession,
-    NotRebuilt,
     NotYetKnown,
     Sessions,
     SessionState,
 )
-from parley.gateway.successor import ReservedSlot
+from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
@@ -68,7 +67,7 @@ def lease_of(pool: WorkerPool, lease_id: str) -> Lease:
     return next(leases[lease_id] for leases in held if lease_id in leases)
 
 
-async def never(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+async def never(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
     """No worker continues it."""
     await asyncio.Event().wait()
     raise AssertionError
@@ -83,18 +82,15 @@ class Young:
         self.pool = self.dispatcher.worker_pool
         self.dropped: list[str] = []
         self.gone: set[str] = set()
-        self.has_spare_slot = False
         self.leaving = asyncio.Event()
         self.admission = Admission(SecuritySettings(), sessions_per_client=8, own_names=())
         self.kept = Sessions(
-            worker_pool=self.pool,
+            dispatcher=self.dispatcher,
+            rebuilding=Mock(rebuild=never),
             admission=self.admission,
-            clock=self.clock,
             is_gone=self._is_gone,
-            has_spare_slot=lambda lost: self.has_spare_slot,
             drop_log=self.dropped.append,
             window_s=WINDOW_S,
-            rebuild=never,
             hold_s=0.2,
         )
 
@@ -105,14 +101,13 @@ class Young:
         """Leases of sessions that are rebuilt from here on, each at another worker."""
         rebuilt: list[str] = []
 
-        async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-            lost = present(session.lost)
+        async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
             rebuilt.append(lost.lease_id)
             lease = present(self.pool.lease(lost.kind, lost.session_id))
             lease.resume = ResumeState("duplex", left_s=WINDOW_S, note="", log_id=lost.log_id)
             return lease.transfer()
 
-        self.kept.rebuild = rebuild
+        self.kept.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
         return rebuilt
 
     def free_slots(self) -> int:
@@ -189,13 +184,13 @@ async def test_last_words_of_a_worker_that_died_are_told_by_another(young: Young
 
 
 async def test_last_words_are_found_at_the_worker_that_took_them_over(young: Young) -> None:
-    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-        lease = present(young.pool.lease(Kind.AUDIO_DUPLEX, session.session_id))
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
+        lease = present(young.pool.lease(Kind.AUDIO_DUPLEX, lost.session_id))
         lease.resume = ResumeState("duplex", left_s=WINDOW_S, note="")
         lease.phase = Phase.ENDED
         return lease.transfer()
 
-    young.kept.rebuild = rebuild
+    young.kept.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
     assert young.kept.seek_last_words(await ended_and_lost(young))
     await asyncio.sleep(0)
 
@@ -209,15 +204,16 @@ async def test_last_words_are_found_at_the_worker_that_took_them_over(young: You
 def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
     lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True, log_id="log")
     relay = SessionRelay(sessions=Mock(), metrics=Mock())
-    end, upstream = RelayEnd("client", Closure(code)), SimpleNamespace(lease=lease)
 
-    assert relay._is_cut(end, upstream) is is_kept  # type: ignore[arg-type]
+    assert relay._is_cut(RelayEnd("client", Closure(code)), lease) is is_kept  # type: ignore[arg-type]
 
 
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
     young: Young,
 ) -> None:
-    young.kept.rebuild = AsyncMock(side_effect=NotRebuilt("Nothing of the session was kept."))
+    young.kept.rebuilding.rebuild = AsyncMock(
+        side_effect=NotRebuilt("Nothing of the session was kept.")
+    )  # type: ignore[method-assign]
     lease = await ended_and_lost(young)
     assert young.kept.seek_last_words(lease)
 
@@ -260,7 +256,7 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
 async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(young: Young) -> None:
     worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    young.kept.rebuild = AsyncMock(side_effect=KeyError("a mistake of ours"))
+    young.kept.rebuilding.rebuild = AsyncMock(side_effect=KeyError("a mistake of ours"))  # type: ignore[method-assign]
     young.pool.left(worker)
     await until(lambda: young.kept.moving("call") is None)
     young.clock.advance(WINDOW_S + 1)
@@ -299,13 +295,13 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young
         for name, call in (("first", "call"), ("later", "another"))
     ]
 
-    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
         began.set()
         # As the queue does, which is closed then.
         await young.leaving.wait()
         raise NotRebuilt("The server is shutting down.")
 
-    young.kept.rebuild = rebuild
+    young.kept.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
     young.pool.left(workers[0])
     await began.wait()
     asking = asyncio.create_task(young.kept.find("call"))
@@ -410,14 +406,14 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+        async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
             raise AssertionError
 
-        runtime.sessions.rebuild = rebuild
+        runtime.sessions.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
         keyless = f"{session_id}4"
         note = '{"address":"127.0.0.1","key_id":"key"}'
         for found in (
@@ -448,7 +444,7 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
 
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         sessions = gateway.runtime.sessions
-        sessions.rebuild = AsyncMock(side_effect=NotRebuilt(why))
+        sessions.rebuilding.rebuild = AsyncMock(side_effect=NotRebuilt(why))  # type: ignore[method-assign]
         sessions.found(left(note='{"address":"127.0.0.1"}'))
         for one in sessions:
             one.asked.set()
@@ -480,7 +476,7 @@ def left(
     logged = LoggedSession(
         *(lease_id, lease_id, session_id, Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
         worker_pid=pid,
-        fingerprint="m",
+        fingerprint=hello().fingerprint,
         note=note,
     )
     return StoredLog(logged, size_bytes=100, age_s=age_s, has_writer=False)
@@ -621,6 +617,7 @@ async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_
     young: Young, monkeypatch: pytest.MonkeyPatch, age_s: float, is_rebuilt: bool
 ) -> None:
     monkeypatch.setattr("parley.gateway.sessions.SPARE_EVERY_S", 0.01)
+    young.dispatcher.pause(True)
     rebuilt = young.rebuilds()
     young.gone.add("http://127.0.0.1:1")
     young.pool.welcome(hello(worker_id="v"), object())
@@ -628,7 +625,7 @@ async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_
     await asyncio.sleep(0.05)
     assert rebuilt == (["lease"] if is_rebuilt else []), "its client was there a moment ago"
 
-    young.has_spare_slot = True
+    young.dispatcher.pause(False)
 
     await until(lambda: young.kept.away == 1)
     assert rebuilt == ["lease"]

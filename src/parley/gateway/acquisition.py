@@ -296,7 +296,7 @@ class Acquisition:
                         opened = await watch.attend(upstream.open(), ticket)
                     finally:
                         connecting.end()
-                    if opened is not None:
+                    if opened:
                         upstream.waited_s, upstream.expected_wait_s = waited_s, expected_wait_s
                         self.metrics.session(client.kind, waited_s)
                         relaying = trace.begin("relay")

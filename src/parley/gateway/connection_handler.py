@@ -260,7 +260,6 @@ class ConnectionHandler:
                 await waiter.first_request()
             try:
                 async with self.acquisition.acquire(client, waiter) as upstream:
-                    assert upstream.connection is not None
                     await waiter.hand_over(upstream.connection)
                     await self.relay.run(connection, upstream, waiter.dialect, held)
             except TicketCancelled:

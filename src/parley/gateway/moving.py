@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley import logs
-from parley.gateway.lost_session import LostSession
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import GatewaySession, Sessions
-from parley.gateway.successor import ReservedSlot
+from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Lease, Worker
 
@@ -94,7 +93,8 @@ class Moving:
         worker, session = lease.worker, self.sessions.get(lease.session_id)
         if session is None:
             return
-        slot = ReservedSlot(self.rebuilding.ask(lease, worker.hello.fingerprint))
+        lost = LostSession.of(lease)
+        slot = ReservedSlot(self.rebuilding.ask(lost))
         is_offered = False
 
         # Each wait ends with the session's end and with the end of the request, too.
@@ -102,9 +102,9 @@ class Moving:
             return worker.is_draining and lease.lease_id in worker.leases
 
         try:
-            while slot.successor is None and is_open():
+            while not slot.has_successor and is_open():
                 if slot.ticket.state == "leased":
-                    await self.rebuilding.follow(LostSession.of(lease), slot)
+                    await self.rebuilding.open(lost, slot, follows=True)
                 elif slot.ticket.state == "waiting":
                     await asyncio.sleep(LOOK_EVERY_S)
                 else:

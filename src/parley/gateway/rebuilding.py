@@ -14,10 +14,8 @@ import msgspec
 from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Ticket
-from parley.gateway.sessions import GatewaySession, NotRebuilt
-from parley.gateway.successor import ReservedSlot, Successor
+from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.waits import wait_until
 from parley.gateway.worker_pool import Lease
@@ -39,6 +37,10 @@ RebuildOutcome = Literal["rebuilt", "lost"]
 log = logs.get(__name__)
 
 
+class NotRebuilt(Exception):
+    """No other worker can continue the session; `args[0]` is the reason."""
+
+
 class Rebuilding:
     """See the module's text. `limits` bound how long a session waits for a slot, and then for its
     client."""
@@ -53,21 +55,20 @@ class Rebuilding:
         self.outcomes: Counter[RebuildOutcome] = Counter()
         """Number of sessions that another worker continued, and of those that were lost."""
 
-    async def rebuild(self, session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(self, lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
         """Another worker's lease of a lost session, which waits there for its client.
 
         Args:
             slot: taken for it already; None: it takes the next one.
+            left: gets the leases under which a worker was lost while it tried.
 
         Raises:
             NotRebuilt: and why.
         """
-        lost = session.lost
-        assert lost is not None
         began_at = self._clock.monotonic()
-        slot = slot or ReservedSlot(self.ask(lost, lost.fingerprint))
+        slot = slot or ReservedSlot(self.ask(lost))
         try:
-            while (lease := await self._continued(session, lost, slot, began_at)) is None:
+            while (lease := await self._continued(lost, slot, left, began_at)) is None:
                 await slot.close()
             took_s = round(self._clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
@@ -83,7 +84,7 @@ class Rebuilding:
             self.dispatcher.cancel(slot.ticket)
 
     async def _continued(
-        self, session: GatewaySession, lost: LostSession, slot: ReservedSlot, began_at: float
+        self, lost: LostSession, slot: ReservedSlot, left: set[str], began_at: float
     ) -> Lease | None:
         """The lease of the worker that has continued the session; None: try again.
 
@@ -91,40 +92,30 @@ class Rebuilding:
             NotRebuilt: no worker can continue it.
         """
         await self._until_leased(slot.ticket, lost, began_at)
-        if slot.successor is None:
-            await self._open(lost, slot, follows=False)
-        successor, lease = slot.successor, slot.ticket.lease
-        if successor is None or lease is None:
+        if not slot.has_successor:
+            await self.open(lost, slot, follows=False)
+        if not slot.has_successor:
             return None
         try:
-            return lease if await self._move(session, lost, slot.ticket, successor) else None
+            return await self._taken_over(lost, slot, left)
         except NotRebuilt as error:
-            if not successor.follows:
+            if not slot.follows:
                 raise
             # A worker that has the whole log from the beginning may still succeed.
             log.warning("successor_failed", session_id=lost.session_id, why=str(error))
             self.dispatcher.cancel(slot.ticket)
-            slot.ticket = self.ask(lost, lost.fingerprint)
+            slot.ticket = self.ask(lost)
             return None
 
-    async def follow(self, lost: LostSession, slot: ReservedSlot) -> None:
-        """Have the worker of a leased slot follow a session that still runs elsewhere. If it cannot
-        be reached, the ticket waits for another worker or is refused."""
-        await self._open(lost, slot, follows=True)
-
-    def ask(self, session: Lease | LostSession, fingerprint: str) -> Ticket:
+    def ask(self, lost: LostSession) -> Ticket:
         """Queue for a slot to which a session could move, before all other tickets."""
         return self.dispatcher.submit_first(
-            session.kind,
-            session_id=session.session_id,
-            address=session.address,
-            key_id=session.key_id,
-            fingerprint=fingerprint,
+            lost.kind,
+            session_id=lost.session_id,
+            address=lost.address,
+            key_id=lost.key_id,
+            fingerprint=lost.fingerprint,
         )
-
-    def has_spare_slot(self, lost: LostSession) -> bool:
-        """True if a session could continue in a slot that no client waits for."""
-        return self.dispatcher.has_spare_slot(lost.kind, lost.fingerprint)
 
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         # How long it may wait changes with the workers that are loading.
@@ -160,9 +151,13 @@ class Rebuilding:
             return f"It began on another model or version ({lost.fingerprint}; now {there})."
         return "There was no free slot in time."
 
-    async def _open(self, lost: LostSession, slot: ReservedSlot, *, follows: bool) -> None:
-        """Ask the worker of a slot to continue a session. If it cannot, the slot gets no successor:
-        another worker is to be tried, or the ticket is refused."""
+    async def open(self, lost: LostSession, slot: ReservedSlot, *, follows: bool) -> None:
+        """Ask the worker of a leased slot to continue a session. If it cannot, the slot gets no
+        successor: its ticket waits for another worker, or is refused.
+
+        Args:
+            follows: the session still runs elsewhere.
+        """
         ticket, lease = slot.ticket, slot.ticket.lease
         assert lease is not None
         lease.granted_time = lost.granted_time
@@ -179,37 +174,36 @@ class Rebuilding:
             lease, self._upstream_settings, dialect=lost.dialect, headers=headers
         )
         try:
-            connection = await upstream.open()
-            if connection is not None:
-                slot.successor = Successor(connection, upstream.close, follows=follows)
+            if await upstream.open():
+                slot.hold(upstream, follows=follows)
             elif upstream.is_refused:
                 self.dispatcher.worker_refused(ticket)
             else:
                 self.dispatcher.worker_failed(ticket)
         finally:
-            if slot.successor is None:
+            if not slot.has_successor:
                 upstream.close()
 
-    async def _move(
-        self, session: GatewaySession, lost: LostSession, ticket: Ticket, successor: Successor
-    ) -> bool:
-        """Have a worker continue the session. Returns False if another worker is to be tried, or
-        the ticket is refused.
+    async def _taken_over(
+        self, lost: LostSession, slot: ReservedSlot, left: set[str]
+    ) -> Lease | None:
+        """The lease of the worker of this slot, which continues the session. None if another worker
+        is to be tried, or the ticket is refused.
 
         Raises:
             NotRebuilt: the worker cannot continue it.
         """
-        lease = ticket.lease
+        lease = slot.ticket.lease
         assert lease is not None
         try:
-            result = await successor.take_over()
+            result = await slot.take_over()
         except ConnectionClosed as error:
             if error.closure.code != BROKEN_OFF:
                 raise NotRebuilt("The second worker closed the connection.") from None
             # Once more, not for ever: it may be this session that no worker survives.
-            self.dispatcher.worker_failed(ticket)
-            session.left.add(lease.lease_id)
-            return False
+            self.dispatcher.worker_failed(slot.ticket)
+            left.add(lease.lease_id)
+            return None
         except TimeoutError:
             raise NotRebuilt("The worker took too long.") from None
         except (msgspec.MsgspecError, ParleyError) as error:
@@ -220,4 +214,4 @@ class Rebuilding:
         window_s = self.limits.resume_window_s
         lease.resume = ResumeState(lost.dialect, left_s=window_s, note=note, log_id=lost.log_id)
         lease.resume_ends_at = self._clock.monotonic() + window_s
-        return True
+        return lease

@@ -66,12 +66,10 @@ class GatewayRuntime:
         self.links = Links(settings, dial_policy or DialPolicy())
         rebuilding = Rebuilding(self.dispatcher, self.links.upstream_settings, settings.limits)
         self.sessions = Sessions(
-            worker_pool=self.dispatcher.worker_pool,
+            dispatcher=self.dispatcher,
+            rebuilding=rebuilding,
             admission=self.access.admission,
-            clock=clock,
             is_gone=process_is_gone,
-            rebuild=rebuilding.rebuild,
-            has_spare_slot=rebuilding.has_spare_slot,
             drop_log=self.stores.log_sweep.drop,
             window_s=settings.limits.resume_window_s,
         )

@@ -14,6 +14,7 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
 from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import UpstreamConnection
+from parley.gateway.worker_pool import Lease
 from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE, LEAVING_CODES
 from parley.protocol.resume import AGAIN_CODE, REPLACED_CODE
 from parley.transport import Closure, Connection, Traffic
@@ -44,35 +45,24 @@ class SessionRelay:
     ) -> None:
         """Relay until one side ends. `held`: the client's admission, which a session keeps while it
         waits for its client."""
-        self._sessions.connect(upstream.lease)
+        lease, worker = upstream.lease, upstream.connection
+        self._sessions.connect(lease)
         try:
-            await self._serve(connection, upstream, dialect, held)
+            end = await self._relay(connection, upstream)
+            if self._is_cut(end, lease):
+                self._metrics.cut()
+                worker.close(CUT_CODE if end.who == "client" else GATEWAY_LEFT_CODE)
+                connection.close(AGAIN_CODE, "resume")
+                self._sessions.keep(lease, held.pop_all())
+                return
+            self._finish(connection, worker, dialect, end, was_ready=lease.was_ready)
+            if self._is_replaced(end, lease):
+                # Whoever replaces this connection takes the lease from there.
+                self._sessions.keep(lease, held.pop_all())
         finally:
-            self._sessions.disconnect(upstream.lease)
-
-    async def _serve(
-        self,
-        connection: Connection,
-        upstream: UpstreamConnection,
-        dialect: Dialect,
-        held: ExitStack,
-    ) -> None:
-        end = await self._relay(connection, upstream)
-        worker = upstream.connection
-        assert worker is not None
-        if self._is_cut(end, upstream):
-            self._metrics.cut()
-            worker.close(CUT_CODE if end.who == "client" else GATEWAY_LEFT_CODE)
-            connection.close(AGAIN_CODE, "resume")
-            self._sessions.keep(upstream.lease, held.pop_all())
-            return
-        self._finish(connection, worker, dialect, end, was_ready=upstream.lease.was_ready)
-        if self._is_replaced(end, upstream):
-            # Whoever replaces this connection takes the lease from there.
-            self._sessions.keep(upstream.lease, held.pop_all())
+            self._sessions.disconnect(lease)
 
     async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
-        assert upstream.connection is not None
         lease = upstream.lease
         who = {
             "worker": lease.worker.worker_id,
@@ -100,9 +90,8 @@ class SessionRelay:
                 code=end.closure.code if end else None,
             )
 
-    def _is_cut(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
+    def _is_cut(self, end: RelayEnd, lease: Lease) -> bool:
         """True if the session continues without this connection."""
-        lease = upstream.lease
         if lease.resume is None or not lease.is_held:
             return False
         if end.who == "client" and end.closure.code in LEAVING_CODES:
@@ -113,9 +102,8 @@ class SessionRelay:
             return True
         return not end.closure.is_clean or end.closure.code == CUT_CODE
 
-    def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
+    def _is_replaced(self, end: RelayEnd, lease: Lease) -> bool:
         """True if the session continues over another connection that has not taken the lease."""
-        lease = upstream.lease
         was_replaced = end.who == "worker" and end.closure.code == REPLACED_CODE
         return was_replaced and lease.is_held and not lease.is_lost and lease.resume is not None
 

@@ -25,14 +25,14 @@ from typing import Final
 import msgspec
 
 from parley import logs
-from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
-from parley.gateway.lost_session import LostSession
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.rebuilding import NotRebuilt, Rebuilding
 from parley.gateway.signals import Signal
-from parley.gateway.successor import ReservedSlot
+from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.waits import wait_until
-from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
 from parley.session_log.contract import StoredLog
@@ -55,10 +55,6 @@ OVER_LIMIT: Final = 1024
 NOTHING_KEPT: Final = "Nothing of it was kept."
 
 log = logs.get(__name__)
-
-
-class NotRebuilt(Exception):
-    """No other worker can continue the session; `args[0]` is the reason."""
 
 
 class NotYetKnown(Exception):
@@ -128,19 +124,12 @@ class GatewaySession:
         return SessionState.AWAY if waits else self.state
 
 
-Rebuild = Callable[[GatewaySession, ReservedSlot | None], Awaitable[Lease]]
-"""Has another worker continue a lost session, in this slot or the next free one; raises
-`NotRebuilt`."""
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Sessions:
     """See the module. Belongs to the gateway's event loop.
 
     Args:
         is_gone: True if no process listens at a worker's address any more.
-        has_spare_slot: True if another worker could continue a session in a slot that no client
-            waits for.
         drop_log: removes a log.
         window_s: how long sessions wait for their clients. For so long after its start a gateway
             does not know whether a session that it cannot find exists: whatever delays the control
@@ -148,17 +137,17 @@ class Sessions:
         hold_s: see `HOLD_S`.
     """
 
-    worker_pool: WorkerPool
+    dispatcher: Dispatcher
+    rebuilding: Rebuilding
     admission: Admission
-    clock: Clock
     is_gone: Callable[[str], Awaitable[bool]]
-    has_spare_slot: Callable[[LostSession], bool]
     drop_log: Callable[[str], None]
     window_s: float
-    rebuild: Rebuild
     hold_s: float = HOLD_S
 
     def __post_init__(self) -> None:
+        self.clock = self.dispatcher.clock
+        self.worker_pool = self.dispatcher.worker_pool
         self._knows_all_at = self.clock.monotonic() + self.window_s
         self._sessions: dict[str, GatewaySession] = {}
         self._seeking: dict[str, asyncio.Task[None]] = {}
@@ -414,7 +403,7 @@ class Sessions:
         try:
             if slot is None and not session.asked.is_set():
                 await self._until_asked_or_spare(session, lost)
-            taken = await self.rebuild(session, slot)
+            taken = await self.rebuilding.rebuild(lost, slot, session.left)
         except NotRebuilt as error:
             self._lose(session, str(error))
         except asyncio.CancelledError:
@@ -448,7 +437,8 @@ class Sessions:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(SPARE_EVERY_S):
                             await session.asked.wait()
-                    if session.was_there or self.has_spare_slot(lost):
+                    is_spare = self.dispatcher.has_spare_slot(lost.kind, lost.fingerprint)
+                    if session.was_there or is_spare:
                         break
         except TimeoutError:
             raise NotRebuilt("Its client did not come back.") from None

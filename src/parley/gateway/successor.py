@@ -9,41 +9,104 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from parley.gateway.queue import Ticket
-from parley.protocol.control import RebuildReady, RebuildResult, TakeOver
-from parley.transport import ClientConnection
+from parley.gateway.upstream import UpstreamConnection
+from parley.gateway.worker_pool import Lease
+from parley.protocol.control import LeaseNote, RebuildReady, RebuildResult, TakeOver
+from parley.session_log.contract import LoggedSession
+from parley.transport import Connection
 
 ANSWER_S: Final = 150.0
 """Time limit for a worker to rebuild a session."""
 
 _answer = msgspec.json.Decoder(RebuildReady | RebuildResult)
+_note = msgspec.json.Decoder(LeaseNote)
 
 
-class Successor:
-    """A worker that is to continue a session, and has the slot for it.
+class LostSession(LoggedSession, frozen=True, kw_only=True):
+    """What is known of a session whose worker is gone, so that another worker can continue it.
 
     Args:
-        connection: to the worker. `hang_up`: closes it.
-        follows: True if the session still runs at another worker, whose log this one follows.
-
-    Attributes:
-        ready: set when it has nearly caught up, or cannot continue the session.
+        address, key_id: where its client was, and the key that it showed.
+        granted_time: unix seconds at which it got its slot.
+        granted_at: the same by this gateway's monotonic clock; None: an earlier one leased it.
     """
 
-    def __init__(
-        self, connection: ClientConnection, hang_up: Callable[[], None], *, follows: bool
-    ) -> None:
-        self._connection = connection
-        self._hang_up = hang_up
-        self.follows = follows
-        self.ready = asyncio.Event()
-        self._answer = asyncio.create_task(self._read(), name="successor")
+    address: str = ""
+    key_id: str | None = None
+    granted_time: float = 0.0
+    ran_s: float = 0.0
+    granted_at: float | None = None
+
+    @classmethod
+    def of(cls, lease: Lease) -> LostSession:
+        """The session of a lease, in case its worker is lost."""
+        hello = lease.worker.hello
+        return cls(
+            log_id=lease.log_id,
+            lease_id=lease.lease_id,
+            session_id=lease.session_id,
+            kind=lease.kind,
+            dialect=lease.dialect,
+            worker_id=hello.worker_id,
+            worker_url=hello.url,
+            worker_pid=hello.pid,
+            fingerprint=hello.fingerprint,
+            address=lease.address,
+            key_id=lease.key_id,
+            granted_time=lease.granted_time,
+            granted_at=lease.granted_at,
+        )
+
+    @classmethod
+    def of_log(cls, logged: LoggedSession) -> LostSession:
+        """The session of a log that an earlier gateway knew.
+
+        Raises:
+            msgspec.MsgspecError: its note is not a gateway's.
+        """
+        note = _note.decode(logged.note or "{}")
+        return cls(**msgspec.structs.asdict(logged), **msgspec.structs.asdict(note))
+
+
+class ReservedSlot:
+    """A slot for a session at another worker: its ticket, and the worker once it was asked.
+
+    Attributes:
+        follows: True if the session still runs where it was, and the worker follows its log.
+    """
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.follows = False
+        self._upstream: UpstreamConnection | None = None
+        self._ready = asyncio.Event()
+        """Set when the worker has nearly caught up, or cannot continue the session."""
+
+    @property
+    def has_successor(self) -> bool:
+        return self._upstream is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """True if its worker was asked and has not caught up."""
+        return self.has_successor and not self._ready.is_set()
+
+    def hold(self, upstream: UpstreamConnection, *, follows: bool) -> None:
+        """Its worker was asked to continue the session, over this connection."""
+        self._upstream, self.follows = upstream, follows
+        self._ready.clear()
+        self._answer = asyncio.create_task(self._read(upstream.connection), name="successor")
+
+    async def wait(self, limit_s: float) -> None:
+        """Wait until the worker has caught up or failed, but not longer than `limit_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._ready.wait()
 
     async def take_over(self) -> RebuildResult:
         """The other worker has stopped: the result of continuing the session.
@@ -53,53 +116,27 @@ class Successor:
             TimeoutError: it takes too long.
             msgspec.MsgspecError, ParleyError: its answer makes no sense.
         """
+        assert self._upstream is not None
         if self.follows:
-            self._connection.send_text(msgspec.json.encode(TakeOver()))
+            self._upstream.connection.send_text(msgspec.json.encode(TakeOver()))
         async with asyncio.timeout(ANSWER_S):
             return await asyncio.shield(self._answer)
 
-    async def _read(self) -> RebuildResult:
+    async def _read(self, connection: Connection) -> RebuildResult:
         try:
             while True:
-                answer = _answer.decode((await self._connection.receive()).payload())
+                answer = _answer.decode((await connection.receive()).payload())
                 if isinstance(answer, RebuildResult):
                     return answer
-                self.ready.set()
+                self._ready.set()
         finally:
-            self.ready.set()
+            self._ready.set()
 
     async def close(self) -> None:
-        """Safe to repeat. A session that it has continued waits for its client."""
-        self._answer.cancel()
-        await asyncio.gather(self._answer, return_exceptions=True)
-        self._hang_up()
-
-
-@dataclass(slots=True, eq=False)
-class ReservedSlot:
-    """A slot that was taken for a session before it was stopped where it was.
-
-    Args:
-        successor: the worker of that slot, once it was asked to continue the session.
-    """
-
-    ticket: Ticket
-    successor: Successor | None = None
-
-    @property
-    def is_behind(self) -> bool:
-        """True if its successor has not caught up."""
-        return self.successor is not None and not self.successor.ready.is_set()
-
-    async def wait(self, limit_s: float) -> None:
-        """Wait until the successor has caught up or failed, but not longer than `limit_s`."""
-        if self.successor is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await self.successor.ready.wait()
-
-    async def close(self) -> None:
-        """Give the successor up; the ticket stays. Safe to repeat."""
-        successor, self.successor = self.successor, None
-        if successor is not None:
-            await successor.close()
+        """Give its worker up; the ticket stays. Safe to repeat. A session that the worker has
+        continued waits for its client."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            self._answer.cancel()
+            await asyncio.gather(self._answer, return_exceptions=True)
+            upstream.close()

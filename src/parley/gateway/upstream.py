@@ -48,7 +48,7 @@ class UpstreamConnection:
     ) -> None:
         self.lease = lease
         lease.dialect = dialect
-        self.connection: ClientConnection | None = None
+        self._connection: ClientConnection | None = None
         self.is_refused = False
         """True if the worker was reached and has no room."""
         self.is_unknown = False
@@ -74,11 +74,17 @@ class UpstreamConnection:
     async def __aexit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def connection(self) -> ClientConnection:
+        """Available once it is open."""
+        assert self._connection is not None
+        return self._connection
+
     def close(self) -> None:
         """Close the connection if it is open. Safe to repeat."""
         self._stop_listening()
-        if self.connection is not None:
-            self.connection.close(control.CUT_CODE)
+        if self._connection is not None:
+            self._connection.close(control.CUT_CODE)
 
     def hold(self, lease: Lease) -> None:
         """Whose promise this is from here on."""
@@ -88,15 +94,15 @@ class UpstreamConnection:
         if lease.is_lost:
             self._on_lost()
 
-    async def open(self) -> ClientConnection | None:
-        """Dial until it works; None when the worker cannot be reached, is gone, or refuses
+    async def open(self) -> bool:
+        """Dial until it works; false when the worker cannot be reached, is gone, or refuses
         (`is_refused`). Safe to cancel: a connection that was opened is closed with the upstream."""
         policy = self._settings.policy
         for attempt in range(policy.attempts):
             if attempt:
                 await asyncio.wait({self.lost}, timeout=policy.pause_s)
             if self.lost.done() or (attempt and self.lease.worker.is_unreachable):
-                return None
+                return False
             # From here on the worker may hold a session, whatever becomes of us.
             self.lease.was_opened = True
             try:
@@ -106,12 +112,12 @@ class UpstreamConnection:
                     self.lease.was_opened = False
                     self.is_unknown = True
                     log.error("dialect_unknown_to_worker", worker=self.lease.worker.worker_id)
-                    return None
+                    return False
                 if failure.status == control.BUSY_STATUS:
                     self.lease.was_opened = False
                     self.is_refused = True
                     log.info("worker_full", worker=self.lease.worker.worker_id)
-                    return None
+                    return False
                 log.warning(
                     "worker_unreachable",
                     worker=self.lease.worker.worker_id,
@@ -120,11 +126,11 @@ class UpstreamConnection:
                     why=str(failure),
                 )
                 continue
-            if self.connection is not None:
-                return self.connection
-        return None
+            if self._connection is not None:
+                return True
+        return False
 
-    async def resume(self, token_hash: str, seq: int, sent: int) -> ClientConnection:
+    async def resume(self, token_hash: str, seq: int, sent: int) -> None:
         """Dial once, to resume the session of the lease; see `ResumeRequest`.
 
         Raises:
@@ -132,13 +138,12 @@ class UpstreamConnection:
         """
         self._headers[control.RESUME_HEADER] = f"{token_hash} {seq} {sent}"
         await self._dial()
-        if self.connection is None:
+        if self._connection is None:
             raise DialFailed("The worker is lost.")
-        return self.connection
 
     async def _dial(self) -> None:
-        """One attempt, given up when the worker is lost meanwhile. Sets `connection`, also when it
-        is cancelled in the instant in which the connection came to be."""
+        """One attempt, given up when the worker is lost meanwhile. Keeps the connection, also when
+        it is cancelled in the instant in which the connection came to be."""
         task = asyncio.ensure_future(
             dial(
                 self._url,
@@ -157,7 +162,7 @@ class UpstreamConnection:
                 task.cancel()
                 await asyncio.wait({task})
             if not task.cancelled() and task.exception() is None:
-                self.connection = task.result()
+                self._connection = task.result()
         if not task.cancelled():
             task.result()
 

@@ -98,14 +98,12 @@ class PendingAnswer:
 
     def stop(self) -> None:
         """Stop the answer; `done` then returns what there is of it."""
-        assert self._upstream.connection is not None
         self._upstream.connection.send_text(msgspec.json.encode(legacy.Stop()))
 
     async def _next(self) -> chat.ServerMessage:
-        connection = self._upstream.connection
-        assert connection is not None
+        received = _received(self._upstream.connection)
         try:
-            return await unless(self._upstream.lost, _received(connection), WorkerLost)
+            return await unless(self._upstream.lost, received, WorkerLost)
         except ConnectionClosed:
             raise WorkerLost from None
 
@@ -200,7 +198,6 @@ class ChatForwarder:
             ):
                 # A server that shuts down lets a started answer finish.
                 watch.ignore_closing()
-                assert upstream.connection is not None
                 upstream.connection.pass_on(body)
                 yield PendingAnswer(upstream, watch)
         except TicketCancelled:

@@ -16,9 +16,9 @@ from parley.errors import RateLimited
 from parley.gateway.http.errors import problem
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Ticket
 from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.successor import LostSession
 from parley.gateway.worker_pool import Lease
 from parley.protocol.kinds import Kind
 from parley.protocol.networks import is_loopback, network_of
