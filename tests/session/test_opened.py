@@ -24,11 +24,11 @@ VOICE = sound(speak(1.0))
 
 
 async def test_a_registered_voice_is_found_by_name_and_the_one_brought_wins():
-    voices = {"anna": VOICE}.get
+    voices = opened.Voices(60, {"anna": VOICE}.get)
 
-    by_name = await opened.open_voice(None, "anna", voices=voices, limit_s=60)
+    by_name = await voices.open(None, "anna")
     own = Sound(encode_wav(Pcm.silence(4000, 16_000)))
-    brought = await opened.open_voice(own, "anna", voices=voices, limit_s=60)
+    brought = await voices.open(own, "anna")
 
     assert by_name is VOICE
     assert brought is not None
@@ -36,7 +36,7 @@ async def test_a_registered_voice_is_found_by_name_and_the_one_brought_wins():
 
 
 async def test_no_voice_at_all_is_none():
-    assert await opened.open_voice(None, None, voices=opened.no_voices, limit_s=60) is None
+    assert await opened.Voices(60).open(None, None) is None
 
 
 async def test_an_unknown_voice_is_named_and_no_path_is_read(tmp_path):
@@ -44,14 +44,12 @@ async def test_an_unknown_voice_is_named_and_no_path_is_read(tmp_path):
     file.write_bytes(encode_wav(VOICE))
 
     with pytest.raises(InvalidPayload, match="no registered voice called '/"):
-        await opened.open_voice(None, str(file), voices=opened.no_voices, limit_s=60)
+        await opened.Voices(60).open(None, str(file))
 
 
 async def test_a_voice_that_is_too_long_is_bad_input_that_keeps_the_connection():
     with pytest.raises(InvalidPayload, match=r"too large: 1 s, the limit is 0\.5 s"):
-        await opened.open_voice(
-            Sound(VOICE.samples.tobytes()), None, voices=opened.no_voices, limit_s=0.5
-        )
+        await opened.Voices(0.5).open(Sound(VOICE.samples.tobytes()), None)
 
 
 def jpeg(height: int, width: int) -> bytes:

@@ -47,7 +47,7 @@ async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
         for folder in folders:
             slot = await engine.take_slot()
             try:
-                found = await reruns.rerun(folder, slot, voices=voices.find)
+                found = await reruns.rerun(folder, slot, find_voice=voices.find)
             except ParleyError as error:
                 typer.echo(f"{folder.recording_id}: cannot be rerun: {error}")
                 is_equal = False

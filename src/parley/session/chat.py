@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from parley.dialects.events import (
@@ -30,9 +29,10 @@ from parley.media.room import ContextRoom
 from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import Generation, TokenLogprob, WordTime
-from parley.session.opened import Voices, no_voices, open_messages, open_voice
+from parley.session.opened import Voices, open_messages
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls, check_tools
+from parley.settings import LimitSettings
 from parley.views.chat import ChatView
 from parley.views.content import AudioPart, Message, VideoPart
 
@@ -42,29 +42,6 @@ STOP_GRACE_S: Final = 0.25
 
 WAITING_MOST: Final = 1
 """Requests of a series that may wait for an answer to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesLimits:
-    """`idle_s`: between an answer and the next request. `session_s`: of all of them together."""
-
-    idle_s: float
-    session_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ChatLimits:
-    """Limits set by the server.
-
-    Args:
-        setup_s: until the request is there.
-        voice_s: longest reference voice.
-        series: of a connection for several requests; None: for one.
-    """
-
-    setup_s: float
-    voice_s: float
-    series: SeriesLimits | None = None
 
 
 class Asking(Protocol):
@@ -87,7 +64,6 @@ class RequestRun:
         session: Asking,
         view: ChatView,
         asked: ChatRequested,
-        voice_s: float,
         *,
         voices: Voices,
         seed: int | None,
@@ -95,7 +71,6 @@ class RequestRun:
         self._session = session
         self._view = view
         self._asked = asked
-        self._voice_s = voice_s
         self._voices = voices
         self._seed = seed
         self.is_stopped = False
@@ -131,9 +106,7 @@ class RequestRun:
             )
         messages = await _opened(asked.messages, room)
         sound_s = sum(sound_s_of(message) for message in messages)
-        voice = await open_voice(
-            asked.voice, asked.voice_name, voices=self._voices, limit_s=self._voice_s
-        )
+        voice = await self._voices.open(asked.voice, asked.voice_name)
         prefilled = await self._view.prefill(
             session.session_id,
             messages,
@@ -255,20 +228,26 @@ class RequestRun:
 
 class ChatRunner:
     """Answers one request, or several on one connection, one after the other. Each holds its whole
-    conversation; nothing is remembered from one to the next."""
+    conversation; nothing is remembered from one to the next.
+
+    Args:
+        is_single: the connection is for one request, else for a series.
+    """
 
     def __init__(
         self,
         session: Session,
         view: ChatView,
-        limits: ChatLimits,
+        limits: LimitSettings,
         *,
-        voices: Voices = no_voices,
-        seed: int | None = None,
+        is_single: bool,
+        voices: Voices,
+        seed: int | None,
     ) -> None:
         self._session = session
         self._view = view
         self._limits = limits
+        self._is_single = is_single
         self._voices = voices
         self._seed = seed
         self._opened = asyncio.Event()
@@ -278,19 +257,19 @@ class ChatRunner:
 
     def accept(self, event: ClientEvent) -> None:
         """See `Runner`. After a single request everything but a stop is refused."""
-        series, session = self._limits.series, self._session
+        is_series, session = not self._is_single, self._session
         match event:
-            case ChatOpened() if series is not None:
+            case ChatOpened() if is_series:
                 session.enter(Phase.PREPARING)
                 self._opened.set()
-            case ChatRequested() if series is not None:
+            case ChatRequested() if is_series:
                 if len(self._waiting) >= WAITING_MOST + (self._running is None):
                     raise InvalidRequest("A request is being answered, and another one waits.")
                 self._ask(event)
             case ChatRequested() if not self._asked.is_set():
                 session.enter(Phase.PREPARING)
                 self._ask(event)
-            case StopRequested() if series is not None:
+            case StopRequested() if is_series:
                 session.end(SessionEnded("stopped"))
             case StopRequested():
                 self.stop_turn()
@@ -298,27 +277,31 @@ class ChatRunner:
                 raise WrongPhase(type(event).__name__, session.phase)
 
     def _ask(self, request: ChatRequested) -> None:
-        voice_s, voices = self._limits.voice_s, self._voices
         self._waiting.append(
-            RequestRun(self._session, self._view, request, voice_s, voices=voices, seed=self._seed)
+            RequestRun(self._session, self._view, request, voices=self._voices, seed=self._seed)
         )
         self._asked.set()
 
     def expire(self, deadline: str) -> None:
-        series = self._limits.series
         if deadline == "stop":
             if self._running is not None:
                 self._running.finish_stopped()
             self._session.end(SessionEnded("done"))
-        elif series is None or deadline == "setup":
-            self._session.end(SessionEnded("timeout", elapsed_s=self._limits.setup_s))
         else:
-            elapsed_s = series.idle_s if deadline == "idle" else series.session_s
-            self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
+            self._session.end(SessionEnded("timeout", elapsed_s=self._limit_s(deadline)))
+
+    def _limit_s(self, deadline: str) -> float:
+        limits = self._limits
+        return {
+            "stop": STOP_GRACE_S,
+            "setup": limits.chat_first_message_s,
+            "idle": limits.chat_idle_s,
+            "session": limits.half_duplex_session_s,
+        }[deadline]
 
     def stop_turn(self) -> bool:
         """End the answer; what there is of it becomes the whole."""
-        is_single, running = self._limits.series is None, self._running
+        is_single, running = self._is_single, self._running
         if is_single and self._waiting:
             running = self._waiting[0]
         if running is None:
@@ -328,31 +311,31 @@ class ChatRunner:
         if not running.is_stopped:
             running.stop()
             if is_single:
-                self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
+                self._set("stop")
         return True
 
     async def run(self) -> SessionEnded:
-        session, series = self._session, self._limits.series
-        self._set(setup=self._limits.setup_s)
-        if series is None:
+        session = self._session
+        self._set("setup")
+        if self._is_single:
             await self._next()
             await self._answer()
             return SessionEnded("done")
         await self._opened.wait()
         session.deadlines.clear("setup")
-        self._set(session=series.session_s)
+        self._set("session")
         session.enter(Phase.ACTIVE)
         session.emit(SessionReady())
         while True:
-            self._set(idle=series.idle_s)
+            self._set("idle")
             await self._next()
             session.enter(Phase.GENERATING)
             await self._answer()
             session.enter(Phase.ACTIVE)
 
-    def _set(self, **lengths_s: float) -> None:
-        for name, length_s in lengths_s.items():
-            self._session.deadlines.set(name, self._session.clock.monotonic() + length_s)
+    def _set(self, deadline: str) -> None:
+        due_s = self._session.clock.monotonic() + self._limit_s(deadline)
+        self._session.deadlines.set(deadline, due_s)
 
     async def _next(self) -> None:
         while not self._waiting:

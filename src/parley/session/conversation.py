@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from parley import logs
@@ -63,7 +63,7 @@ from parley.results import HeardWords
 from parley.session.item_context import TURN_DUE_S, ItemContext
 from parley.session.listener import TurnListener
 from parley.session.listening import QUIET
-from parley.session.opened import Voices, no_voices
+from parley.session.opened import Voices
 from parley.session.replay import TurnFeed, generation_of, replay, turns_without_old_sound
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
@@ -72,8 +72,9 @@ from parley.session.tool_calls import AnswerCalls
 from parley.session.transcripts import words_of
 from parley.session_log import entries
 from parley.session_log.items import ITEMS_MOST, ConversationItem, ItemList
+from parley.settings import LimitSettings
 from parley.tasks import until_one_ends
-from parley.turns import NO_JUDGES, TurnJudges
+from parley.turns import TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
 
@@ -86,58 +87,39 @@ PAST_ITEMS: Final = 2
 _log = logs.get(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """Limits set by the server.
-
-    Args:
-        setup_s: from the beginning to `prepare`.
-        session_s: from `SessionReady` to the end.
-        voice_s: longest reference voice.
-        guard_s: for this long after `SessionReady` nothing is sent, and the clicks of a microphone
-            that opens are forgotten; speech in that time is heard when it is over. Half-duplex.
-    """
-
-    setup_s: float
-    session_s: float
-    voice_s: float
-    guard_s: float
-
-
 class ConversationRunner:
     """See the module's text.
 
     Args:
         has_items: see `Dialect.has_items`; False: half-duplex.
+        guard_s: for this long after `SessionReady` nothing is sent, and the clicks of a microphone
+            that opens are forgotten; speech in that time is heard when it is over. Half-duplex.
     """
 
     def __init__(
         self,
         session: Session,
         view: HalfDuplexView,
-        limits: TurnLimits,
+        limits: LimitSettings,
         *,
         has_items: bool,
+        guard_s: float,
         detectors: DetectorFactory,
-        judges: TurnJudges = NO_JUDGES,
-        voices: Voices = no_voices,
-        seed: int | None = None,
+        judges: TurnJudges,
+        voices: Voices,
+        seed: int | None,
     ) -> None:
         self._session = session
         if has_items:
             session.voices = voices
         self._view = view
         self._limits = limits
+        self._guard_s = guard_s
         self._has_items = has_items
         self._turns = 0
         self._silence = SilenceWatch(session)
         self._context = ItemContext(
-            session.session_id,
-            view,
-            session.clock,
-            voices=voices,
-            voice_s=limits.voice_s,
-            seed=seed,
+            session.session_id, view, session.clock, voices=voices, seed=seed
         )
         self._listener = TurnListener(
             session,
@@ -146,7 +128,7 @@ class ConversationRunner:
             index=lambda: self._turns - 1,
             silence=self._silence,
             is_sequential=not has_items,
-            guard_s=0.0 if has_items else limits.guard_s,
+            guard_s=0.0 if has_items else guard_s,
             judges=judges,
         )
         self._setup = HalfDuplexSetup()
@@ -391,10 +373,10 @@ class ConversationRunner:
             session.log(self._setup)
         recording_id = await session.recording_id()
         now_s = self._started_s = session.clock.monotonic()
-        deadlines.set("session", now_s + self._limits.session_s)
+        deadlines.set("session", now_s + self._limits.half_duplex_session_s)
         if not self._has_items:
             self._listener.is_guarded = True
-            deadlines.set("guard", now_s + self._limits.guard_s)
+            deadlines.set("guard", now_s + self._guard_s)
         self._be_idle_from_now()
         session.enter(Phase.ACTIVE)
         session.emit(

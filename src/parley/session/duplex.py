@@ -1,8 +1,9 @@
 """Runs a conversation of units: hear a second, listen or speak, finalize, repeat.
 
-Serves the duplex and the realtime dialect; `UnitLimits` holds what differs. One task does
-everything that touches the model, strictly in order, so a unit's bookkeeping has ended before the
-next unit begins. `accept` and `expire` act immediately, also while a unit is being computed.
+Serves the duplex and the realtime dialect; the arguments of `DuplexRunner` say what differs. One
+task does everything that touches the model, strictly in order, so a unit's bookkeeping has ended
+before the next unit begins. `accept` and `expire` act immediately, also while a unit is being
+computed.
 
 Source: service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
 """
@@ -14,7 +15,6 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from parley import logs
@@ -54,12 +54,13 @@ from parley.protocol.values import FRAMES_LIMIT, VadOptions
 from parley.session.interruption import Interruptions
 from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
-from parley.session.opened import Voices, no_voices
+from parley.session.opened import Voices
 from parley.session.replay import UnitFeed, replay
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.session_log.entries import WentBack
-from parley.turns import NO_JUDGES, TurnJudges
+from parley.settings import LimitSettings
+from parley.turns import TurnJudges
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 from parley.views.duplex import KEPT_UNITS, DuplexView
 
@@ -84,52 +85,40 @@ WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitLimits:
-    """Settings that differ between dialects and servers. None: no such limit.
+class DuplexRunner:
+    """See the module's text.
 
     Args:
-        setup_s: from the beginning to a valid preparation.
-        session_s: from `SessionReady` to the end, pauses included.
-        total_left_s: from now to the end, whatever happens.
-        silence_s: without sound while active.
-        voice_s: longest reference voice.
-        pause_s: how long a pause may last when the client does not say.
-        mailbox_units: units that may wait.
+        call_left_s: from now to the end of a timed call, whatever happens; None: not a timed call,
+            and so limited after `SessionReady`, in length and in silence.
         context_tokens: a context this long ends the session; what the model itself cannot hold
             ends it in any case.
         prompt_room_tokens: what a prompt must leave of `context_tokens`.
     """
 
-    setup_s: float
-    voice_s: float
-    pause_s: float
-    mailbox_units: int
-    session_s: float | None = None
-    total_left_s: float | None = None
-    silence_s: float | None = None
-    context_tokens: int | None = None
-    prompt_room_tokens: int = 0
-
-
-class DuplexRunner:
     def __init__(
         self,
         session: Session,
         view: DuplexView,
-        limits: UnitLimits,
+        limits: LimitSettings,
         *,
-        detectors: DetectorFactory | None = None,
-        judges: TurnJudges = NO_JUDGES,
-        voices: Voices = no_voices,
-        seed: int | None = None,
+        call_left_s: float | None,
+        context_tokens: int | None,
+        prompt_room_tokens: int,
+        detectors: DetectorFactory,
+        judges: TurnJudges,
+        voices: Voices,
+        seed: int | None,
     ) -> None:
         self._session = session
         self._view = view
         self._limits = limits
+        self._call_left_s = call_left_s
+        self._context_tokens = context_tokens
+        self._prompt_room_tokens = prompt_room_tokens
         self._detectors = detectors
         self._judges = judges
-        self._feed = UnitFeed(view, voices=voices, voice_s=limits.voice_s, seed=seed)
+        self._feed = UnitFeed(view, voices=voices, seed=seed)
         self._changed = asyncio.Event()
         self._asked: DuplexSetup | None = None
         self._silence = SilenceWatch(session)
@@ -198,9 +187,7 @@ class DuplexRunner:
     def _hear(self, heard: AudioInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
             raise WrongPhase("audio", self._session.phase)
-        now_s = self._silent_since_s = self._session.clock.monotonic()
-        if self._limits.silence_s is not None:
-            self._session.deadlines.set("silence", now_s + self._limits.silence_s)
+        now_s = self._break_silence()
         if heard.playback is not None:
             self._interruptions.report(heard.playback)
         if self._frames or heard.playback is not None:
@@ -267,10 +254,12 @@ class DuplexRunner:
         session.enter(Phase.PAUSED)
         session.emit(SessionPaused(seconds))
 
-    def _break_silence(self) -> None:
-        self._silent_since_s = self._session.clock.monotonic()
-        if self._limits.silence_s is not None:
-            self._session.deadlines.set("silence", self._silent_since_s + self._limits.silence_s)
+    def _break_silence(self) -> float:
+        """The client is heard again; returns the time."""
+        now_s = self._silent_since_s = self._session.clock.monotonic()
+        if self._call_left_s is None:
+            self._session.deadlines.set("silence", now_s + self._limits.duplex_silence_s)
+        return now_s
 
     # ---- what time does --------------------------------------------------------------------
 
@@ -304,7 +293,8 @@ class DuplexRunner:
 
     async def run(self) -> SessionEnded:
         if not self._is_rebuilt:
-            self._set_deadlines(total=self._limits.total_left_s)
+            if self._call_left_s is not None:
+                self._set("total", self._call_left_s)
             await self._prepare()
         return await self._converse()
 
@@ -332,7 +322,7 @@ class DuplexRunner:
                 self._session.emit(Failed(error))
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
-            limit = self._limits.context_tokens
+            limit = self._context_tokens
             if limit is not None and self._has_waiting(limit):
                 return SessionEnded("context_full")
 
@@ -415,17 +405,14 @@ class DuplexRunner:
         self._view.stop()
         await self._view.cleanup()
 
-    def _set_deadlines(self, **lengths_s: float | None) -> None:
-        now_s = self._session.clock.monotonic()
-        for name, length_s in lengths_s.items():
-            if length_s is not None:
-                self._session.deadlines.set(name, now_s + length_s)
+    def _set(self, deadline: str, length_s: float) -> None:
+        self._session.deadlines.set(deadline, self._session.clock.monotonic() + length_s)
 
     async def _prepare(self) -> None:
         """Until one preparation succeeds; what fails leaves the client another try."""
         session = self._session
         while True:
-            self._set_deadlines(setup=self._limits.setup_s)
+            self._set("setup", self._limits.setup_s)
             asked = await self._next_preparation()
             if session.rolls_over:
                 asked = dataclasses.replace(asked, slides=self._slides())
@@ -443,7 +430,8 @@ class DuplexRunner:
         recording_id = await session.recording_id()
         self._ready_s = session.clock.monotonic()
         session.enter(Phase.ACTIVE)
-        self._set_deadlines(session=self._limits.session_s)
+        if self._call_left_s is None:
+            self._set("session", self._limits.duplex_session_s)
         self._break_silence()
         reads = self._view.spec.reads_in_units
         session.emit(
@@ -472,7 +460,6 @@ class DuplexRunner:
         Raises:
             BadInput: a voice cannot be used, or the prompt leaves no room to talk.
         """
-        limits = self._limits
         try:
             prompt_tokens = await self._feed.open(asked)
         except ContextFull as error:
@@ -480,22 +467,19 @@ class DuplexRunner:
             raise InvalidPayload(
                 f"The prompt is too long: it takes {error.needed} of {error.limit} tokens."
             ) from error
-        if limits.context_tokens is not None:
-            room = limits.context_tokens - prompt_tokens
-            if room < limits.prompt_room_tokens:
-                raise InvalidPayload(
-                    f"The prompt is too long: it takes {prompt_tokens} of "
-                    f"{limits.context_tokens} tokens and must leave "
-                    f"{limits.prompt_room_tokens} for the conversation."
-                )
+        limit, room_tokens = self._context_tokens, self._prompt_room_tokens
+        if limit is not None and limit - prompt_tokens < room_tokens:
+            raise InvalidPayload(
+                f"The prompt is too long: it takes {prompt_tokens} of {limit} tokens "
+                f"and must leave {room_tokens} for the conversation."
+            )
         self._settles_late = asked.settles_late
         if asked.cuts_by_time:
             self._mailbox.own = OWN_BY_TIME
-            if self._spec.answers_short_units and self._detectors is not None:
+            if self._spec.answers_short_units:
                 self._finder = UtteranceFinder(self._detectors(), CLOSING)
-        if self._detectors is not None:
-            self._interruptions.arm(asked.interruption, self._detectors, self._judges)
-            self._interruptions.begin()
+        self._interruptions.arm(asked.interruption, self._detectors, self._judges)
+        self._interruptions.begin()
         return prompt_tokens
 
     async def _process(self, unit: PendingUnit) -> None:
@@ -586,8 +570,8 @@ class DuplexRunner:
     def _slides(self) -> tuple[int, int]:
         """Window of a conversation without a total length."""
         limit = self._view.spec.context_limit_tokens
-        if self._limits.context_tokens is not None:
-            limit = min(limit, self._limits.context_tokens)
+        if self._context_tokens is not None:
+            limit = min(limit, self._context_tokens)
         high, low = WINDOW_SHARES
         return round(high * limit), round(low * limit)
 

@@ -22,7 +22,7 @@ from parley.protocol import content
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.results import HeardWords
-from parley.session.opened import Voices, open_messages, open_voice
+from parley.session.opened import Voices, open_messages
 from parley.session_log.items import ConversationItem
 from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
@@ -61,7 +61,6 @@ class ItemContext:
     """See the module's text.
 
     Args:
-        voice_s: longest reference voice.
         seed: None: drawn by the model.
     """
 
@@ -72,14 +71,12 @@ class ItemContext:
         clock: Clock,
         *,
         voices: Voices,
-        voice_s: float,
         seed: int | None,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
         self._view = view
         self._voices = voices
-        self._voice_s = voice_s
         self._seed = seed
         self._synced: list[str] | None = None
         """Ids of the items in the context; None: it has to be filled again."""
@@ -343,9 +340,7 @@ class ItemContext:
     ) -> PrefillResult:
         """An empty context with the instructions in it."""
         self._synced = self._started = None
-        voice = await open_voice(
-            setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
-        )
+        voice = await self._voices.open(setup.voice, setup.voice_name)
         self._view.init_ref_audio_from_data(voice)
         session_id = self._session_id
         await self._view.reset_session(session_id, speak=speaks, seed=self._seed)

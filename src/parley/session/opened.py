@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from parley.dialects.events import Clip, Content, Picture, Sound
@@ -43,32 +44,37 @@ LIGHT_SOUND_BYTES = 8 * 1024 * 1024
 
 T = TypeVar("T")
 
-Voices = Callable[[str], Pcm | None]
-"""Finds a registered voice by id or name; None when there is no such voice."""
+FindVoice = Callable[[str], Pcm | None]
+"""Finds a registered voice by id or name, in any thread; None when there is no such voice."""
 
 
-def no_voices(name: str) -> Pcm | None:
+def no_voice(name: str) -> Pcm | None:
     del name
     return None
 
 
-async def open_voice(
-    sound: Sound | None, name: str | None, *, voices: Voices, limit_s: float
-) -> Pcm | None:
-    """The voice a client brought, else the registered one it named; None when it did neither.
+@dataclass(frozen=True, slots=True)
+class Voices:
+    """The voices that a session's client may use. `limit_s`: of the longest that it may bring."""
 
-    Raises:
-        InvalidPayload: it cannot be read, is too long, or there is no such voice.
-    """
-    if sound is not None:
-        opener = _Opener()
-        return await opener.aside(lambda: opener.reference(sound, limit_s))
-    if name is None:
-        return None
-    voice = await asyncio.to_thread(voices, name)
-    if voice is None:
-        raise InvalidPayload(f"There is no registered voice called '{name[:80]}'.")
-    return voice
+    limit_s: float
+    find: FindVoice = no_voice
+
+    async def open(self, sound: Sound | None, name: str | None) -> Pcm | None:
+        """The voice a client brought, else the registered one it named; None when it did neither.
+
+        Raises:
+            InvalidPayload: it cannot be read, is too long, or there is no such voice.
+        """
+        if sound is not None:
+            opener = _Opener()
+            return await opener.aside(lambda: opener.reference(sound, self.limit_s))
+        if name is None:
+            return None
+        voice = await asyncio.to_thread(self.find, name)
+        if voice is None:
+            raise InvalidPayload(f"There is no registered voice called '{name[:80]}'.")
+        return voice
 
 
 async def open_frames(files: Sequence[bytes]) -> list[Pixels]:

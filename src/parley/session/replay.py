@@ -30,7 +30,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import Generation
 from parley.results import UnitChoices, UnitResult
 from parley.session.item_context import ItemContext
-from parley.session.opened import Voices, open_frames, open_voice
+from parley.session.opened import Voices, open_frames
 from parley.session.tool_calls import AnswerCalls
 from parley.session_log.entries import (
     AnswerMade,
@@ -139,19 +139,11 @@ class _Feed(Generic[View]):
 
 
 class UnitFeed(_Feed[DuplexView]):
-    """A duplex conversation.
+    """A duplex conversation. `seed`: None: drawn by the model."""
 
-    Args:
-        voice_s: longest reference voice.
-        seed: None: drawn by the model.
-    """
-
-    def __init__(
-        self, view: DuplexView, *, voices: Voices, voice_s: float, seed: int | None
-    ) -> None:
+    def __init__(self, view: DuplexView, *, voices: Voices, seed: int | None) -> None:
         super().__init__(view)
         self._voices = voices
-        self._voice_s = voice_s
         self._seed = seed
 
     async def open(self, asked: DuplexSetup) -> int:
@@ -162,8 +154,8 @@ class UnitFeed(_Feed[DuplexView]):
             ContextFull: the prompt is too long.
         """
         high, low = asked.slides or (0, 0)
-        voice = await self._voice(asked.voice, asked.voice_name)
-        tts_voice = await self._voice(asked.tts_voice, None)
+        voice = await self._voices.open(asked.voice, asked.voice_name)
+        tts_voice = await self._voices.open(asked.tts_voice, None)
         return await self._view.prepare(
             asked.prompt,
             voice,
@@ -208,9 +200,6 @@ class UnitFeed(_Feed[DuplexView]):
             case _:
                 pass
         return None
-
-    async def _voice(self, sound: Any, name: str | None) -> Pcm | None:
-        return await open_voice(sound, name, voices=self._voices, limit_s=self._voice_s)
 
 
 # ---- turns ---------------------------------------------------------------------------------

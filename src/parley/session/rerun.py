@@ -41,7 +41,7 @@ from parley.recording.timeline import FoldedTurn
 from parley.results import StartResult, UnitResult
 from parley.session.chat import RequestRun
 from parley.session.item_context import ItemContext
-from parley.session.opened import Voices, no_voices
+from parley.session.opened import FindVoice, Voices, no_voice
 from parley.session.replay import (
     ConversationFeed,
     Made,
@@ -104,7 +104,9 @@ class Comparison:
             self.differences.append(Difference(index, what, recorded, now))
 
 
-async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices) -> Comparison:
+async def rerun(
+    folder: Folder, slot: SlotHandle, *, find_voice: FindVoice = no_voice
+) -> Comparison:
     """Do a recording again on a slot, which is free for others afterwards. Of a session that went
     on at another worker everything is done again, from its beginning.
 
@@ -114,6 +116,7 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
     """
     parts = _parts(folder)
     head = parts[0].head
+    voices = Voices(AUDIO_LIMIT_S, find_voice)
     again = _Rerun(parts, Comparison(folder.recording_id, head.model), voices)
     slot = cast(SlotHandle, _AtItsTime(slot, again.wall_clock))
     match head.app_type.mode:
@@ -259,8 +262,7 @@ class _Rerun:
         return self._now_s
 
     def unit_feed(self, view: DuplexView) -> UnitFeed:
-        seed = self._parts[0].head.seed
-        return UnitFeed(view, voices=self._voices, voice_s=AUDIO_LIMIT_S, seed=seed)
+        return UnitFeed(view, voices=self._voices, seed=self._parts[0].head.seed)
 
     def turn_feed(self, view: HalfDuplexView) -> TurnFeed:
         session_id = self.found.recording_id
@@ -269,7 +271,6 @@ class _Rerun:
             view,
             SystemClock(),
             voices=self._voices,
-            voice_s=AUDIO_LIMIT_S,
             seed=self._parts[0].head.seed,
         )
         return TurnFeed(ItemList(), context, view, session_id, in_full=True)
@@ -364,7 +365,7 @@ class _ChatFeed:
 
     async def redo(self, entry: ChatRequested) -> MadeAnswer:
         self._sounds.clear()
-        run = RequestRun(self, self._view, entry, AUDIO_LIMIT_S, voices=self._voices, seed=None)
+        run = RequestRun(self, self._view, entry, voices=self._voices, seed=None)
         await run.answer()
         return MadeAnswer(self._text, tuple(self._sounds))
 

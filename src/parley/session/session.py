@@ -523,7 +523,7 @@ class Session:
             limited.client_event_id = error.client_event_id
             raise limited
         self._voice_due_s = due_s + VOICE_EVERY_S
-        if await asyncio.to_thread(voices, name) is None:
+        if await asyncio.to_thread(voices.find, name) is None:
             raise error
 
     def _offer_resume(self) -> None:

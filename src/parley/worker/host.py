@@ -41,11 +41,11 @@ from parley.protocol.control import (
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.recording.recorder import Recordings, SessionRecorder
-from parley.session.chat import ChatLimits, ChatRunner, SeriesLimits
-from parley.session.conversation import ConversationRunner, TurnLimits
-from parley.session.duplex import DuplexRunner, UnitLimits
+from parley.session.chat import ChatRunner
+from parley.session.conversation import ConversationRunner
+from parley.session.duplex import DuplexRunner
 from parley.session.log import OutputBounds, SessionLog
-from parley.session.opened import Voices, no_voices
+from parley.session.opened import FindVoice, Voices, no_voice
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import ResumableSocket, ResumeRefused
 from parley.session.session import Observer, RebuildableRunner, Runner, Session
@@ -147,7 +147,7 @@ class Host:
     cleanup_limit_s: float = 10.0
     guard_s: float = 0.5
     dialects: DialectRegistry = field(default_factory=lambda: registry.installed())
-    voices: Callable[[LeasedSlot], Voices] = lambda lease: no_voices
+    voices: Callable[[LeasedSlot], FindVoice] = lambda lease: no_voice
     observers: ObserverFactory = no_observers
     recordings: Recordings | None = None
     finished: FinishedRecordings | None = None
@@ -504,29 +504,24 @@ class Host:
         seed: int | None,
     ) -> Runner:
         limits = self.limits
-        voices = self.voices(lease)
+        voices = Voices(limits.reference_audio_s, self.voices(lease))
         match lease.kind.mode:
             case "chat":
-                series = SeriesLimits(
-                    idle_s=limits.chat_idle_s, session_s=limits.half_duplex_session_s
+                return ChatRunner(
+                    session,
+                    ChatView(slot),
+                    limits,
+                    is_single=not dialect.has_several_chats,
+                    voices=voices,
+                    seed=seed,
                 )
-                chat = ChatLimits(
-                    setup_s=limits.chat_first_message_s,
-                    voice_s=limits.reference_audio_s,
-                    series=series if dialect.has_several_chats else None,
-                )
-                return ChatRunner(session, ChatView(slot), chat, voices=voices, seed=seed)
             case "half_duplex":
                 return ConversationRunner(
                     session,
                     HalfDuplexView(slot),
-                    TurnLimits(
-                        setup_s=limits.setup_s,
-                        session_s=limits.half_duplex_session_s,
-                        voice_s=limits.reference_audio_s,
-                        guard_s=self.guard_s,
-                    ),
+                    limits,
                     has_items=dialect.has_items,
+                    guard_s=self.guard_s,
                     detectors=self.detectors,
                     judges=self.judges,
                     voices=voices,
@@ -536,27 +531,15 @@ class Host:
                 return DuplexRunner(
                     session,
                     DuplexView(slot),
-                    self._unit_limits(lease, dialect),
+                    limits,
+                    call_left_s=self._call_left_s(lease) if dialect.is_timed_call else None,
+                    context_tokens=dialect.context_tokens,
+                    prompt_room_tokens=dialect.prompt_room_tokens,
                     detectors=self.detectors,
                     judges=self.judges,
                     voices=voices,
                     seed=seed,
                 )
-
-    def _unit_limits(self, lease: LeasedSlot, dialect: Dialect) -> UnitLimits:
-        limits = self.limits
-        is_call = dialect.is_timed_call
-        return UnitLimits(
-            setup_s=limits.setup_s,
-            session_s=None if is_call else limits.duplex_session_s,
-            silence_s=None if is_call else limits.duplex_silence_s,
-            total_left_s=self._call_left_s(lease) if is_call else None,
-            voice_s=limits.reference_audio_s,
-            pause_s=limits.pause_s,
-            mailbox_units=limits.mailbox_units,
-            context_tokens=dialect.context_tokens,
-            prompt_room_tokens=dialect.prompt_room_tokens,
-        )
 
     def _call_left_s(self, lease: LeasedSlot) -> float:
         """Remaining total time; it started when the client came to the queue."""

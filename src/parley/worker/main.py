@@ -44,7 +44,7 @@ from parley.protocol.networks import host_name, is_this_machine
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.recorder import Recordings
 from parley.recording.render_queue import RenderQueue
-from parley.session.opened import Voices
+from parley.session.opened import FindVoice
 from parley.session_log.places import open_session_logs
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
@@ -368,7 +368,7 @@ class WorkerProcess:
             self._replays.put(folder)
         self._finished_recordings.finished(folder)
 
-    def _voices_for(self, lease: LeasedSlot) -> Voices:
+    def _voices_for(self, lease: LeasedSlot) -> FindVoice:
         """Finds the voices that a session's client may use."""
         user = VoiceUser.named(lease.caller)
 
