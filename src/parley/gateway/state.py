@@ -142,15 +142,20 @@ class Key:
     old_until_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UsageRow:
     """Usage of a key on one day (UTC, `YYYY-MM-DD`)."""
 
     key_id: str
     day: str
-    sessions: int
-    seconds: float
-    tokens: int
+    sessions: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def add(self, other: UsageRow) -> None:
+        self.sessions += other.sessions
+        self.seconds += other.seconds
+        self.tokens += other.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +393,7 @@ class State:
         )
 
     async def forget_responses_by(self, owner: str) -> int:
-        ((count,),) = await self._all("SELECT count(*) FROM responses WHERE owner = ?", (owner,))
-        await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
-        return int(count)
+        return await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
 
     async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
         """Delete the oldest responses beyond the limits per owner and in all."""
@@ -424,9 +427,10 @@ class State:
             statement = f"{verb} INTO {table} ({_columns(rows[0])}) VALUES ({marks}) {rest}"
             await self._many(statement, [astuple(row) for row in rows])
 
-    async def _do(self, statement: str, values: Sequence[Any]) -> None:
-        async with self._writing, self._database.execute(statement, values):
-            pass
+    async def _do(self, statement: str, values: Sequence[Any]) -> int:
+        """Number of rows that it changed."""
+        async with self._writing, self._database.execute(statement, values) as cursor:
+            return cursor.rowcount
 
     async def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if not rows:

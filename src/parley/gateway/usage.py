@@ -9,7 +9,6 @@ writes down what was counted and puts today's back after a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,18 +18,6 @@ from parley.gateway.state import Key, UsageRow
 from parley.gateway.worker_pool import Lease, WorkerPool
 
 DAY_S: Final = 86_400
-
-
-@dataclass(slots=True)
-class UsageOfDay:
-    sessions: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-
-    def add(self, other: UsageOfDay) -> None:
-        self.sessions += other.sessions
-        self.seconds += other.seconds
-        self.tokens += other.tokens
 
 
 class KeyUsage:
@@ -46,9 +33,9 @@ class KeyUsage:
         self._worker_pool = worker_pool
         self._clock = clock
         self._find_key = find_key
-        self._today: dict[str, UsageOfDay] = {}
+        self._today: dict[str, UsageRow] = {}
         self._day = self.day()
-        self._unsaved: dict[tuple[str, str], UsageOfDay] = {}
+        self._unsaved: dict[tuple[str, str], UsageRow] = {}
         worker_pool.released.listen(self._released)
         worker_pool.spent.listen(self._spent)
 
@@ -60,19 +47,17 @@ class KeyUsage:
         today = self.day()
         for row in rows:
             if row.day == today:
-                self._of(row.key_id).add(UsageOfDay(row.sessions, row.seconds, row.tokens))
+                self._of(row.key_id).add(row)
 
-    def today(self, key_id: str) -> UsageOfDay:
+    def today(self, key_id: str) -> UsageRow:
         """Usage of a key today, including running sessions."""
         self._turn_the_day()
-        found = self._today.get(key_id, UsageOfDay())
-        now = self._clock.monotonic()
+        used, now = UsageRow(key_id, self._day), self._clock.monotonic()
+        used.add(self._today.get(key_id, used))
         running = [lease for lease in self._worker_pool.leases if lease.key_id == key_id]
-        return UsageOfDay(
-            found.sessions + len(running),
-            found.seconds + sum(now - lease.granted_at for lease in running),
-            found.tokens,
-        )
+        used.sessions += len(running)
+        used.seconds += sum(now - lease.granted_at for lease in running)
+        return used
 
     def check(self, key_id: str | None) -> None:
         """Check that a key may start a session.
@@ -101,20 +86,14 @@ class KeyUsage:
         return found
 
     def take_unsaved(self) -> list[UsageRow]:
-        rows = [
-            UsageRow(key_id, day, one.sessions, one.seconds, one.tokens)
-            for (key_id, day), one in self._unsaved.items()
-        ]
-        self._unsaved = {}
+        rows, self._unsaved = list(self._unsaved.values()), {}
         return rows
 
     def put_back(self, rows: Iterable[UsageRow]) -> None:
         """Puts back counts that could not be written."""
         for row in rows:
-            one = UsageOfDay(row.sessions, row.seconds, row.tokens)
-            self._unsaved.setdefault((row.key_id, row.day), UsageOfDay()).add(one)
-
-    # Inside
+            empty = UsageRow(row.key_id, row.day)
+            self._unsaved.setdefault((row.key_id, row.day), empty).add(row)
 
     def _exceeded(self, key: Key) -> QuotaExceeded | None:
         if key.minutes_per_day is None and key.tokens_per_day is None:
@@ -131,20 +110,23 @@ class KeyUsage:
 
     def _released(self, lease: Lease) -> None:
         seconds = self._clock.monotonic() - lease.granted_at
-        self._add(lease, UsageOfDay(sessions=1, seconds=seconds))
+        self._add(lease, sessions=1, seconds=seconds)
 
     def _spent(self, lease: Lease, tokens: int) -> None:
-        self._add(lease, UsageOfDay(tokens=tokens))
+        self._add(lease, tokens=tokens)
 
-    def _add(self, lease: Lease, used: UsageOfDay) -> None:
+    def _add(
+        self, lease: Lease, *, sessions: int = 0, seconds: float = 0.0, tokens: int = 0
+    ) -> None:
         if lease.key_id is None:
             return
         self._turn_the_day()
+        used = UsageRow(lease.key_id, self._day, sessions, seconds, tokens)
         self._of(lease.key_id).add(used)
-        self._unsaved.setdefault((lease.key_id, self._day), UsageOfDay()).add(used)
+        self.put_back([used])
 
-    def _of(self, key_id: str) -> UsageOfDay:
-        return self._today.setdefault(key_id, UsageOfDay())
+    def _of(self, key_id: str) -> UsageRow:
+        return self._today.setdefault(key_id, UsageRow(key_id, self._day))
 
     def _turn_the_day(self) -> None:
         today = self.day()
