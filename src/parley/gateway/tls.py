@@ -11,8 +11,6 @@ import contextlib
 import datetime
 import functools
 import ipaddress
-import os
-import secrets
 import socket
 import ssl
 from pathlib import Path
@@ -22,6 +20,7 @@ from parley import logs
 from parley.certificates import fingerprint, make_pair, our_name, trust_exactly
 from parley.errors import SetupError
 from parley.protocol.control import Hello
+from parley.recording.layout import write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -197,23 +196,9 @@ def _addresses(hostname: str) -> list[str]:
 
 def _write_pair(cert: Path, key: Path, host: str) -> None:
     certificate, private = make_pair(local_names(host), VALID_DAYS)
-    _replace_whole(key, private, mode=0o600)
+    for path in (key, cert):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # No other user may read a key while it is written.
+    write_atomically(key, private, mode=0o600)
     # A start that comes between the two finds a pair that does not fit, and makes another.
-    _replace_whole(cert, certificate, mode=0o644)
-
-
-def _replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Put `data` in place as a whole; no other user may read a key while it is written.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(cert, certificate, mode=0o644)

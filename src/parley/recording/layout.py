@@ -301,11 +301,11 @@ def picture_extension(data: bytes) -> str:
     return "jpg"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace a file as a whole: readers see the old one or the new one, also after a crash."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with open(partial, "xb") as file:
+        with open(partial, "xb", opener=lambda name, how: os.open(name, how, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
