@@ -6,13 +6,15 @@ what no other part counts is counted here.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import platform
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -53,7 +55,28 @@ Values = float | Mapping[Any, float]
 """Of a metric: its only one, or one for each value of its label, or of its labels together."""
 K = TypeVar("K")
 
+LOOK_EVERY_S: Final = 60.0
+LOOKS_KEPT: Final = 60
+DRAWN: Final = (
+    "parley_sessions",
+    "parley_slots",
+    "parley_queue_length",
+    "parley_relay_bytes_total",
+    "parley_errors_total",
+    "parley_answer_seconds_bucket",
+)
+"""The metrics that the operator's page draws over the last hour: for a look without a monitoring
+system."""
+
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
+
+
+class Look(NamedTuple):
+    """The drawn metrics at one time, in Prometheus' text format."""
+
+    at_s: float
+    """Unix time."""
+    text: str
 
 
 @dataclass(slots=True)
@@ -108,6 +131,8 @@ class Metrics:
         self._cuts = 0
         self._resumptions: Tally[Resumed] = Tally()
         self._interruptions: Tally[str] = Tally()
+        self.looks: deque[Look] = deque(maxlen=LOOKS_KEPT)
+        """Oldest first."""
         self.registry = CollectorRegistry(auto_describe=False)
         self._waits = Histogram(
             "parley_queue_wait_seconds",
@@ -164,6 +189,17 @@ class Metrics:
     def page(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def look(self) -> None:
+        """Add a look to the last hour's."""
+        lines = self.page().decode().splitlines()
+        text = "\n".join(line for line in lines if line.partition("{")[0].split(" ")[0] in DRAWN)
+        self.looks.append(Look(self._dispatcher.clock.time(), text))
+
+    async def look_forever(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def collect(self) -> Iterable[Metric]:
         pool, queue = self._dispatcher.worker_pool, self._dispatcher.queue

@@ -20,7 +20,6 @@ from parley.gateway.handover import Handover
 from parley.gateway.log_sweep import LogSweep
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
-from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
@@ -155,7 +154,6 @@ class Monitoring:
             session_logs=session_logs,
             data_dir=settings.storage.data_dir,
         )
-        self.metrics_history = MetricsHistory(self.metrics.page, dispatcher.clock)
         self.supervisor = Supervisor()
         self.tracing = Tracing.of(settings.trace, "parley-gateway")
 

@@ -123,7 +123,7 @@ class GatewayRuntime:
             decoding = decoder.use(DecoderLimits.of(self.settings.limits))
             background: dict[str, Callable[[], Awaitable[None]]] = {
                 "maintenance": stores.maintenance.run,
-                "metrics history": monitoring.metrics_history.run,
+                "metrics history": monitoring.metrics.look_forever,
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": stores.handover.run,
                 "worker probe": serving.worker_control.probe_forever,

@@ -95,7 +95,7 @@ class Restarted(msgspec.Struct, kw_only=True):
 
 
 def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
-    history, moving = runtime.monitoring.metrics_history, runtime.serving.moving
+    metrics, moving = runtime.monitoring.metrics, runtime.serving.moving
     worker_control, worker_pool = runtime.serving.worker_control, runtime.dispatcher.worker_pool
     router = admin_router(role="operate")
     disk = _DiskReport(runtime.clock, runtime.stores.folders, runtime.settings.storage)
@@ -115,7 +115,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
     async def last_hour() -> LastHour:
         """The metrics of the last hour, one look a minute."""
         return LastHour(
-            looks=[PastMetrics(at=iso(look.at_s), metrics=look.text) for look in history.looks]
+            looks=[PastMetrics(at=iso(look.at_s), metrics=look.text) for look in metrics.looks]
         )
 
     @router.get("/disk")
