@@ -53,7 +53,7 @@ MUTANTS: Final = [
         ("away_s > self._no_worker_refuse_s", "away_s > 2 * self._no_worker_refuse_s"),
         ("if self._is_closed or self.is_paused:", "if self._is_closed:"),
         ("        elif ticket.lease is not None:\n            ticket.lease.release()\n        return was_waiting", "        return was_waiting"),
-        ("if not lease.is_lost:\n            self.worker_pool.full(lease.worker)", "pass"),
+        ("if not lease.is_lost:\n            lease.worker.said_free = 0", "pass"),
     ),
     *_mutants(
         "move", "gateway/moving.py", "tests/gateway/test_moving.py",

@@ -211,9 +211,8 @@ def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
     young: Young,
 ) -> None:
-    young.kept.rebuilding.rebuild = AsyncMock(
-        side_effect=NotRebuilt("Nothing of the session was kept.")
-    )  # type: ignore[method-assign]
+    failing = AsyncMock(side_effect=NotRebuilt("Nothing of the session was kept."))
+    young.kept.rebuilding.rebuild = failing  # type: ignore[method-assign]
     lease = await ended_and_lost(young)
     assert young.kept.seek_last_words(lease)
 

@@ -200,7 +200,7 @@ async def test_a_second_unreachable_worker_ends_the_wait_with_1013(
 async def test_an_unreachable_worker_is_used_again_when_its_health_answers(gateway, worker):
     (known,) = gateway.runtime.dispatcher.worker_pool
     worker.answers_health = False
-    gateway.runtime.dispatcher.worker_pool.unreachable(known)
+    known.is_unreachable = True
     refused = await turned_away(gateway.ws(PATHS["realtime"]))
     worker.answers_health = True
     await until(lambda: not known.is_unreachable)

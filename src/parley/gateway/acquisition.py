@@ -8,7 +8,7 @@ minds the client meanwhile. Source: service.md 2.4-2.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
@@ -76,14 +76,10 @@ class ClientWatch(Generic[Received]):
     """Minds one client while something else is waited for.
 
     Args:
-        receive: the next thing the client sends; raises `Departed` when it has left.
         closing: done when the server shuts down; true if another gateway follows.
     """
 
-    def __init__(
-        self, receive: Callable[[], Awaitable[Received]], closing: asyncio.Future[bool]
-    ) -> None:
-        self._receive = receive
+    def __init__(self, closing: asyncio.Future[bool]) -> None:
         self._closing = closing
         self._receiving: asyncio.Task[Received] | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -149,6 +145,10 @@ class ClientWatch(Generic[Received]):
 
     # What kinds of clients do differently
 
+    async def next(self) -> Received:
+        """The next thing the client sends. Raises `Departed` when it has left."""
+        raise NotImplementedError
+
     def inform(self, ticket: Ticket) -> float | None:
         """Send the client its position in the queue if that is due; returns the seconds until the
         next time."""
@@ -172,7 +172,7 @@ class ClientWatch(Generic[Received]):
     async def _event(self, task: asyncio.Task[Any] | None, *, timeout_s: float | None) -> None:
         """Wait for an event and handle it if the client caused it."""
         if self._receiving is None:
-            self._receiving = asyncio.create_task(self._next(), name="client watch")
+            self._receiving = asyncio.create_task(self.next(), name="client watch")
         waited: set[asyncio.Future[Any]] = {self._receiving, self._woken, self._closing}
         if task is not None:
             waited.add(task)
@@ -190,9 +190,6 @@ class ClientWatch(Generic[Received]):
             self.server_closes()
         if left_s is not None and self.deadline_s() == 0:
             self.expired()
-
-    async def _next(self) -> Received:
-        return await self._receive()
 
     async def _stop_receiving(self) -> None:
         if self._receiving is None:

@@ -183,7 +183,7 @@ class Dispatcher:
             return
         ticket.failed_workers += 1
         if not lease.is_lost:
-            self.worker_pool.unreachable(lease.worker)
+            lease.worker.is_unreachable = True
         may_wait = ticket.failed_workers < WORKERS_TO_TRY and not self.worker_pool.is_cut_off
         self._return(ticket, lease, None if may_wait else WorkerConnectFailed())
 
@@ -195,7 +195,7 @@ class Dispatcher:
             return
         ticket.refusals += 1
         if not lease.is_lost:
-            self.worker_pool.full(lease.worker)
+            lease.worker.said_free = 0
         may_wait = ticket.refusals < REFUSALS_TO_BEAR
         self._return(ticket, lease, None if may_wait else WorkerBusy())
 

@@ -98,7 +98,7 @@ class Handover:
     @property
     def waiting(self) -> int:
         """Number of recordings on workers."""
-        return sum(_waits(worker) for worker in self._worker_pool)
+        return sum(_waiting(worker) or 0 for worker in self._worker_pool)
 
     async def restore(self) -> None:
         """Restore the ids from before a restart, and delete incomplete copies."""
@@ -118,7 +118,7 @@ class Handover:
         asked = [
             worker
             for worker in self._worker_pool
-            if _waits(worker) and self._not_before.get(worker, 0.0) <= now
+            if _waiting(worker) and self._not_before.get(worker, 0.0) <= now
         ]
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
 
@@ -150,7 +150,7 @@ class Handover:
         return comes
 
     async def _bring_once(self, recording_id: str) -> bool:
-        holders = [worker for worker in self._worker_pool if _hands_over(worker)]
+        holders = [worker for worker in self._worker_pool if _waiting(worker) is not None]
         for worker in holders[:HOLDERS_ASKED]:
             try:
                 await self._take(worker, recording_id)
@@ -261,16 +261,10 @@ class Handover:
                 answer.raise_for_status()
 
 
-def _hands_over(worker: Worker) -> bool:
+def _waiting(worker: Worker) -> int | None:
+    """Number of recordings on a worker; None: it hands none over now."""
     heartbeat = worker.heartbeat
-    if heartbeat is None or not worker.is_connected:
-        return False
-    return heartbeat.recordings_waiting is not None
-
-
-def _waits(worker: Worker) -> int:
-    heartbeat = worker.heartbeat
-    return (heartbeat.recordings_waiting or 0) if heartbeat and worker.is_connected else 0
+    return heartbeat.recordings_waiting if heartbeat and worker.is_connected else None
 
 
 @contextlib.contextmanager

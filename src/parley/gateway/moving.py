@@ -29,8 +29,6 @@ log = logs.get(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Moving:
-    """See the module's text."""
-
     sessions: Sessions
     rebuilding: Rebuilding
     worker_control: WorkerControl
@@ -53,7 +51,7 @@ class Moving:
         """Move a session whose worker is alive but cannot be reached. A session without a
         connection continues at another worker that has room and its log; otherwise it stays."""
         worker, pool = lease.worker, self.sessions.worker_pool
-        pool.unreachable(worker)
+        worker.is_unreachable = True
         current = worker.leases.get(lease.lease_id)
         if current is None or not self.sessions.is_away(current):
             return

@@ -49,9 +49,10 @@ class QueueWaiter(ClientWatch[Message]):
         total_s: float | None,
         closing: asyncio.Future[bool],
     ) -> None:
-        super().__init__(self._next_message, closing)
+        super().__init__(closing)
         self._connection = connection
-        self._dialect = dialect
+        self.dialect = dialect
+        """The client's dialect, as far as it is known."""
         self._dialects = dialects
         self._is_settled = False
         self._dispatcher = dispatcher
@@ -69,11 +70,6 @@ class QueueWaiter(ClientWatch[Message]):
         """Early messages for the worker."""
         self.had_to_wait = False
 
-    @property
-    def dialect(self) -> Dialect:
-        """The client's dialect, as far as it is known."""
-        return self._dialect
-
     async def first_request(self) -> Message:
         """Wait for the request that comes first (`Dialect.asks_first`) and check it as far as words
         go.
@@ -86,7 +82,7 @@ class QueueWaiter(ClientWatch[Message]):
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
                 elapsed_s = self._first_message_s
-                self._last_word(self._dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
+                self._last_word(self.dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
             await self._event(None, timeout_s=left_s)
         return self.request
 
@@ -96,14 +92,14 @@ class QueueWaiter(ClientWatch[Message]):
         Raises:
             Departed: always.
         """
-        self._last_word(self._dialect.cancelled(), "cancelled")
+        self._last_word(self.dialect.cancelled(), "cancelled")
 
     async def hand_over(self, worker: Connection) -> None:
         """Start the session: notify the client if its dialect does, stop reading, and return the
         early messages for the worker. Later messages stay in the connection."""
         await self._stop_receiving()
-        if self._dialect.announces_assignment or self.had_to_wait:
-            self._send(self._dialect.queue_done())
+        if self.dialect.announces_assignment or self.had_to_wait:
+            self._send(self.dialect.queue_done())
         for message in (self.request, *self.kept):
             if message is not None:
                 worker.pass_on(message)
@@ -121,7 +117,7 @@ class QueueWaiter(ClientWatch[Message]):
             self.had_to_wait = True
             self._dispatcher.refresh()
             place = ticket.place(len(self._dispatcher.queue))
-            phrase = self._dialect.queued if is_first else self._dialect.queue_update
+            phrase = self.dialect.queued if is_first else self.dialect.queue_update
             self._send(phrase(place))
             self._told_at = now
             self._told_position = ticket.position
@@ -130,24 +126,24 @@ class QueueWaiter(ClientWatch[Message]):
     async def received(self, what: Message) -> None:
         try:
             await self._settle(what)
-            if self._dialect.asks_first and self.request is None:
+            if self.dialect.asks_first and self.request is None:
                 await self._check_request(what)
                 self.request = what
             else:
                 await self._early(what)
         except ParleyError as error:
-            answer = self._dialect.answer(error)
-            self._say(answer)
+            answer = self.dialect.answer(error)
+            send_answer(self._connection, self.dialect, answer)
             if answer.close_code is not None:
                 raise Departed(error.code, is_error=True) from error
 
     def server_closes(self) -> None:
-        if self._closing.result() and self.had_to_wait and self._dialect.extensions:
+        if self._closing.result() and self.had_to_wait and self.dialect.extensions:
             # Its ticket is worth the same place at the next gateway.
             self._connection.close(AGAIN_CODE, "try again")
             raise Departed("server_shutdown")
         self._last_word(
-            self._dialect.shutting_down(ServiceUnavailable(SHUTTING_DOWN)), "server_shutdown"
+            self.dialect.shutting_down(ServiceUnavailable(SHUTTING_DOWN)), "server_shutdown"
         )
 
     def deadline_s(self) -> float | None:
@@ -157,12 +153,12 @@ class QueueWaiter(ClientWatch[Message]):
 
     def expired(self) -> None:
         elapsed_s = self._clock.monotonic() - self._began_at
-        answer = self._dialect.closed("timeout", elapsed_s=elapsed_s)
+        answer = self.dialect.closed("timeout", elapsed_s=elapsed_s)
         self._last_word(answer, "timeout")
 
     # Messages
 
-    async def _next_message(self) -> Message:
+    async def next(self) -> Message:
         try:
             return await self._connection.receive()
         except ConnectionClosed as end:
@@ -174,21 +170,21 @@ class QueueWaiter(ClientWatch[Message]):
         if self._is_settled or not first.is_text:
             return
         self._is_settled = True
-        if self._dialects.is_provisional(self._dialect):
-            self._dialect = await read_aside(
-                first.size, lambda: self._dialects.settle(self._dialect, first.payload())
+        if self._dialects.is_provisional(self.dialect):
+            self.dialect = await read_aside(
+                first.size, lambda: self._dialects.settle(self.dialect, first.payload())
             )
 
     async def _check_request(self, message: Message) -> None:
         if not message.is_text:
             raise InvalidJson
-        await read_aside(message.size, lambda: self._dialect.check_request(_content(message)))
+        await read_aside(message.size, lambda: self.dialect.check_request(_content(message)))
 
     async def _early(self, message: Message) -> None:
         """Handle a message that arrives before the session."""
         if not message.is_text:
             raise InvalidJson
-        dialect = self._dialect
+        dialect = self.dialect
         try:
             name = await read_aside(message.size, lambda: codec.type_of(_content(message)))
         except ParleyError:
@@ -211,7 +207,7 @@ class QueueWaiter(ClientWatch[Message]):
                 pass
 
     def _keep(self, name: str, message: Message) -> None:
-        if len(self.kept) >= self._dialect.keeps_most:
+        if len(self.kept) >= self.dialect.keeps_most:
             raise WrongPhase(name, "queued")
         size = sum(each.size for each in self.kept) + message.size
         if size > self._kept_bytes:
@@ -220,15 +216,12 @@ class QueueWaiter(ClientWatch[Message]):
 
     # Last words
 
-    def _say(self, answer: Reply) -> None:
-        send_answer(self._connection, self._dialect, answer)
-
     def _last_word(self, answer: Reply, why: str) -> NoReturn:
-        self._say(answer)
+        send_answer(self._connection, self.dialect, answer)
         raise Departed(why)
 
     def _send(self, message: msgspec.Struct | None) -> None:
-        frame = None if message is None else self._dialect.frame(message)
+        frame = None if message is None else self.dialect.frame(message)
         if frame is not None:
             _send_frame(self._connection, frame)
 

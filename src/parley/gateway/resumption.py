@@ -47,8 +47,6 @@ def wants_resume(request: UpgradeRequest) -> bool:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resumption:
-    """See the module's text."""
-
     sessions: Sessions
     rebuilding: Rebuilding
     moving: Moving

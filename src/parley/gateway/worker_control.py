@@ -170,7 +170,7 @@ class WorkerControl:
                 hint="The worker connects to the gateway, but the gateway cannot connect to the "
                 "worker's address. Check `parley worker --advertise` and the firewall.",
             )
-            self.worker_pool.unreachable(worker)
+            worker.is_unreachable = True
             self.worker_pool.changed.notify()
 
     async def _look_after(self, worker: Worker) -> None:

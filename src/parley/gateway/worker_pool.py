@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from types import TracebackType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -104,12 +103,7 @@ class Lease:
     async def __aenter__(self) -> Lease:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self.release()
 
 
@@ -447,14 +441,6 @@ class WorkerPool:
         worker.is_connected = False
         self._lose(worker)
         self.changed.notify()
-
-    def unreachable(self, worker: Worker) -> None:
-        """Its session socket could not be opened."""
-        worker.is_unreachable = True
-
-    def full(self, worker: Worker) -> None:
-        """Marks a worker that refused a session: it has no free slot until it reports one."""
-        worker.said_free = 0
 
     def reachable(self, worker: Worker) -> None:
         """A probe succeeded."""

@@ -210,13 +210,13 @@ class _RequestWatch(ClientWatch[None]):
     """Watches an HTTP client: all it can do is hang up."""
 
     def __init__(self, request: Request, closing: asyncio.Future[bool]) -> None:
-        super().__init__(self._hung_up, closing)
+        super().__init__(closing)
         self._request = request
 
     def server_closes(self) -> None:
         raise ServiceUnavailable("The server is shutting down.")
 
-    async def _hung_up(self) -> None:
+    async def next(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
         raise Departed("hung up")
