@@ -121,7 +121,7 @@ def finish(tts: MiniCPMTTS, block: SpeechBlock) -> list[PassRecord]:
 def _inputs(case: Case) -> tuple[list[int], Tensor]:
     rules = case.json["input"]
     ids = rules["ids"] if isinstance(rules["ids"], list) else ids_of(rules["ids"])
-    return ids, hidden_of(rules["hidden"], len(ids), decoder(case.folder).config.llm_width)
+    return ids, hidden_of(rules["hidden"], len(ids), decoder(case.folder).config.llm_dim)
 
 
 def _condition(case: Case, check: Checker) -> None:
@@ -167,7 +167,7 @@ def _units(case: Case, check: Checker) -> None:
         ids = unit["text_ids"]
         rows = None
         if ids:
-            hidden = hidden_of(unit["hidden"], len(ids), tts.config.llm_width)
+            hidden = hidden_of(unit["hidden"], len(ids), tts.config.llm_dim)
             rows = tts.condition(ids, hidden, normalize=True)
         ends_turn = row.position > 0 and unit["min_new_tokens"] == 0
         block = speech.begin(rows, ends_turn=ends_turn, max_new=unit["max_new_token"])
@@ -197,7 +197,7 @@ def _stream(case: Case, check: Checker) -> None:
     )
     for number, chunk in enumerate(case.json["chunks"]):
         ids = chunk["text_ids"]
-        hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_width)
+        hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_dim)
         block = speech.begin(tts.condition(ids, hidden), is_last=chunk["text_finished"])
         seen = finish(tts, block)
         ready = speech.end(block)
@@ -232,7 +232,7 @@ def _interleaved(case: Case, check: Checker) -> None:
     recorded = zip(case.json["chunks"], case.json["calls"], strict=case.json["error"] is None)
     for number, (chunk, call) in enumerate(recorded):
         ids = chunk["text_ids"]
-        hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_width)
+        hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_dim)
         block = speech.begin(tts.condition(ids, hidden), is_last=chunk["text_eos"])
         start = row.position
         finish(tts, block)
@@ -251,7 +251,7 @@ def _filters(case: Case, check: Checker) -> None:
         raise ValueError(f"cannot read the rule {case.json['note']!r}")
     factor, name = np.float32(match.group(1)), match.group(2)
     table = case.json["rows"]
-    codes = decoder(case.folder).config.codes
+    codes = decoder(case.folder).config.num_audio_tokens
     logits = torch.stack(
         [torch.from_numpy(factor * uniform(f"{name}-{r['t']}", codes)) for r in table]
     )

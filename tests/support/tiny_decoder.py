@@ -48,7 +48,7 @@ def make(
 
 def rows_of(tts: MiniCPMTTS, seed: int, count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(count, tts.config.llm_width, generator=generator)
+    hidden = torch.randn(count, tts.config.llm_dim, generator=generator)
     return tts.condition([(seed * 7 + i) % 80 for i in range(count)], hidden)
 
 

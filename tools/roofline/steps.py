@@ -282,7 +282,7 @@ class UnitSteps:
             blocks = []
             for row in range(rows):
                 hidden = torch.empty(
-                    count, config.llm_width, dtype=torch.bfloat16, device=self.device
+                    count, config.llm_dim, dtype=torch.bfloat16, device=self.device
                 )
                 blocks.append(self._block(row, self.decoder.condition([0] * count, hidden)))
             return self._spoken(blocks)

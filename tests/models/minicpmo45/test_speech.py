@@ -188,26 +188,18 @@ def test_configuration_we_cannot_follow_is_named(change: dict[str, Any], sentenc
         SpeechConfig.from_json({**RAW, **change})
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rounds", "wanted"),
-    [
-        (torch.float32, None, False),
-        (torch.bfloat16, None, True),
-        (torch.bfloat16, False, False),
-        (torch.float32, True, True),
-    ],
-)
-def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
-    dtype: torch.dtype, rounds: bool | None, wanted: bool
+@pytest.mark.parametrize(("dtype", "is_rounded"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_rotary_frequencies_are_rounded_with_the_weights(
+    dtype: torch.dtype, is_rounded: bool
 ) -> None:
-    tts = MiniCPMTTS(SpeechConfig.from_json(RAW, rounds_rope=rounds))
+    tts = MiniCPMTTS(SpeechConfig.from_json(RAW))
     tts.load_state_dict(random_weights())
     tts.to(dtype)
     tts.rebuild_buffers()
     tts.allocate(1)
 
     exact = 1 / 10_000 ** (torch.arange(4) / 4)
-    assert torch.equal(tts._frequencies, exact.bfloat16().float() if wanted else exact)
+    assert torch.equal(tts._frequencies, exact.bfloat16().float() if is_rounded else exact)
     block = whole_utterance(tts, tts.open(0, 1), rows_of(tts, 1, 3), min_new=3, max_new=4)
     assert len(finish(tts, block)) == 3
 
@@ -215,7 +207,7 @@ def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
 def test_absent_field_is_named() -> None:
     raw = {name: value for name, value in RAW.items() if name != "num_audio_tokens"}
 
-    with pytest.raises(SetupError, match="lacks num_audio_tokens"):
+    with pytest.raises(SetupError, match=r"lacks tts_config\.num_audio_tokens"):
         SpeechConfig.from_json(raw)
 
 

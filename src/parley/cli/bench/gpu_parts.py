@@ -168,7 +168,7 @@ def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
     random = torch.Generator().manual_seed(2)
     blocks = []
     for row in range(2):
-        hidden = torch.randn(9, decoder.config.llm_width, generator=random)
+        hidden = torch.randn(9, decoder.config.llm_dim, generator=random)
         condition = decoder.condition(list(range(9)), hidden, normalize=True)
         rule = BlockRule(0, 8, False, True, decoder.config.sampling)
         blocks.append(SpeechBlock(decoder.open(row, seed=1), condition, rule))
@@ -176,7 +176,7 @@ def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
     hook = decoder.model.register_forward_hook(lambda _, __, hidden: states.append(hidden))
     decoder.step(blocks, 1)
     hook.remove()
-    last = states[0].view(len(blocks), -1, decoder.config.width)[:, -1]
+    last = states[0].view(len(blocks), -1, decoder.config.hidden_size)[:, -1]
     return torch.mm(last, decoder.head.weight.t()).float()
 
 

@@ -14,9 +14,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parley.errors import SetupError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _FULL_SIZE: dict[str, Any] = {
     "model_type": "minicpmo",
@@ -132,7 +135,7 @@ class AudioConfig:
     activation_function: str = "gelu"
 
 
-Part = TypeVar("Part", LanguageConfig, VisionConfig, AudioConfig)
+Part = TypeVar("Part", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,8 +216,8 @@ def make_config(
     tts = dict(raw.get("tts_config") or {})
     return MiniCPMOConfig(
         language=_language(raw),
-        vision=_sizes(VisionConfig, raw["vision_config"], "vision_config."),
-        audio=_sizes(AudioConfig, raw["audio_config"], "audio_config."),
+        vision=sizes(VisionConfig, raw["vision_config"], "vision_config."),
+        audio=sizes(AudioConfig, raw["audio_config"], "audio_config."),
         tts=tts,
         query_num=int(raw.get("query_num", 64)),
         vision_batch=int(raw.get("vision_batch_size", 16)),
@@ -263,14 +266,17 @@ def _language(raw: Mapping[str, Any]) -> LanguageConfig:
         "head_dim": raw.get("head_dim") or int(raw["hidden_size"]) // heads,
         "rope_theta": base,
     }
-    return _sizes(LanguageConfig, given, "")
+    return sizes(LanguageConfig, given, "")
 
 
-def _sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
+def sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
     """A part's sizes from the object that has fields of the same names.
 
     Args:
         place: of that object in the file.
+
+    Raises:
+        SetupError: a field without a default is absent.
     """
     types = {"int": int, "float": float, "bool": bool, "str": str}
     missing = [

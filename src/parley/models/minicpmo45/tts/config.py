@@ -7,79 +7,87 @@ field without which sizes would be guessed must be present. Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.config import sizes
 from parley.models.minicpmo45.runtime.decoder import DecoderShape
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 ATTENTION_TYPES = ("full_attention", "sliding_window", "sliding_recompute", "reindex")
 
+_ONLY = {
+    "projector_type": "mlp",
+    "condition_type": "hidden_text_merge",
+    "backbone_model": "llama",
+    "num_vq": 1,
+}
+"""Fields of which this decoder knows one value."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechConfig:
-    """What `tts_config` decides.
+    """What `tts_config` decides. Field names are those of the file.
 
     Args:
-        llm_width: width of the language model's hidden states.
-        ends_with: the end-of-speech code, always the last one.
-        window_positions: cache entries kept by `sliding_window`.
-        rounds_rope: round rotary frequencies to bfloat16, as the published demo does by casting the
-            whole module (model.md 9); None: if the weights are bfloat16.
+        llm_dim: width of the language model's hidden states.
+        num_audio_tokens: speech codes with the end-of-speech code, the last one.
+        streaming_sliding_window_audio_window_size: cache entries kept by `sliding_window`.
+        window_size, recomputed_chunks: blocks of `sliding_recompute`.
     """
 
-    llm_width: int
-    width: int
-    inner_width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    codes: int
-    text_rows: int
-    audio_bos_id: int
-    text_eos_id: int
-    max_positions: int = 4096
-    rms_eps: float = 1e-6
-    rope_base: float = 10_000.0
-    hidden_act: str = "silu"
-    normalizes_projected: bool = True
+    llm_dim: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_audio_tokens: int
+    num_text_tokens: int
+    audio_bos_token_id: int
+    text_eos_token_id: int
+    max_position_embeddings: int = 4096
+    normalize_projected_hidden: bool = True
     attention_type: str = "full_attention"
-    window_positions: int = 300
-    sampling: SpeechSampling = field(default_factory=SpeechSampling)
-    rounds_rope: bool | None = None
+    streaming_sliding_window_audio_window_size: int = 300
+    window_size: int = 2
+    recomputed_chunks: int = 1
+    repetition_penalty: float = 1.05
+    top_p: float = 0.85
+    top_k: int = 25
 
     @property
     def end_code(self) -> int:
         """The code that ends speech; it is never fed and never reaches the vocoder."""
-        return self.codes - 1
+        return self.num_audio_tokens - 1
 
     @property
     def head_width(self) -> int:
-        return self.width // self.heads
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def sampling(self) -> SpeechSampling:
+        return SpeechSampling(
+            repetition_penalty=self.repetition_penalty, top_p=self.top_p, top_k=self.top_k
+        )
 
     @property
     def shape(self) -> DecoderShape:
-        """Sizes of the layers."""
+        """Sizes of the layers; a Llama's, without fields of the file."""
         return DecoderShape(
-            layers=self.layers,
-            width=self.width,
-            inner_width=self.inner_width,
-            heads=self.heads,
-            key_heads=self.kv_heads,
+            layers=self.num_hidden_layers,
+            width=self.hidden_size,
+            inner_width=self.intermediate_size,
+            heads=self.num_attention_heads,
+            key_heads=self.num_key_value_heads,
             head_width=self.head_width,
-            eps=self.rms_eps,
-            activation=self.hidden_act,
+            eps=1e-6,
+            activation="silu",
         )
 
     @classmethod
-    def from_json(
-        cls,
-        raw: Mapping[str, Any],
-        *,
-        llm_width: int | None = None,
-        rounds_rope: bool | None = None,
-    ) -> SpeechConfig:
+    def from_json(cls, raw: Mapping[str, Any], *, llm_width: int | None = None) -> SpeechConfig:
         """Read the `tts_config` object of `config.json`.
 
         Args:
@@ -88,66 +96,31 @@ class SpeechConfig:
         Raises:
             SetupError: a field is absent or asks for something this decoder does not do.
         """
-        needed = (
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_audio_tokens",
-            "num_text_tokens",
-            "audio_bos_token_id",
-            "text_eos_token_id",
-            "llm_dim",
-        )
-        missing = [name for name in needed if name not in raw]
-        if missing:
-            raise SetupError(f"tts_config in config.json lacks {', '.join(missing)}.")
-        only = {
-            "projector_type": "mlp",
-            "condition_type": "hidden_text_merge",
-            "backbone_model": "llama",
-            "num_vq": 1,
-        }
-        for name, value in only.items():
+        for name, value in _ONLY.items():
             if raw.get(name, value) != value:
                 raise SetupError(
                     f"tts_config asks for {name} {raw[name]!r}; "
                     f"this speech decoder knows {value!r}."
                 )
-        attention = str(raw.get("attention_type", "full_attention"))
-        if attention not in ATTENTION_TYPES:
+        # Without a number of key heads, each head has its own.
+        given = {"num_key_value_heads": raw.get("num_attention_heads"), **raw}
+        config = sizes(cls, given, "tts_config.")
+        config._check(llm_width)
+        return config
+
+    def _check(self, llm_width: int | None) -> None:
+        if self.attention_type not in ATTENTION_TYPES:
             raise SetupError(
-                f"tts_config asks for attention_type {attention!r}; "
+                f"tts_config asks for attention_type {self.attention_type!r}; "
                 f"known are {', '.join(ATTENTION_TYPES)}."
             )
-        if llm_width is not None and int(raw["llm_dim"]) != llm_width:
+        if llm_width is not None and self.llm_dim != llm_width:
             raise SetupError(
-                f"tts_config expects hidden states of width {raw['llm_dim']}, "
+                f"tts_config expects hidden states of width {self.llm_dim}, "
                 f"the language model has {llm_width}."
             )
-        heads = int(raw["num_attention_heads"])
-        blocks, recomputed = raw.get("window_size", 2), raw.get("recomputed_chunks", 1)
-        if attention == "sliding_recompute" and int(blocks) <= int(recomputed):
+        if (
+            self.attention_type == "sliding_recompute"
+            and self.window_size <= self.recomputed_chunks
+        ):
             raise SetupError("tts_config: window_size must be larger than recomputed_chunks.")
-        return cls(
-            llm_width=int(raw["llm_dim"]),
-            width=int(raw["hidden_size"]),
-            inner_width=int(raw["intermediate_size"]),
-            layers=int(raw["num_hidden_layers"]),
-            heads=heads,
-            kv_heads=int(raw.get("num_key_value_heads", heads)),
-            codes=int(raw["num_audio_tokens"]),
-            text_rows=int(raw["num_text_tokens"]),
-            audio_bos_id=int(raw["audio_bos_token_id"]),
-            text_eos_id=int(raw["text_eos_token_id"]),
-            max_positions=int(raw.get("max_position_embeddings", 4096)),
-            normalizes_projected=bool(raw.get("normalize_projected_hidden", True)),
-            attention_type=attention,
-            window_positions=int(raw.get("streaming_sliding_window_audio_window_size", 300)),
-            sampling=SpeechSampling(
-                repetition_penalty=float(raw.get("repetition_penalty", 1.05)),
-                top_p=float(raw.get("top_p", 0.85)),
-                top_k=int(raw.get("top_k", 25)),
-            ),
-            rounds_rope=rounds_rope,
-        )

@@ -169,7 +169,7 @@ class SpeechPasses:
         self._size = len(said)
         self._slots = tuple([line.slot for line in lines[0]])
         self._lines, self.spoken = _known_to(device, lines, said)
-        self.rules = RowRules.of(samplings, decoder.config.codes, device)
+        self.rules = RowRules.of(samplings, decoder.config.num_audio_tokens, device)
         self.draws = to_device(numbers, device).unbind()
         self._plans: list[Pass] = []
         self.drawn: list[Tensor] = []
@@ -277,7 +277,7 @@ def _capture(
     decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 0
 ) -> None:
     """One shape; with `count`, of a pass with conditions of so many rows."""
-    device, codes = decoder.device, decoder.config.codes
+    device, codes = decoder.device, decoder.config.num_audio_tokens
     fillers = _fillers(size, max(1, reads - count), count or 1)
     lines, spoken = _known_to(device, [fillers], [_NOTHING_SAID] * size)
     draws = torch.full((size,), 0.5, device=device)
@@ -306,7 +306,7 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     size = min(len(decoder.rows), CHECKED_ROWS)
     reads = min(LEAST_COLUMNS, decoder.capacity)
     lines, spoken = _known_to(decoder.device, [_fillers(size, reads)], [_NOTHING_SAID] * size)
-    rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
+    rules = RowRules.of([sampling] * size, decoder.config.num_audio_tokens, decoder.device)
     draws = torch.full((size,), 0.5, device=decoder.device)
 
     def logits() -> Tensor:

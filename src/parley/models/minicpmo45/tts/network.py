@@ -35,6 +35,8 @@ from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
 UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
 """Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
 
+ROPE_BASE = 10_000.0
+
 
 class SpeechProjector(nn.Module):
     """Hidden states of the language model to the decoder's width."""
@@ -72,13 +74,12 @@ class SpeechNetwork(nn.Module):
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.config = config
-        self.emb_text = nn.Embedding(config.text_rows, config.width)
-        self.emb_code = nn.ModuleList([nn.Embedding(config.codes, config.width)])
-        self.projector_semantic = SpeechProjector(config.llm_width, config.width)
+        width, codes = config.hidden_size, config.num_audio_tokens
+        self.emb_text = nn.Embedding(config.num_text_tokens, width)
+        self.emb_code = nn.ModuleList([nn.Embedding(codes, width)])
+        self.projector_semantic = SpeechProjector(config.llm_dim, width)
         self.model = DecoderStack(config.shape)
-        self.head_code = nn.ModuleList(
-            [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
-        )
+        self.head_code = nn.ModuleList([weight_norm(nn.Linear(width, codes, bias=False), dim=0)])
         self.rows: list[SpeechRow] = []
         self.attention = FusedAttention()
 
@@ -118,9 +119,9 @@ class SpeechNetwork(nn.Module):
         self.numbers = torch.arange(self.cache.capacity + 1, device=weight.device)
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
-        frequencies = 1.0 / (self.config.rope_base**steps)
-        rounds = self.config.rounds_rope
-        if weight.dtype is torch.bfloat16 if rounds is None else rounds:
+        frequencies = 1.0 / (ROPE_BASE**steps)
+        if weight.dtype is torch.bfloat16:
+            # As the published demo does by casting the whole module (model.md 9).
             frequencies = frequencies.bfloat16().float()
         self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
@@ -130,11 +131,12 @@ class SpeechNetwork(nn.Module):
     ) -> SlotCache:
         """What `allocate` takes."""
         config, weight = self.config, self.emb_text.weight
+        longest = config.max_position_embeddings
         return SlotCache(
-            layers=config.layers,
+            layers=config.num_hidden_layers,
             rows=rows,
-            heads=config.kv_heads,
-            capacity=min(columns or config.max_positions, config.max_positions),
+            heads=config.num_key_value_heads,
+            capacity=min(columns or longest, longest),
             head_dim=config.head_width,
             dtype=weight.dtype,
             device=weight.device,
@@ -187,19 +189,19 @@ class SpeechNetwork(nn.Module):
         weight = self.emb_text.weight
         ids = to_device(torch.tensor(list(token_ids), dtype=torch.long), weight.device)
         projected = self.projector_semantic(hidden.to(weight.device, weight.dtype))
-        if self.config.normalizes_projected if normalize is None else normalize:
+        if self.config.normalize_projected_hidden if normalize is None else normalize:
             projected = F.normalize(projected, p=2.0, dim=-1)
         return self.emb_text(ids) + projected
 
     @property
     def audio_bos(self) -> Tensor:
         """The row after which speech begins, shape (1, D)."""
-        return self.emb_text.weight[self.config.audio_bos_id][None]
+        return self.emb_text.weight[self.config.audio_bos_token_id][None]
 
     @property
     def text_eos(self) -> Tensor:
         """The row that says the text is complete, shape (1, D)."""
-        return self.emb_text.weight[self.config.text_eos_id][None]
+        return self.emb_text.weight[self.config.text_eos_token_id][None]
 
     def code_rows(self, tokens: Sequence[int]) -> Tensor:
         """Embeddings of speech tokens, shape (n, D)."""
@@ -338,7 +340,7 @@ def planned(
         turns = torch.minimum(columns, (column + counts - 1)[..., None])
         columns = torch.where(columns > turns, cache.spare, columns)
     places = rows[..., None] * cache.page + columns
-    groups = decoder.config.heads // decoder.config.kv_heads
+    groups = decoder.config.num_attention_heads // decoder.config.num_key_value_heads
     # Passes are rows of one batch until the attention has prepared it.
     batch = PaddedBatch(
         rows.flatten(), columns.flatten(0, 1), turns.flatten(0, 1), reads,

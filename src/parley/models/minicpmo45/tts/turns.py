@@ -92,7 +92,7 @@ class SpokenTurn:
         self.row = row
         self.sampling = sampling or decoder.config.sampling
         self.attention = attention or decoder.config.attention_type
-        self.window = window or decoder.config.window_positions
+        self.window = window or decoder.config.streaming_sliding_window_audio_window_size
         self.yield_tokens = yield_tokens
         self.block_limit = block_limit
         self._reset()
