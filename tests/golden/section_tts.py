@@ -191,28 +191,41 @@ def _stream(case: Case, check: Checker) -> None:
         row,
         greedy(case.json["settings"]),
         attention=case.json["attention_type"],
-        yield_tokens=case.json["chunk_size"],
         window=case.json["token_window"],
         block_limit=case.json["max_new_token_per_call"],
     )
+    waiting: list[int] = []
     for number, chunk in enumerate(case.json["chunks"]):
         ids = chunk["text_ids"]
         hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_dim)
         block = speech.begin(tts.condition(ids, hidden), is_last=chunk["text_finished"])
         seen = finish(tts, block)
-        ready = speech.end(block)
+        waiting += speech.end(block)
         here = f"block {number}"
         check.equal(f"new_tokens{number}", block.tokens, case.arrays[f"new_tokens{number}"])
-        yields = [{"tokens": part.tokens, "last": part.is_last} for part in ready]
+        is_over = block.ended and chunk["text_finished"]
+        yields = yielded(waiting, case.json["chunk_size"], is_over=is_over)
         check.equal(f"{here} yields", yields, chunk["yields"])
         check.equal(f"{here} position", row.position, chunk["text_start_pos"])
         check.equal(f"{here} columns", row.columns, chunk["cache_len"])
-        check.equal(f"{here} waiting", len(speech.waiting), chunk["buffer_left"])
+        check.equal(f"{here} waiting", len(waiting), chunk["buffer_left"])
         passes = [[fed.count, fed.start, fed.start + fed.count - 1, fed.columns] for fed in seen]
         check.equal(f"positions{number}", passes, case.arrays[f"positions{number}"])
         hidden_rows = torch.stack([fed.hidden for fed in seen])[::8]
         name = f"hidden{number}_every8"
         check.close(name, hidden_rows, case.arrays[name])
+
+
+def yielded(waiting: list[int], count: int, *, is_over: bool) -> list[dict[str, Any]]:
+    """Take what the published generator hands out together: `count` tokens, or the rest of all."""
+    yields: list[dict[str, Any]] = []
+    while len(waiting) >= count:
+        yields.append({"tokens": waiting[:count], "last": False})
+        del waiting[:count]
+    if is_over:
+        yields.append({"tokens": waiting[:], "last": True})
+        waiting.clear()
+    return yields
 
 
 def _interleaved(case: Case, check: Checker) -> None:

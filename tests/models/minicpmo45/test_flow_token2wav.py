@@ -250,7 +250,7 @@ def test_units_of_a_duplex_turn() -> None:
     lengths = []
     for unit, count in enumerate([18, 25, 25, 7]):
         ends = unit == 3
-        windows = buffer.add(tokens_of(unit, count), ends_turn=ends)
+        windows = buffer.add(tokens_of(unit, count), is_last=ends)
         lengths.append(len(unit_wave(say(speech, 0, windows), ends_turn=ends)))
 
     assert lengths == [24_000, 24_000, 24_000, (7 + 3) * 960 + 3_840]

@@ -45,7 +45,7 @@ def test_a_unit_speaks_what_it_has_and_the_last_one_of_a_turn_empties_the_buffer
 ) -> None:
     buffer = UnitBuffer()
 
-    windows = buffer.add(range(tokens), ends_turn=ends_turn)
+    windows = buffer.add(range(tokens), is_last=ends_turn)
 
     assert sizes(windows) == wanted
     assert len(buffer.tokens) == left
@@ -57,7 +57,7 @@ def test_windows_overlap_by_the_look_ahead_and_cover_every_token_once() -> None:
     windows: list[VocoderWindow] = []
 
     for unit in range(3):
-        windows += buffer.add(range(25 * unit, 25 * unit + 25), ends_turn=unit == 2)
+        windows += buffer.add(range(25 * unit, 25 * unit + 25), is_last=unit == 2)
 
     assert spoken(windows) == [SILENT_TOKEN] * 3 + list(range(75))
 

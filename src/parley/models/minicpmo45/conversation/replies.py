@@ -25,7 +25,7 @@ from parley.models.minicpmo45.prompt.layout import answer_prompt
 from parley.models.minicpmo45.token2wav.windows import Wave, utterance_windows
 from parley.models.minicpmo45.tokenizer import SpecialIds, readable
 from parley.models.minicpmo45.tts.rows import SpeechBlock
-from parley.models.minicpmo45.tts.turns import Yielded, whole_utterance
+from parley.models.minicpmo45.tts.turns import whole_utterance
 
 GROUP = 10
 """Text tokens that speech is made from at a time. Fixed by training (sessions.md 8)."""
@@ -220,12 +220,8 @@ class ReplyJob(ConversationJob):
         assert self.block is not None
         self.model.observer.spoke(self.row, self.block)
         self.speech_tokens += len(self.block.tokens)
-        yielded = self.turn.end(self.block)
-        if self.ending is not None and not any(one.is_last for one in yielded):
-            rest = self.turn.flush()
-            yielded += rest or [Yielded([], True)]
-        for one in yielded:
-            self.windows += self.turn_tokens.add(one.tokens, is_last=one.is_last)
+        tokens = self.turn.end(self.block)
+        self.windows += self.turn_tokens.add(tokens, is_last=self.ending is not None)
         if self.windows:
             self.go(Stage.VOCODE)
         else:

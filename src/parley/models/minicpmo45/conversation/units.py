@@ -229,7 +229,7 @@ class UnitAnswerJob(ConversationJob):
         self.model.observer.spoke(self.row, self.block)
         tokens = speech.units.end(self.block)
         self.speech_tokens = len(tokens)
-        self.windows = speech.unit_tokens.add(tokens, ends_turn=self.end_of_turn)
+        self.windows = speech.unit_tokens.add(tokens, is_last=self.end_of_turn)
         if self.windows:
             self.go(Stage.VOCODE)
         else:

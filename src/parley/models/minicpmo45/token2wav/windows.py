@@ -28,8 +28,8 @@ LOOK_AHEAD = 3
 SILENT_TOKEN = 4218
 """What a turn's buffer begins with, three times."""
 
-FORCED_TOKENS = 8
-"""A unit's window may be as short as this: five tokens and the look-ahead."""
+FORCED_TOKENS = 5
+"""Fewest tokens that a unit's window turns into sound."""
 
 UNIT_SAMPLES = 24_000
 """Samples of one second at 24 kHz."""
@@ -55,9 +55,12 @@ class TurnBuffer:
 
     def __init__(self, first_tokens: int = WINDOW_TOKENS) -> None:
         self._first_tokens = first_tokens
-        self._size = first_tokens
-        self.tokens: list[int] = []
         self.reset()
+
+    def reset(self) -> None:
+        """Start a turn, or drop it at a forced listen."""
+        self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
+        self._size = self._first_tokens
 
     def add(self, tokens: Iterable[int], *, is_last: bool = False) -> list[VocoderWindow]:
         """Append tokens and take the windows that are complete.
@@ -68,43 +71,26 @@ class TurnBuffer:
         """
         self.tokens += tokens
         windows: list[VocoderWindow] = []
-        while len(self.tokens) >= self._size + LOOK_AHEAD:
-            windows.append(VocoderWindow(tuple(self.tokens[: self._size + LOOK_AHEAD]), False))
-            del self.tokens[: self._size]
+        while count := self._ready():
+            windows.append(VocoderWindow(tuple(self.tokens[: count + LOOK_AHEAD]), False))
+            del self.tokens[:count]
             self._size = WINDOW_TOKENS
         if is_last:
             windows.append(VocoderWindow(tuple(self.tokens), True))
             self.reset()
         return windows
 
-    def reset(self) -> None:
-        self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
-        self._size = self._first_tokens
+    def _ready(self) -> int:
+        """Tokens that the next window turns into sound; 0 if it is not complete."""
+        return self._size if len(self.tokens) >= self._size + LOOK_AHEAD else 0
 
 
-class UnitBuffer:
-    """Tokens of a duplex turn: every unit speaks what it has, down to windows of eight tokens."""
+class UnitBuffer(TurnBuffer):
+    """Tokens of a duplex turn: every unit speaks what it has, down to `FORCED_TOKENS`."""
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = [SILENT_TOKEN] * LOOK_AHEAD
-
-    def add(self, tokens: Iterable[int], *, ends_turn: bool) -> list[VocoderWindow]:
-        """Append a unit's tokens and take its windows."""
-        self.tokens += tokens
-        windows: list[VocoderWindow] = []
-        while len(self.tokens) >= FORCED_TOKENS:
-            count = min(WINDOW_TOKENS + LOOK_AHEAD, len(self.tokens))
-            windows.append(VocoderWindow(tuple(self.tokens[:count]), False))
-            del self.tokens[: min(WINDOW_TOKENS, count - LOOK_AHEAD)]
-        if ends_turn:
-            if self.tokens:
-                windows.append(VocoderWindow(tuple(self.tokens), True))
-            self.reset()
-        return windows
-
-    def reset(self) -> None:
-        """Start a turn, or drop it at a forced listen."""
-        self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
+    def _ready(self) -> int:
+        count = min(WINDOW_TOKENS, len(self.tokens) - LOOK_AHEAD)
+        return count if count >= FORCED_TOKENS else 0
 
 
 def utterance_windows(tokens: Sequence[int]) -> list[VocoderWindow]:

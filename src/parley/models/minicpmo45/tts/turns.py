@@ -5,7 +5,7 @@ it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and retu
 
 | way                         | rows of a block           | driver            |
 |-----------------------------|---------------------------|-------------------|
-| whole utterance (chat)      | all, text eos, audio bos  | `whole_utterance`      |
+| whole utterance (chat)      | all, text eos, audio bos  | `whole_utterance` |
 | turn in blocks of ten       | rows, (text eos,) bos     | `SpokenTurn`      |
 | one-second units (duplex)   | rows, audio bos           | `SpokenUnits`     |
 
@@ -16,8 +16,7 @@ range it was trained on. Source: speech.md 2.3 to 2.6; sessions.md 2.5, 4.6.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,13 +36,15 @@ UTTERANCE_MINIMUM = 50
 """Limits of a whole utterance. Source: speech.md 2.4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Yielded:
-    """Tokens that are ready for the vocoder; `is_last` closes the turn and may come without
-    tokens."""
+class _Said(NamedTuple):
+    """A block: what it was fed, shape (L, D), and its tokens."""
 
+    rows: Tensor
     tokens: list[int]
-    is_last: bool
+
+    @property
+    def length(self) -> int:
+        return self.rows.shape[0] + len(self.tokens)
 
 
 def whole_utterance(
@@ -69,11 +70,10 @@ def whole_utterance(
 
 
 class SpokenTurn:
-    """Half-duplex: one turn in blocks of about ten rows, tokens handed out in full seconds.
+    """Half-duplex: one turn in blocks of about ten rows, of a row that has forgotten the last.
 
     Args:
         attention: what is forgotten between blocks; None follows the checkpoint.
-        yield_tokens: tokens that `end` returns together.
         window: columns kept by `sliding_window`; None follows the checkpoint.
     """
 
@@ -84,7 +84,6 @@ class SpokenTurn:
         sampling: SpeechSampling | None = None,
         *,
         attention: str | None = None,
-        yield_tokens: int = TOKENS_PER_UNIT,
         window: int | None = None,
         block_limit: int = BLOCK_LIMIT,
     ) -> None:
@@ -92,22 +91,13 @@ class SpokenTurn:
         self.row = row
         self.sampling = sampling or decoder.config.sampling
         self.attention = attention or decoder.config.attention_type
-        self.window = window or decoder.config.streaming_sliding_window_audio_window_size
-        self.yield_tokens = yield_tokens
+        window = window or decoder.config.streaming_sliding_window_audio_window_size
         self.block_limit = block_limit
-        self._reset()
-
-    def _reset(self) -> None:
-        self.row.forget()
-        self.row.window = self.window if self.attention == "sliding_window" else None
-        self.waiting: list[int] = []
-        self.blocks = 0
-        self.first_length = self.last_length = 0
-        self.last_rows: Tensor | None = None
-        self.last_tokens: list[int] = []
-        self.new_rows: Tensor | None = None
-        self.is_last = False
-        self.has_spoken = False
+        self._first_length = 0
+        self._last: _Said | None = None
+        self._rows: Tensor | None = None
+        row.forget()
+        row.window = window if self.attention == "sliding_window" else None
 
     def begin(self, rows: Tensor, *, is_last: bool) -> SpeechBlock:
         """Start the next block.
@@ -117,22 +107,19 @@ class SpokenTurn:
             is_last: the text is complete.
         """
         tail = [self.decoder.text_eos] if is_last else []
-        self.new_rows = torch.cat([rows, *tail, self.decoder.audio_bos])
-        self.is_last = is_last
-        return SpeechBlock(
-            self.row,
-            self._condition(self.new_rows),
-            BlockRule(0, self.block_limit, False, not self.has_spoken, self.sampling),
-        )
+        self._rows = torch.cat([rows, *tail, self.decoder.audio_bos])
+        # Whoever has said something has a history.
+        rule = BlockRule(0, self.block_limit, False, not self.row.history, self.sampling)
+        return SpeechBlock(self.row, self._condition(self._rows), rule)
 
     def _condition(self, new: Tensor) -> Tensor:
         """The block's input, after dropping what its attention type drops."""
-        if self.blocks and self.attention == "sliding_recompute":
-            return self._again(new)
-        if self.blocks and self.attention == "reindex":
-            kept = self.first_length + self.last_length
-            if self.row.length > kept:
-                self.decoder.keep_ends(self.row, self.first_length, self.last_length)
+        if self._last is not None:
+            if self.attention == "sliding_recompute":
+                return self._again(new)
+            ends = (self._first_length, self._last.length)
+            if self.attention == "reindex" and self.row.length > sum(ends):
+                self.decoder.keep_ends(self.row, *ends)
         if not self.decoder.has_room(self.row, new.shape[0] + self.block_limit):
             return self._again(new)
         return new
@@ -142,34 +129,14 @@ class SpokenTurn:
         history = self.row.history
         self.row.forget()
         self.row.history = history
-        return _with_previous(self.decoder, self.last_rows, self.last_tokens, new, self.block_limit)
+        return _with_previous(self.decoder, self._last, new, self.block_limit)
 
-    def end(self, block: SpeechBlock) -> list[Yielded]:
-        """Hand out full seconds; after the last block of an ended turn also the rest."""
-        assert self.new_rows is not None
-        length = self.new_rows.shape[0] + len(block.tokens)
-        if self.blocks == 0:
-            self.first_length = length
-        self.last_length = length
-        self.last_rows, self.last_tokens = self.new_rows, list(block.tokens)
-        self.new_rows = None
-        self.blocks += 1
-        self.has_spoken = self.has_spoken or bool(block.tokens)
-        self.waiting += block.tokens
-        ready: list[Yielded] = []
-        while len(self.waiting) >= self.yield_tokens:
-            ready.append(Yielded(self.waiting[: self.yield_tokens], False))
-            self.waiting = self.waiting[self.yield_tokens :]
-        if block.ended and self.is_last:
-            ready.append(Yielded(self.waiting, True))
-            self.waiting = []
-        return ready
-
-    def flush(self) -> list[Yielded]:
-        """End the turn with the waiting tokens. The row is free afterwards."""
-        rest = [Yielded(self.waiting, True)] if self.waiting else []
-        self._reset()
-        return rest
+    def end(self, block: SpeechBlock) -> list[int]:
+        """The block's tokens."""
+        assert self._rows is not None
+        self._last, self._rows = _Said(self._rows, list(block.tokens)), None
+        self._first_length = self._first_length or self._last.length
+        return block.tokens
 
 
 class SpokenUnits:
@@ -185,7 +152,7 @@ class SpokenUnits:
         self.row = row
         self.sampling = (sampling or decoder.config.sampling).without_filters()
         self._rows: Tensor | None = None
-        self._last: tuple[Tensor, list[int]] | None = None
+        self._last: _Said | None = None
         self.ends_turn = False
         row.window = None
         row.forget()
@@ -208,8 +175,7 @@ class SpokenUnits:
         self.row.history = []
         if not self.decoder.has_room(self.row, condition.shape[0] + max_new):
             self.row.forget()
-            if self._last is not None:
-                condition = _with_previous(self.decoder, *self._last, condition, max_new)
+            condition = _with_previous(self.decoder, self._last, condition, max_new)
         return SpeechBlock(
             self.row, condition, BlockRule(min_new, max_new, True, True, self.sampling)
         )
@@ -217,8 +183,7 @@ class SpokenUnits:
     def end(self, block: SpeechBlock) -> list[int]:
         """The unit's tokens; after a turn's end the next unit begins a new turn."""
         assert self._rows is not None
-        self._last = (self._rows, list(block.tokens))
-        self._rows = None
+        self._last, self._rows = _Said(self._rows, list(block.tokens)), None
         if self.ends_turn:
             self.interrupt()
         return block.tokens
@@ -231,14 +196,10 @@ class SpokenUnits:
 
 
 def _with_previous(
-    decoder: MiniCPMTTS,
-    rows: Tensor | None,
-    tokens: Sequence[int],
-    new: Tensor,
-    block_limit: int,
+    decoder: MiniCPMTTS, last: _Said | None, new: Tensor, block_limit: int
 ) -> Tensor:
     """The previous block's rows and tokens, then the new rows; without them where they do not
     fit."""
-    if rows is None or rows.shape[0] + len(tokens) + new.shape[0] + block_limit > decoder.capacity:
+    if last is None or last.length + new.shape[0] + block_limit > decoder.capacity:
         return new
-    return torch.cat([rows, decoder.code_rows(tokens), new])
+    return torch.cat([last.rows, decoder.code_rows(last.tokens), new])
