@@ -91,22 +91,28 @@ class SlotRequest:
     spent_ms: dict[Stage, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stats:
-    """Counts since the last call.
+    """Counts since `take_stats` was called before.
 
     Args:
-        stage_ms: per stage, the time each finished piece of work spent in it.
+        durations: the time in ms that each finished piece of work spent in a stage.
         steps: steps run per stage; `rows_stepped` divided by it is the mean batch.
         busy_s: time spent inside steps.
-        failures: pieces of work that the model failed on.
     """
 
-    stage_ms: dict[Stage, list[float]]
-    steps: dict[Stage, int]
-    rows_stepped: dict[Stage, int]
-    busy_s: float
-    failures: int
+    durations: deque[tuple[Stage, float]] = field(default_factory=lambda: deque(maxlen=STATS_LIMIT))
+    steps: Counter[Stage] = field(default_factory=Counter)
+    rows_stepped: Counter[Stage] = field(default_factory=Counter)
+    busy_s: float = 0.0
+
+    @property
+    def stage_ms(self) -> dict[Stage, list[float]]:
+        """`durations` by stage."""
+        found: dict[Stage, list[float]] = {}
+        for stage, spent_ms in self.durations:
+            found.setdefault(stage, []).append(spent_ms)
+        return found
 
 
 class EngineLoop:
@@ -127,7 +133,7 @@ class EngineLoop:
         self._fault: str | None = None
         self._step_began_s: float | None = None
         self._stats_lock = threading.Lock()
-        self._reset_stats()
+        self._stats = Stats()
 
     @property
     def fault(self) -> str | None:
@@ -180,17 +186,7 @@ class EngineLoop:
     def take_stats(self) -> Stats:
         """Counts since the last call."""
         with self._stats_lock:
-            stage_ms: dict[Stage, list[float]] = {}
-            for stage, spent_ms in self._durations:
-                stage_ms.setdefault(stage, []).append(spent_ms)
-            stats = Stats(
-                stage_ms,
-                dict(self._steps),
-                dict(self._rows_stepped),
-                self._busy_s,
-                self._failures,
-            )
-            self._reset_stats()
+            stats, self._stats = self._stats, Stats()
         return stats
 
     # On the engine thread.
@@ -336,9 +332,9 @@ class EngineLoop:
             self._step_began_s = None
             ended_s = self._clock.monotonic()
             with self._stats_lock:
-                self._steps[stage] += 1
-                self._rows_stepped[stage] += len(jobs)
-                self._busy_s += ended_s - started_s
+                self._stats.steps[stage] += 1
+                self._stats.rows_stepped[stage] += len(jobs)
+                self._stats.busy_s += ended_s - started_s
         for request in requests:
             request.spent_ms[stage] = request.spent_ms.get(stage, 0.0) + 1000 * (
                 ended_s - started_s
@@ -360,7 +356,7 @@ class EngineLoop:
                 self._work(request, request.command.step)
                 return
             with self._stats_lock:
-                self._durations.extend(request.spent_ms.items())
+                self._stats.durations.extend(request.spent_ms.items())
             self._finish(request, _completed(result, request))
 
     def _finish(self, request: SlotRequest, value: object) -> None:
@@ -373,8 +369,6 @@ class EngineLoop:
 
     def _fail(self, request: SlotRequest, error: Exception) -> None:
         """The model failed on this work: details to the log, an id to the client."""
-        with self._stats_lock:
-            self._failures += 1
         if isinstance(error, ParleyError) and not _is_device_fault(error):
             failure: ParleyError = error
             log.warning(
@@ -443,13 +437,6 @@ class EngineLoop:
         except Exception:
             log.exception("context_length_unknown", row=row)
             return 0
-
-    def _reset_stats(self) -> None:
-        self._durations: deque[tuple[Stage, float]] = deque(maxlen=STATS_LIMIT)
-        self._steps: Counter[Stage] = Counter()
-        self._rows_stepped: Counter[Stage] = Counter()
-        self._busy_s = 0.0
-        self._failures = 0
 
 
 def _completed(result: Result, request: SlotRequest) -> Result:
