@@ -85,73 +85,45 @@ def _stem(session_id: str) -> str:
     return session_id.lstrip("_-")[:64] or "session"
 
 
+class _FileOf:
+    """A file of a `Folder`, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: Folder, owner: type[Folder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """The files of one recording. `path` need not exist."""
 
     path: Path
 
+    meta = _FileOf("meta.json")
+    journal = _FileOf("journal.jsonl")
+    """One line per thing that happened; locked while the session runs."""
+    owner = _FileOf(".owner")
+    """Id of the key that the session was started with; there only if it was. It is neither an asset
+    nor in downloads: people who are shown a recording do not see its owner."""
+    recording = _FileOf("recording.json")
+    inputs = _FileOf("inputs.f32")
+    """Float32 samples exactly as they were fed to the model, for `parley rerun`."""
+    comment = _FileOf("comment.txt")
+    pin = _FileOf("pinned")
+    """There while the recording is to be kept whatever its age."""
+    replay_wav = _FileOf("merged_replay.wav")
+    replay_mp4 = _FileOf("merged_replay.mp4")
+    subtitles = _FileOf("merged_replay.srt")
+    web_subtitles = _FileOf("merged_replay.vtt")
+    replay_state = _FileOf("replay.json")
+    replay_lock = _FileOf(".replay.lock")
+    """Locked by the process that makes the replay."""
+
     @property
     def recording_id(self) -> str:
         return self.path.name
-
-    @property
-    def meta(self) -> Path:
-        return self.path / "meta.json"
-
-    @property
-    def journal(self) -> Path:
-        """One line per thing that happened; locked while the session runs."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def owner(self) -> Path:
-        """Id of the key that the session was started with; there only if it was. It is
-        neither an asset nor in downloads: people who are shown a recording do not see its owner."""
-        return self.path / ".owner"
-
-    @property
-    def recording(self) -> Path:
-        return self.path / "recording.json"
-
-    @property
-    def inputs(self) -> Path:
-        """Float32 samples exactly as they were fed to the model, for `parley rerun`."""
-        return self.path / "inputs.f32"
-
-    @property
-    def comment(self) -> Path:
-        return self.path / "comment.txt"
-
-    @property
-    def pin(self) -> Path:
-        """There while the recording is to be kept whatever its age."""
-        return self.path / "pinned"
-
-    @property
-    def replay_wav(self) -> Path:
-        return self.path / "merged_replay.wav"
-
-    @property
-    def replay_mp4(self) -> Path:
-        return self.path / "merged_replay.mp4"
-
-    @property
-    def subtitles(self) -> Path:
-        return self.path / "merged_replay.srt"
-
-    @property
-    def web_subtitles(self) -> Path:
-        return self.path / "merged_replay.vtt"
-
-    @property
-    def replay_state(self) -> Path:
-        return self.path / "replay.json"
-
-    @property
-    def replay_lock(self) -> Path:
-        """Locked by the process that makes the replay."""
-        return self.path / ".replay.lock"
 
     def upload(self, kind: str) -> Path:
         return self.path / f"frontend_replay.{kind}"
