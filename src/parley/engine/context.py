@@ -109,11 +109,6 @@ class ContextLedger:
         """Complete entries, oldest first."""
         return self._entries
 
-    @property
-    def open_tokens(self) -> int:
-        """Tokens appended since the last entry was closed."""
-        return self._open_tokens
-
     def require(self, tokens: int) -> None:
         """Raises `ContextFull` when `tokens` more do not fit."""
         room = self.limit_tokens if self.room_tokens is None else self.room_tokens

@@ -73,14 +73,6 @@ class ConversationItem:
         return next((part for part in self.message.parts if isinstance(part, Pcm)), None)
 
     @property
-    def text(self) -> str:
-        return "".join(part.text for part in self.message.parts if isinstance(part, TextPart))
-
-    @property
-    def pictures(self) -> tuple[bytes, ...]:
-        return tuple(part.file for part in self.message.parts if isinstance(part, Picture))
-
-    @property
     def is_answer(self) -> bool:
         return self.message.role == "assistant"
 
