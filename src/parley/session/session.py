@@ -36,8 +36,7 @@ from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME
 from parley.session.opened import Voices
-from parley.session.outbox import Outbox, OutputLimits
-from parley.session.pacing import PacedOutput
+from parley.session.outbox import Outbox, OutputLimits, PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
