@@ -20,8 +20,8 @@ from parley.cli.announce import set_up
 from parley.cli.signals import ending_on_signals
 from parley.executor.child import ORPHANED, is_supervised
 from parley.settings import Settings
-from parley.worker.allocator import limit_arenas
 from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
+from parley.worker.memory import limit_arenas
 
 EXIT_LIMIT_S: Final = 10.0
 """Time for the interpreter to exit after a failure."""

@@ -39,7 +39,7 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
 from parley.private import keep_private
-from parley.protocol.control import DeviceMemory, Hello, Welcome
+from parley.protocol.control import Hello, Welcome
 from parley.protocol.networks import host_name, is_this_machine
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.recorder import Recordings
@@ -57,12 +57,12 @@ from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
-from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, GatewayLinks, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, gateway_voice
 from parley.worker.host import MOVE_S, Host, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
+from parley.worker.memory import read_device
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
 
@@ -73,6 +73,8 @@ RESTART: Final = 75
 of sysexits.h, which systemd and Docker count as a failure."""
 
 PROGRESS_EVERY_S: Final = 5.0
+
+READ_MEMORY_EVERY_S: Final = 5.0
 
 CONNECTIONS_OF_ONE: Final = 1024
 """Of an address, where other machines can reach this worker: a gateway has one per session."""
@@ -302,7 +304,7 @@ class WorkerProcess:
         self._host = host
         _log.info("worker_ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
-        reading = asyncio.create_task(self._read_device_memory(host), name="device memory")
+        reading = asyncio.create_task(_read_device_memory(host), name="device memory")
         code = FAILED
         try:
             code = await self._wait_for_the_end(host, engine, linking)
@@ -318,12 +320,6 @@ class WorkerProcess:
             await asyncio.to_thread(recordings.close)
             await asyncio.to_thread(self._replays.close)
             await asyncio.to_thread(self._tracing.close)
-
-    async def _read_device_memory(self, host: Host) -> None:
-        def report(found: DeviceMemory | None) -> None:
-            host.device_memory = found
-
-        await device_memory.keep_reading(host.identity.device, report)
 
     def _traced(self, worker_id: str) -> ObserverFactory:
         tracing = self._tracing
@@ -560,6 +556,13 @@ async def _aside(work: Callable[[], T]) -> T:
 
     threading.Thread(target=body, name="loading", daemon=True).start()
     return await future
+
+
+async def _read_device_memory(host: Host) -> None:
+    while True:
+        # In a thread: a device that hangs must not silence the heartbeat.
+        host.device_memory = await asyncio.to_thread(read_device, host.identity.device)
+        await asyncio.sleep(READ_MEMORY_EVERY_S)
 
 
 async def _say_still_loading(began_s: float) -> None:

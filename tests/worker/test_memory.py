@@ -1,5 +1,7 @@
-"""What a worker reports of its GPU's memory; the GPU is a fake, as is torch."""
+"""A worker's memory: the pools of its allocator, and its GPU, which is a fake, as is torch."""
 
+import platform
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from parley.gateway.http.status import worker_info
 from parley.gateway.metrics import Metrics
 from parley.protocol.control import ContextPages, DeviceMemory, Heartbeat, Hello
 from parley.settings import EtaSettings, QueueSettings
-from parley.worker import device_memory
+from parley.worker.memory import read_device
 
 
 def fake_torch(monkeypatch: pytest.MonkeyPatch, mem_get_info: Any) -> None:
@@ -25,8 +27,8 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch, mem_get_info: Any) -> None:
 def test_used_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch):
     fake_torch(monkeypatch, lambda device: {"cuda:1": (30, 100)}[device])
 
-    assert device_memory.read("cuda:1") == DeviceMemory(used_bytes=70, total_bytes=100)
-    assert device_memory.read("cpu") is None
+    assert read_device("cuda:1") == DeviceMemory(used_bytes=70, total_bytes=100)
+    assert read_device("cpu") is None
 
 
 def test_a_device_with_an_error_reports_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -35,13 +37,13 @@ def test_a_device_with_an_error_reports_nothing(monkeypatch: pytest.MonkeyPatch)
 
     fake_torch(monkeypatch, failing)
 
-    assert device_memory.read("cuda:0") is None
+    assert read_device("cuda:0") is None
 
 
 def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
-    assert device_memory.read("cuda:0") is None
+    assert read_device("cuda:0") is None
     assert "torch" not in sys.modules
 
 
@@ -90,3 +92,43 @@ def test_the_gateway_shows_what_a_worker_reports_of_its_device():
     assert (products.state, products.reason) == ("fast", None)
     # What a compiler says names folders.
     assert shown.fast_paths[0].reason is None
+
+
+PROGRAM = """
+import ctypes, sys, threading
+from parley.worker.memory import limit_arenas
+
+if sys.argv[1] == "limited":
+    assert limit_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+all_there = threading.Barrier(8)
+
+def allocate():
+    all_there.wait()
+    libc.malloc(1000)
+    all_there.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+libc.malloc_info(0, stdout)
+libc.fflush(stdout)
+"""
+
+
+def pools(how: str) -> int:
+    """Of a process with eight threads that allocate at the same time."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True
+    )
+    return done.stdout.count("<heap nr=")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has pools")
+def test_threads_share_two_pools() -> None:
+    assert pools("limited") == 2
+    assert pools("as it is") > 2

@@ -1,0 +1,48 @@
+"""A worker's memory: the allocator of the C library, and how full its GPU is.
+
+Source of the first: mallopt(3) of glibc.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Final
+
+from parley.protocol.control import DeviceMemory
+
+ARENAS: Final = 2
+"""Pools from which threads take memory. What one of them frees stays in its pool, and by default
+there are eight for each core: with `pocket`, a call took 96 MB more, and 5 to 10 MB more with every
+quarter of an hour. Source: docs/log/minicpmo45.md."""
+
+_ARENA_MAX: Final = -8
+"""`M_ARENA_MAX` of malloc.h."""
+
+
+def limit_arenas() -> bool:
+    """Have all threads share `ARENAS` pools; before there are threads. False: this C library has
+    none, or another way."""
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_ARENA_MAX, ARENAS))
+    except (AttributeError, OSError):
+        return False
+
+
+def read_device(device: str) -> DeviceMemory | None:
+    """Bytes of a whole device, used by any process; None if it is not a GPU or does not answer. May
+    block: a device that hangs does not answer. Only where the model has loaded torch; nothing is
+    imported for it.
+
+    Args:
+        device: as torch names it: `cuda:0`, `cpu`.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except (RuntimeError, ValueError):
+        # A device with an error says so to every call; the engine ends the worker.
+        return None
+    return DeviceMemory(used_bytes=int(total - free), total_bytes=int(total))
