@@ -45,7 +45,7 @@ async def returned(harness: WorkerHarness, talk: Talk, seen: str) -> AsyncIterat
     later = FakeSocket()
     token = hash_of(ready["resume_token"])
     attaching = asyncio.create_task(
-        harness.host.attach(talk.lease.lease_id, later, token, ready["seq"], 1)
+        harness.host.resumable(talk.lease.lease_id).attach(later, token, ready["seq"], 1)
     )
     await later.until("session.resumed")
     yield Talk(later, talk.task, talk.lease)
@@ -236,10 +236,9 @@ async def test_a_client_that_returns_too_late_is_refused_while_its_session_is_cl
         clock.advance(60.0)
         session.check_deadlines()
 
+        client = harness.host.resumable(talk.lease.lease_id)
         with pytest.raises(ResumeRefused) as refused:
-            harness.host.check_resume(
-                talk.lease.lease_id, hash_of(ready["resume_token"]), ready["seq"]
-            )
+            client.check(hash_of(ready["resume_token"]), ready["seq"])
         await talk.over()
 
     assert refused.value.reason == "expired"

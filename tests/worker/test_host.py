@@ -246,13 +246,14 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
         host = harness.host
         talk = await harness.ready("duplex", resume=True)
         ready = talk.socket.sent[-1]
+        token, seq = hash_of(ready["resume_token"]), ready["seq"]
         talk.say(unit())
         await talk.until("result")
         asked: list[str] = []
 
         def ask(report: object) -> None:
             if isinstance(report, SessionPhase) and report.phase in ("cleanup", "ended"):
-                host.check_resume(talk.lease.lease_id, hash_of(ready["resume_token"]), ready["seq"])
+                host.resumable(talk.lease.lease_id).check(token, seq)
                 asked.append(report.phase)
 
         host.report = ask
@@ -271,10 +272,8 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
         assert (told.phase, told.resume is not None) == ("ended", True)
         assert host.is_looked_for
         last = FakeSocket()
-        coming = asyncio.create_task(
-            host.attach(talk.lease.lease_id, last, hash_of(ready["resume_token"]), ready["seq"])
-        )
-        assert (await last.until("stopped"))["seq"] > ready["seq"]
+        coming = asyncio.create_task(host.resumable(talk.lease.lease_id).attach(last, token, seq))
+        assert (await last.until("stopped"))["seq"] > seq
         await coming
 
 

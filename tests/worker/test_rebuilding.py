@@ -189,7 +189,8 @@ async def rebuilt_talk(
     socket = FakeSocket()
     token = hash_of(whole[0]["resume_token"])
     sent = 0 if past is None else state_codec.joined(kept.state)["received"] + 1
-    attaching = asyncio.create_task(harness.host.attach(lease.lease_id, socket, token, seq, sent))
+    client = harness.host.resumable(lease.lease_id)
+    attaching = asyncio.create_task(client.attach(socket, token, seq, sent))
     resumed = await socket.until("session.resumed")
     if past is not None:
         socket.say(past)
@@ -354,7 +355,7 @@ async def test_a_session_that_continues_keeps_no_second_copy_of_its_log(
     asking = await asked(harness, "duplex", kept)
     socket, token = FakeSocket(), hash_of(whole[0]["resume_token"])
     seq = kept.outputs[-1].seq
-    attaching = asyncio.create_task(harness.host.attach("again", socket, token, seq))
+    attaching = asyncio.create_task(harness.host.resumable("again").attach(socket, token, seq))
     await socket.until("session.resumed")
     after = units_in_memory()
     socket.leave()
@@ -384,7 +385,7 @@ async def test_last_words_of_a_lost_worker_take_no_slot(harness: WorkerHarness) 
 
     socket, token = FakeSocket(), hash_of(whole[0]["resume_token"])
     first = kept.outputs[0].seq - 1
-    attaching = asyncio.create_task(harness.host.attach("again", socket, token, first))
+    attaching = asyncio.create_task(harness.host.resumable("again").attach(socket, token, first))
     await until(lambda: socket.closed is not None)
     await attaching
     told = [message for message in socket.sent if message["type"] != "session.resumed"]
@@ -423,7 +424,7 @@ async def answers_a_backlog(
     socket, changed_log = FakeSocket(), dataclasses.replace(kept, state=changed)
     asking = await asked(harness, "half_duplex", changed_log, "late")
     token, sent = hash_of(whole[0]["resume_token"]), state["received"] + 1
-    work = harness.host.attach("late", socket, token, kept.outputs[-1].seq, sent)
+    work = harness.host.resumable("late").attach(socket, token, kept.outputs[-1].seq, sent)
     attaching = asyncio.create_task(work)
     question = sound(speak(1.0), silence(1.5))
     socket.say({"type": "audio_chunk", "audio_base64": b64(question)})
@@ -557,7 +558,8 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     asking = await asked(harness, "openai_realtime", logs.taken[-1])
     socket = FakeSocket()
     token = hash_of(ready["resume_token"])
-    attaching = asyncio.create_task(harness.host.attach("again", socket, token, ready["seq"]))
+    client = harness.host.resumable("again")
+    attaching = asyncio.create_task(client.attach(socket, token, ready["seq"]))
     socket.say({"type": "conversation.item.retrieve", "item_id": "item_w1"})
     assert (await socket.until("conversation.item.retrieved"))["item"]["role"] == "user"
     socket.say(written(2))

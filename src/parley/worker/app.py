@@ -224,9 +224,9 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
     after, sent = map(int, numbers)
     wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
     try:
-        host.check_resume(lease.lease_id, token_hash, after)
+        host.resumable(lease.lease_id).check(token_hash, after)
         await socket.accept()
-        await host.attach(lease.lease_id, wire, token_hash, after, sent)
+        await host.resumable(lease.lease_id).attach(wire, token_hash, after, sent)
     except ResumeRefused as error:
         if socket.application_state is WebSocketState.CONNECTING:
             await _refuse(socket, str(error), RESUME_STATUSES[error.reason], why=error.why)

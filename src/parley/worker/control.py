@@ -136,7 +136,8 @@ class ControlLink:
                     raise
                 if _stands_by(error):
                     backoff.next_s = STANDBY_RETRY_S
-                    self._note_standby()
+                    if self._is_news(STANDBY_HEADER):
+                        _log.info("gateway_standing_by", url=self._url)
                 else:
                     self._complain(error, backoff.next_s)
             # Spread out, so that a gateway that returns does not meet all its workers together.
@@ -145,10 +146,6 @@ class ControlLink:
 
     def _is_news(self, what: str) -> bool:
         return self._complaints.is_news(what, asyncio.get_running_loop().time())
-
-    def _note_standby(self) -> None:
-        if self._is_news(STANDBY_HEADER):
-            _log.info("gateway_standing_by", url=self._url)
 
     def _complain(self, error: BaseException, retry_s: float) -> None:
         """Say what is wrong and what to do."""
@@ -184,15 +181,10 @@ class ControlLink:
             asyncio.create_task(self._listen(socket), name="control:listen"),
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                with contextlib.suppress(ConnectionClosedOK):  # while something was being sent
-                    task.result()
+            with contextlib.suppress(ConnectionClosedOK):  # while something was being sent
+                await until_one_ends(tasks)
         finally:
             self._socket = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         _log.info("gateway_gone", url=self._url)
 
     async def _report(self, socket: ClientConnection) -> None:
@@ -316,8 +308,6 @@ async def _send(socket: ClientConnection, message: FromWorker) -> None:
 
 
 def _why(error: BaseException) -> str:
-    if isinstance(error, InvalidHandshake):
-        return str(error)
-    if isinstance(error, WrongCertificate):
+    if isinstance(error, InvalidHandshake | WrongCertificate):
         return str(error)
     return f"{type(error).__name__}: {error}"[:200]

@@ -392,26 +392,12 @@ class Host:
         is_done = socket is not None and await socket.hand_over()
         self.report(StopResult(order.request_id, is_done))
 
-    async def attach(
-        self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0
-    ) -> None:
-        """Go on with a session over another connection; returns when that one is over. `seq`,
-        `sent`: see `ResumeRequest`.
+    def resumable(self, lease_id: str) -> ResumableSocket:
+        """The client of a session, which may continue over another connection.
 
         Raises:
-            ResumeRefused: it may not, and why.
+            ResumeRefused: there is none.
         """
-        await self._resumable(lease_id).attach(socket, token_hash, seq, sent)
-
-    def check_resume(self, lease_id: str, token_hash: str, seq: int) -> None:
-        """Check that `attach` would work now.
-
-        Raises:
-            ResumeRefused: no, and why.
-        """
-        self._resumable(lease_id).check(token_hash, seq)
-
-    def _resumable(self, lease_id: str) -> ResumableSocket:
         found = self._held.get(lease_id) or self._ended.get(lease_id)
         if found is None or found.socket is None:
             raise ResumeRefused("unknown")
