@@ -45,7 +45,6 @@ from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
 from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
-from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router, RouteTable
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol.control import CONTROL_PATH
@@ -139,15 +138,14 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
     forwarder = ChatForwarder(runtime)
     models = openai_models.ModelList(runtime.dispatcher.worker_pool, runtime.clock)
     sources = Sources(may_fetch=settings.security.fetch_urls)
-    voice_names = VoiceNames(runtime.stores.voices)
     kept = KeptResponses(state, is_on=settings.storage.recording)
     return [
         chat.routes(forwarder),
-        openai_chat.routes(forwarder, models, sources, voice_names),
+        openai_chat.routes(forwarder, models, sources, runtime.stores.voices),
         openai_responses.routes(forwarder, kept, models, sources),
         openai_models.routes(models),
-        openai_realtime.routes(runtime, models, voice_names),
-        openai_speech.routes(forwarder, models, voice_names),
+        openai_realtime.routes(runtime, models),
+        openai_speech.routes(forwarder, models, runtime.stores.voices),
         openai_transcriptions.routes(forwarder, models),
     ]
 

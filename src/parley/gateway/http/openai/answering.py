@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
@@ -29,9 +29,6 @@ from parley.protocol import chat, codec
 from parley.protocol.control import Ability
 from parley.protocol.values import TokenLogprob, Tool, ToolCallPart, has_to_call, make_id
 from parley.transport import Message
-
-MakeBody = Callable[[], Awaitable[Message]]
-"""Makes the message for the worker."""
 
 NO_BOTH: Final = (
     "The loaded model can be forced to call a tool or to keep to a format, not both: leave out "
@@ -179,16 +176,6 @@ def _check_abilities(asked: Completion, models: ModelList) -> None:
             raise InvalidRequest(REFUSALS[ability].replace("{}", name), field=name)
 
 
-def body_maker(asked: Completion, sources: Sources, voice: str | None) -> MakeBody:
-    """Fetches and decodes what a request brings, once its sender has a session to spend on it."""
-
-    async def make() -> Message:
-        whole = await sources.completed(asked)
-        return await asyncio.to_thread(_body, whole, voice)
-
-    return make
-
-
 def _body(asked: Completion, voice: str | None) -> Message:
     whole = completions.request_of(asked, voice=voice)
     return Message.client_text(codec.encode_media(whole))
@@ -198,17 +185,19 @@ async def answer(
     forwarder: ChatForwarder,
     request: Request,
     name: str,
-    make_body: MakeBody,
     asked: Completion,
+    sources: Sources,
     *,
+    voice: str | None = None,
     is_forced: bool = False,
     names: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[AnswerPiece, None]:
-    """The pieces of one answer, ending with `AnswerEnded`.
+    """The pieces of one answer, ending with `AnswerEnded`. What the request brings is fetched and
+    decoded once its sender has a session to spend on it.
 
     Args:
         name: of the interface, for the log.
-        asked: without its messages, if these are large.
+        voice: a registered voice; None: the server's own.
         is_forced: the answer is a call (see `shaped`).
         names: of fields that this interface calls otherwise.
 
@@ -222,8 +211,10 @@ async def answer(
         renamed({"response_format": "tools"} if is_forced else {}),
         forwarder.visit(request, name) as session_id,
     ):
+        whole = await sources.completed(asked)
+        body = await asyncio.to_thread(_body, whole, voice)
         async with (
-            forwarder.forward(request, session_id, await make_body()) as pending,
+            forwarder.forward(request, session_id, body) as pending,
             contextlib.aclosing(pending.messages()) as messages,
         ):
             async for message in messages:

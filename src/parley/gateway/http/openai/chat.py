@@ -26,16 +26,16 @@ from parley.gateway.http.openai.answering import (
     AnswerPiece,
     AnswerWords,
     answer,
-    body_maker,
     shaped,
 )
 from parley.gateway.http.openai.completions import Completion
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, event
-from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.openai.voices import find_voice
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
+from parley.library.voices import VoiceLibrary
 from parley.media.encoder import SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat
@@ -182,7 +182,7 @@ EXAMPLE: Final = {
 
 
 def routes(
-    forwarder: ChatForwarder, models: ModelList, sources: Sources, voices: VoiceNames
+    forwarder: ChatForwarder, models: ModelList, sources: Sources, voices: VoiceLibrary
 ) -> Router:
     metrics = forwarder.metrics
     router = Router(tag="openai")
@@ -204,17 +204,14 @@ def routes(
             open_encoder(format_of(asked))
         asked, is_forced = shaped(asked, models)
         named = asked.audio.voice if asked.audio else "default"
-        voice = await voices.find(request, named) if asked.is_spoken else None
-        # Without the messages, which may be large and are sent by `bodies`.
-        light = msgspec.structs.replace(asked, messages=())
-        told = AnswerSoFar(light, models.current, int(forwarder.clock.time()))
+        voice = await find_voice(voices, request, named) if asked.is_spoken else None
+        told = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 
         # Choices are made one after the other: a client takes one slot, whatever it asks for.
-        bodies = [body_maker(each, sources, voice) for each in completions.choices_of(asked)]
         answers = (
-            answer(forwarder, request, BODY_NAME, make_body, told.asked, is_forced=is_forced)
-            for make_body in bodies
+            answer(forwarder, request, BODY_NAME, each, sources, voice=voice, is_forced=is_forced)
+            for each in completions.choices_of(asked)
         )
         if asked.stream:
             return PiecesResponse(_streamed(answers, told), media_type=EVENTS, metrics=metrics)

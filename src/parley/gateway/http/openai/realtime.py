@@ -14,7 +14,7 @@ from parley import __version__
 from parley.dialects.openai_session import default_session, merged, packed, sent, settings_of
 from parley.errors import InvalidRequest
 from parley.gateway.http.openai.models import ModelCard, ModelList
-from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.openai.voices import find_voice
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
@@ -109,7 +109,7 @@ class ClientSecret(msgspec.Struct, kw_only=True):
     session: Annotated[dict[str, Any], Meta(examples=[{"type": "realtime", "model": "pocket"}])]
 
 
-def routes(runtime: GatewayRuntime, models: ModelList, voices: VoiceNames) -> Router:
+def routes(runtime: GatewayRuntime, models: ModelList) -> Router:
     admission, authenticator = runtime.access.admission, runtime.access.authenticator
     limits, worker_pool = runtime.settings.limits, runtime.dispatcher.worker_pool
     router = Router("/v1/realtime", tag="openai")
@@ -162,7 +162,7 @@ def routes(runtime: GatewayRuntime, models: ModelList, voices: VoiceNames) -> Ro
         session = merged(started, order.session, calls_tools=models.can("tools"))
         if session["type"] == "transcription" and not models.can("transcription"):
             raise InvalidRequest(CANNOT_TRANSCRIBE, field="session.type")
-        await voices.find(request, session["audio"]["output"]["voice"])
+        await find_voice(runtime.stores.voices, request, session["audio"]["output"]["voice"])
         settings_of(session, can_choose=models.can("tool_choice"))
         value = authenticator.session_token(who.caller, seconds, settings=settings)
         return ClientSecret(value=value, expires_at=int(now_s + seconds), session=sent(session))

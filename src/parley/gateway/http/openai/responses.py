@@ -27,7 +27,6 @@ from parley.gateway.http.openai.answering import (
     AnswerPiece,
     AnswerWords,
     answer,
-    body_maker,
     renamed,
     shaped,
 )
@@ -181,13 +180,11 @@ def routes(
             kept,
             stored,
         )
-        make_body = body_maker(whole, sources, None)
-        light = msgspec.structs.replace(whole, messages=())
         names = response_request.FIELDS
         run = BackgroundRun(owner, answering.writer, answering.body, answering.keep)
         client = run.client(request) if asked.background else request
         pieces = answer(
-            forwarder, client, BODY_NAME, make_body, light, is_forced=is_forced, names=names
+            forwarder, client, BODY_NAME, whole, sources, is_forced=is_forced, names=names
         )
         events = answering.events(pieces, metrics)
         if asked.background:

@@ -59,8 +59,6 @@ class Sources:
         Raises:
             InvalidRequest, TooLarge: an address or a sound that cannot be used.
         """
-        if not any(_is_foreign(part) for part in _parts(asked)):
-            return asked
         if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
             raise InvalidRequest(
                 f"A request may contain at most {URLS_LIMIT} addresses.", field="messages"
@@ -79,20 +77,19 @@ class Sources:
         return msgspec.structs.replace(asked, messages=tuple(messages))
 
     async def _completed(self, part: completions.Content, room_bytes: int) -> completions.Content:
-        if not _is_foreign(part):
-            return part
         match part:
-            case completions.AudioContent(audio):
+            case completions.AudioContent(audio) if audio.format != "wav":
                 return completions.AudioContent(await _as_wav(audio))
-            case completions.ImageContent(image):
+            case completions.ImageContent(image) if _address(part) is not None:
                 most = min(room_bytes, values.IMAGE_LIMIT_BYTES)
                 data = await self._fetch(image.url, "image_url", most)
                 return completions.ImageContent(completions.MediaUrl(data))
-            case completions.VideoContent(video):
+            case completions.VideoContent(video) if _address(part) is not None:
                 most = min(room_bytes, values.VIDEO_LIMIT_BYTES)
                 data = await self._fetch(video.url, "video_url", most)
                 return completions.VideoContent(completions.MediaUrl(data))
-        return part
+            case _:
+                return part
 
     async def _fetch(self, url: str, field: str, limit_bytes: int) -> str:
         """Fetches an address and returns its content as a `data:` URL."""
@@ -243,10 +240,3 @@ def _address(part: completions.Content) -> str | None:
 def _held_bytes(part: completions.Content) -> int:
     """Bytes of what was fetched, as they were before base64."""
     return len(_url(part) or "") * 3 // 4
-
-
-def _is_foreign(part: completions.Content) -> bool:
-    """True if the worker could not read a part as it is."""
-    if isinstance(part, completions.AudioContent):
-        return part.input_audio.format != "wav"
-    return _address(part) is not None

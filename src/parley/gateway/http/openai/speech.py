@@ -26,8 +26,9 @@ from parley.gateway.http.openai.answering import sound_of
 from parley.gateway.http.openai.completions import object_in, refused
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
-from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.openai.voices import find_voice
 from parley.gateway.http.routing import Router
+from parley.library.voices import VoiceLibrary
 from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.media.tempo import Tempo
@@ -69,7 +70,7 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     return asked
 
 
-def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceNames) -> Router:
+def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceLibrary) -> Router:
     metrics = forwarder.metrics
     router = Router(tag="openai")
 
@@ -96,7 +97,7 @@ def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceNames) -> R
         encoder: Encoder = open_encoder(asked.response_format)
         if asked.speed != 1.0:
             encoder = Hurried(encoder, Tempo(asked.speed, OUTPUT_RATE_HZ))
-        voice = await voices.find(request, asked.voice)
+        voice = await find_voice(voices, request, asked.voice)
         used = SpeechUsage()
         pieces = _spoken(forwarder, request, asked, voice, encoder, used)
         if asked.stream_format == "sse":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -13,36 +12,32 @@ from parley.library.voices import VoiceLibrary, VoiceUser
 from parley.protocol.openai import BUILT_IN_VOICES
 
 
-@dataclass(frozen=True, slots=True)
-class VoiceNames:
-    """Finds voices by what clients call them."""
+async def find_voice(
+    library: VoiceLibrary, request: Request, voice: str | dict[str, Any]
+) -> str | None:
+    """The id of a registered voice, by its id or name; None for the server's own voice, which also
+    speaks for the names of OpenAI's voices unless one is registered so.
 
-    library: VoiceLibrary
+    Raises:
+        InvalidRequest: there is no such voice for this caller.
+    """
+    name = voice.get("id") if isinstance(voice, dict) else voice
+    if not isinstance(name, str):
+        raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
+    if name in ("", "default"):
+        return None
+    found = await asyncio.to_thread(_registered, library, name, request.state.requester.voice_user)
+    if found is not None or name.lower() in BUILT_IN_VOICES:
+        return found
+    raise InvalidRequest(
+        f'voice must be "default" or a voice that GET /api/assets/ref_audio lists, got '
+        f"'{name[:80]}'.",
+        field="voice",
+    )
 
-    async def find(self, request: Request, voice: str | dict[str, Any]) -> str | None:
-        """The id of a registered voice, by its id or name; None for the server's own voice, which
-        also speaks for the names of OpenAI's voices unless one is registered so.
 
-        Raises:
-            InvalidRequest: there is no such voice for this caller.
-        """
-        name = voice.get("id") if isinstance(voice, dict) else voice
-        if not isinstance(name, str):
-            raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
-        if name in ("", "default"):
-            return None
-        found = await asyncio.to_thread(self._registered, name, request.state.requester.voice_user)
-        if found is not None or name.lower() in BUILT_IN_VOICES:
-            return found
-        raise InvalidRequest(
-            f'voice must be "default" or a voice that GET /api/assets/ref_audio lists, got '
-            f"'{name[:80]}'.",
-            field="voice",
-        )
-
-    def _registered(self, name: str, user: VoiceUser) -> str | None:
-        card = self.library.card(name, user)
-        if card is None:
-            listed = self.library.list(user)
-            card = next((each for each in listed if each.name == name), None)
-        return None if card is None else card.id
+def _registered(library: VoiceLibrary, name: str, user: VoiceUser) -> str | None:
+    card = library.card(name, user)
+    if card is None:
+        card = next((each for each in library.list(user) if each.name == name), None)
+    return None if card is None else card.id
