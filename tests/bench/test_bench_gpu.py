@@ -1,17 +1,15 @@
 """`parley bench gpu`, at a small size on the CPU: what it tries, what it says, whom it names."""
 
 import json
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from tests.golden import runner, tiny
 from typer.testing import CliRunner
 
 from parley.cli import fast_parts
-from parley.cli.bench import app, gpu, gpu_goldens, gpu_parts
+from parley.cli.bench import app, gpu, gpu_parts
 from parley.cli.bench.gpu_parts import judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
@@ -107,39 +105,6 @@ def test_a_part_that_the_card_does_not_have_is_not_run(monkeypatch: pytest.Monke
 
 def test_what_is_no_number_is_out_of_tolerance() -> None:
     assert judged("x", float("nan"), 1.0, "nobody").verdict == "out of tolerance"
-
-
-def test_the_golden_vectors_are_tried_in_the_precision_that_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def on_the_cpu(command: list[str], **_: object) -> None:
-        words = ["cpu" if word == "cuda" else word for word in command[3:]]
-        runner.main([*words, "--only", "llm/forward"])
-
-    monkeypatch.setattr(tiny, "PRECISION", tiny.PRECISION)
-    monkeypatch.setattr(subprocess, "run", on_the_cpu)
-
-    check = gpu_goldens.goldens(torch.device("cuda"), torch.bfloat16, small_caches=True)
-
-    assert check.name == "golden vectors in bfloat16, caches in 8 bits"
-    assert check.verdict == "ok", check.facts
-    assert check.facts.startswith("llm ")
-
-
-def test_a_section_that_moves_too_far_is_out_of_tolerance() -> None:
-    section = {"distance": 0.5, "at": "key0", "tokens": 9, "changed": 3, "problems": ["key0: off"]}
-
-    check = gpu_goldens._check("golden vectors in bfloat16", {"llm": section})
-
-    assert check.verdict == "out of tolerance"
-    assert "3 of 9 tokens" in check.facts
-    assert "key0: off" in check.facts
-
-
-def test_without_a_card_the_golden_vectors_are_not_run() -> None:
-    check = gpu_goldens.goldens(torch.device("cpu"), torch.bfloat16, small_caches=False)
-
-    assert check.verdict == "not run"
 
 
 def test_a_report_says_what_is_wrong_and_whom_it_hurts() -> None:

@@ -6,14 +6,12 @@ changed token a conversation is another one, so its case ends there. Sums and si
 compared: what rounds does not keep them.
 """
 
-import json
 import re
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,12 +175,8 @@ def too_many_changed(drift: Drift, limits: Limits) -> list[str]:
     return [f"{drift.changed} of {drift.tokens} tokens changed, at most {limits.changed:.1%}"]
 
 
-def report(cases: Sequence[Case], precision: Precision, out: Path | None = None) -> int:
-    """Every case and every section; gives the exit status: 0 if all sections keep the limits.
-
-    Args:
-        out: gets the same by section, as JSON.
-    """
+def report(cases: Sequence[Case], precision: Precision) -> int:
+    """Every case and every section; gives the exit status: 0 if all sections keep the limits."""
     limits = LIMITS[name_of(precision)]
     by_section: dict[str, list[Drift]] = {}
     for case in cases:
@@ -217,17 +211,4 @@ def report(cases: Sequence[Case], precision: Precision, out: Path | None = None)
     for section, texts in failures.items():
         for text in texts:
             print(f"FAIL  {section}: {text}")
-    if out is not None:
-        told = {
-            section: {
-                "distance": one.distance,
-                "at": one.at,
-                "tokens": one.tokens,
-                "changed": one.changed,
-                "limit": limits.distance,
-                "problems": failures[section],
-            }
-            for section, one in found.items()
-        }
-        out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return int(not found or any(failures.values()))

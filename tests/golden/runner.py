@@ -50,7 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--weights", choices=("none", "fp8", "int8", "int4"), default="none")
     parser.add_argument("--pages", type=int, default=0, help="positions of a page of the context")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--out", type=Path, default=None, help="JSON of another precision's run")
     chosen = parser.parse_args(arguments)
     tiny.PRECISION = tiny.Precision(
         getattr(torch, chosen.dtype), chosen.caches == "int8", chosen.device, chosen.weights
@@ -64,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no cases in {chosen.cases}")
         return 2
     if not tiny.PRECISION.is_recorded:
-        return report(cases, tiny.PRECISION, chosen.out)
+        return report(cases, tiny.PRECISION)
     with tiny.in_pages(chosen.pages):
         return _compared(cases)
 

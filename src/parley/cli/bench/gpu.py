@@ -23,7 +23,6 @@ import typer
 
 from parley.cli.bench import gpu_parts
 from parley.cli.bench import model as bench_model
-from parley.cli.bench.gpu_goldens import goldens
 from parley.cli.bench.gpu_parts import Check, judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, GpuRun, TimeBudget, plan_of_flags, read_plan
 from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
@@ -167,8 +166,6 @@ def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> 
     yield from gpu_parts.fast_parts(settings, sizes, place, dtype)
     yield from gpu_parts.parts(sizes, place, dtype)
     yield from gpu_parts.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
-    for has_small_caches in (False, True):
-        yield goldens(place, dtype, small_caches=has_small_caches)
 
 
 @contextmanager
