@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from parley.errors import SetupError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 _FULL_SIZE: dict[str, Any] = {
     "model_type": "minicpmo",
@@ -32,52 +31,34 @@ _FULL_SIZE: dict[str, Any] = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "head_dim": 128,
-    "hidden_act": "silu",
-    "max_position_embeddings": 40960,
-    "rms_norm_eps": 1e-6,
     "rope_theta": 1_000_000,
-    "attention_bias": False,
     "tie_word_embeddings": False,
-    "query_num": 64,
-    "drop_vision_last_layer": False,
-    "vision_batch_size": 16,
-    "audio_pool_step": 5,
-    "audio_chunk_length": 1.0,
-    "stream_input": True,
     "vision_config": {
         "hidden_size": 1152,
-        "image_size": 980,
         "intermediate_size": 4304,
         "num_attention_heads": 16,
         "num_hidden_layers": 27,
-        "patch_size": 14,
     },
     "audio_config": {
         "d_model": 1024,
         "encoder_layers": 24,
         "encoder_attention_heads": 16,
         "encoder_ffn_dim": 4096,
-        "num_mel_bins": 80,
-        "max_source_positions": 1500,
     },
     "tts_config": {
         "llm_dim": 4096,
         "hidden_size": 768,
         "intermediate_size": 3072,
         "num_attention_heads": 12,
-        "num_key_value_heads": 12,
         "num_hidden_layers": 20,
-        "max_position_embeddings": 4096,
         "num_audio_tokens": 6562,
         "num_text_tokens": 152064,
-        "num_vq": 1,
         "audio_bos_token_id": 151687,
         "text_eos_token_id": 151692,
-        "normalize_projected_hidden": True,
-        "attention_type": "full_attention",
     },
 }
-"""Geometry of the published 4.5 model, for builds without a checkpoint. Source: model.md 1, 2.2."""
+"""Geometry of the published 4.5 model, for builds without a checkpoint; fields that have their
+default are left out. Source: model.md 1, 2.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +116,10 @@ class AudioConfig:
     activation_function: str = "gelu"
 
 
-Part = TypeVar("Part", bound="DataclassInstance")
+Part = TypeVar("Part")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MiniCPMOConfig:
+class MiniCPMOConfig(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Everything about sizes and behaviour that the checkpoint decides.
 
     Args:
@@ -147,26 +127,29 @@ class MiniCPMOConfig:
         tts: the raw `tts_config` object; the speech decoder reads its own fields.
         query_num: tokens per image piece.
         vision_batch: pieces per forward of the vision tower.
-        drop_vision_last_layer: build one vision layer less.
+        drop_vision_last_layer: build one vision layer less. The class default of the public code is
+            True; the published file says False, and its tensor count proves it (model.md 2.3).
         pool_step: encoder frames averaged into one audio token.
         audio_chunk_s: look-ahead-free chunk of the offline audio mask.
-        stream_input: spread the embeddings of merged clips over the placeholders.
         raw: the file as read.
     """
 
     language: LanguageConfig
-    vision: VisionConfig
-    audio: AudioConfig
-    tts: Mapping[str, Any]
+    vision: VisionConfig = msgspec.field(name="vision_config")
+    audio: AudioConfig = msgspec.field(name="audio_config")
+    raw: dict[str, Any]
+    tts: dict[str, Any] = msgspec.field(name="tts_config")
+    init_tts: bool = True
     query_num: int = 64
-    vision_batch: int = 16
+    vision_batch: int = msgspec.field(name="vision_batch_size", default=16)
     drop_vision_last_layer: bool = False
-    pool_step: int = 5
-    audio_chunk_s: float = 1.0
-    stream_input: bool = True
-    has_tts: bool = True
+    pool_step: int = msgspec.field(name="audio_pool_step", default=5)
+    audio_chunk_s: float = msgspec.field(name="audio_chunk_length", default=1.0)
     slices: SliceRules = SliceRules()
-    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_tts(self) -> bool:
+        return self.init_tts and bool(self.tts)
 
     @property
     def hidden_size(self) -> int:
@@ -206,31 +189,29 @@ def make_config(
             f"version {version!r}.",
             hint="Use openbmb/MiniCPM-o-4_5 or a folder with its files.",
         )
-    needed = ("hidden_size", "num_attention_heads", "vision_config", "audio_config")
-    missing = [name for name in needed if name not in raw]
-    if missing:
-        raise SetupError(f"config.json lacks {', '.join(missing)}.")
     for flag in ("init_vision", "init_audio"):
         if raw.get(flag) is False:
             raise SetupError(f"config.json switches {flag} off; this model needs it.")
-    tts = dict(raw.get("tts_config") or {})
-    return MiniCPMOConfig(
-        language=_language(raw),
-        vision=sizes(VisionConfig, raw["vision_config"], "vision_config."),
-        audio=sizes(AudioConfig, raw["audio_config"], "audio_config."),
-        tts=tts,
-        query_num=int(raw.get("query_num", 64)),
-        vision_batch=int(raw.get("vision_batch_size", 16)),
-        # The class default of the public code is True; the published file says False, and its
-        # tensor count proves it (model.md 2.3). Only an explicit field may switch it on.
-        drop_vision_last_layer=bool(raw.get("drop_vision_last_layer", False)),
-        pool_step=int(raw.get("audio_pool_step", 5)),
-        audio_chunk_s=float(raw.get("audio_chunk_length", 1.0)),
-        stream_input=bool(raw.get("stream_input", True)),
-        has_tts=bool(raw.get("init_tts", True)) and bool(tts),
-        slices=_slices(preprocessor, raw),
-        raw=dict(raw),
-    )
+    if preprocessor is None:
+        preprocessor = {"use_image_id": raw.get("use_image_id", True)}
+    parts = {"language": _language(raw), "tts_config": raw.get("tts_config") or {}}
+    given = {**raw, **parts, "slices": preprocessor, "raw": raw}
+    return sizes(MiniCPMOConfig, given, "config.json")
+
+
+def sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
+    """A part's sizes from the object that has fields of the same names.
+
+    Args:
+        place: names that object.
+
+    Raises:
+        SetupError: a field without a default is absent, or one is of another type.
+    """
+    try:
+        return msgspec.convert(raw, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"{place} does not describe this model: {error}.") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -248,7 +229,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _language(raw: Mapping[str, Any]) -> LanguageConfig:
+def _language(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `LanguageConfig`."""
     scaling = raw.get("rope_scaling")
     rope = dict(raw.get("rope_parameters") or {})
     kind = rope.get("rope_type") or (scaling or {}).get("rope_type", "default")
@@ -259,38 +241,10 @@ def _language(raw: Mapping[str, Any]) -> LanguageConfig:
         raise SetupError("config.json lacks rope_theta and rope_parameters.rope_theta.")
     if raw.get("use_sliding_window"):
         raise SetupError("config.json switches sliding-window attention on; it is not supported.")
-    heads = int(raw["num_attention_heads"])
-    given = {
+    heads = int(raw.get("num_attention_heads", 1))
+    return {
         "num_key_value_heads": heads,
         **raw,
-        "head_dim": raw.get("head_dim") or int(raw["hidden_size"]) // heads,
+        "head_dim": raw.get("head_dim") or int(raw.get("hidden_size", 0)) // heads,
         "rope_theta": base,
     }
-    return sizes(LanguageConfig, given, "")
-
-
-def sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
-    """A part's sizes from the object that has fields of the same names.
-
-    Args:
-        place: of that object in the file.
-
-    Raises:
-        SetupError: a field without a default is absent.
-    """
-    types = {"int": int, "float": float, "bool": bool, "str": str}
-    missing = [
-        place + one.name for one in fields(kind) if one.default is MISSING and one.name not in raw
-    ]
-    if missing:
-        raise SetupError(f"config.json lacks {', '.join(missing)}.")
-    named = {one.name: str(one.type) for one in fields(kind) if one.name in raw}
-    return kind(**{name: types[wanted](raw[name]) for name, wanted in named.items()})
-
-
-def _slices(preprocessor: Mapping[str, Any] | None, raw: Mapping[str, Any]) -> SliceRules:
-    if preprocessor is None:
-        return SliceRules(use_image_id=bool(raw.get("use_image_id", True)))
-    defaults = asdict(SliceRules())
-    given = {name: preprocessor[name] for name in defaults if name in preprocessor}
-    return SliceRules(**{name: type(defaults[name])(one) for name, one in given.items()})

@@ -1,7 +1,8 @@
 """The layers of both decoders, of text and of speech: Qwen3's, or a Llama's, over slot caches.
 
-Parameter names are those of `transformers`. Positions and cache columns are given explicitly, so
-that rows may forget without being renumbered.
+Parameter names are those of `transformers`. In float32 norms return what its own do, bit for bit;
+in bfloat16 they round once at the end, where those round in between, too. Positions and cache
+columns are given explicitly, so that rows may forget without being renumbered.
 
 Shapes: `B` rows, `n` new tokens of each, `N` of all, `W` width, `H` heads of queries, `D` head
 width.
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from parley.models.minicpmo45.runtime import fused
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
-from parley.models.minicpmo45.runtime.layers import RmsNorm, activation, joined
+from parley.models.minicpmo45.runtime.layers import activation, joined
 from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
@@ -60,8 +61,8 @@ class DecoderAttention(nn.Module):
         self.v_proj = nn.Linear(shape.width, key_inner, bias=shape.has_bias)
         self.o_proj = nn.Linear(inner, shape.width, bias=shape.has_bias)
         if shape.has_norms:
-            self.q_norm = RmsNorm(shape.head_width, shape.eps)
-            self.k_norm = RmsNorm(shape.head_width, shape.eps)
+            self.q_norm = nn.RMSNorm(shape.head_width, shape.eps)
+            self.k_norm = nn.RMSNorm(shape.head_width, shape.eps)
 
 
 class DecoderMlp(nn.Module):
@@ -102,8 +103,8 @@ class DecoderLayer(nn.Module):
         self.shape = shape
         self.self_attn = DecoderAttention(shape)
         self.mlp = DecoderMlp(shape)
-        self.input_layernorm = RmsNorm(shape.width, shape.eps)
-        self.post_attention_layernorm = RmsNorm(shape.width, shape.eps)
+        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
 
     def joined(self) -> JoinedLayer:
         attention, mlp = self.self_attn, self.mlp
@@ -144,7 +145,7 @@ class DecoderStack(nn.Module):
         if shape.words:
             self.embed_tokens = nn.Embedding(shape.words, shape.width)
         self.layers = nn.ModuleList([DecoderLayer(shape) for _ in range(shape.layers)])
-        self.norm = RmsNorm(shape.width, shape.eps)
+        self.norm = nn.RMSNorm(shape.width, shape.eps)
         self.joined: list[JoinedLayer] = []
 
     def join(self) -> None:

@@ -1,4 +1,4 @@
-"""Activations that a checkpoint's configuration names, and the norm of both decoders."""
+"""Activations that a checkpoint's configuration names, and how matrices lie."""
 
 from __future__ import annotations
 
@@ -34,23 +34,6 @@ def activation(name: str) -> Activation:
             hint=f"Supported: {', '.join(_ACTIVATIONS)}.",
         )
     return _ACTIVATIONS[name]
-
-
-class RmsNorm(nn.Module):
-    """Divide by the root of the mean square, and scale, in one operator.
-
-    In float32 it returns what `transformers`' module of the same name does, bit for bit; in
-    bfloat16 it rounds once at the end, where that one rounds in between, too.
-    """
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight
-        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 class PackedLinear(nn.Module):

@@ -104,7 +104,7 @@ class SpeechConfig:
                 )
         # Without a number of key heads, each head has its own.
         given = {"num_key_value_heads": raw.get("num_attention_heads"), **raw}
-        config = sizes(cls, given, "tts_config.")
+        config = sizes(cls, given, "tts_config")
         config._check(llm_width)
         return config
 
