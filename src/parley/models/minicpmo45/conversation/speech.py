@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -159,12 +159,11 @@ class SpeechOutput:
         """Start a conversation in a row whose voice is prepared."""
         sampling = self.sampling
         if temperature is not None and temperature != sampling.temperature:
-            sampling = SpeechSampling(
-                temperature=temperature if temperature >= COLDEST else 1.0,
-                repetition_penalty=sampling.repetition_penalty,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                is_greedy=sampling.is_greedy or temperature < COLDEST,
+            is_cold = temperature < COLDEST
+            sampling = replace(
+                sampling,
+                temperature=1.0 if is_cold else temperature,
+                is_greedy=sampling.is_greedy or is_cold,
             )
         return Speech(self, row, seed, sampling)
 

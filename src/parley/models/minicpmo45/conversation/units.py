@@ -62,7 +62,8 @@ class UnitAnswerJob(ConversationJob):
         self._considered: int | _End | None = None
         self._choice: Choice | None = None
         if state.logits is None:
-            self._nothing()
+            # Without a prefill the answer is to listen, and nothing is settled.
+            self._end(Ending.LISTEN)
             return
         self.forced = work.force_listen or state.decisions < options.force_listen_count
         self.interrupts = work.force_listen and not state.turn_ended
@@ -78,10 +79,6 @@ class UnitAnswerJob(ConversationJob):
             self._close(ids.chunk_eos)
         else:
             self.go(Stage.DECODE)
-
-    def _nothing(self) -> None:
-        """Without a prefill the answer is to listen, and nothing is settled."""
-        self._end(Ending.LISTEN)
 
     def _decided(self) -> None:
         state = self.conversation.state

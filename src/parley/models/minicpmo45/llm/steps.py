@@ -11,7 +11,7 @@ Shapes are rounded up so that few of them occur: rows to powers of two, columns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -132,18 +132,6 @@ class LanguageSteps:
             return UNIT_TOKENS
         return PICTURE_TOKENS if count <= PICTURE_TOKENS and rows <= PICTURE_ROWS else None
 
-    def _check(
-        self, what: str, step: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]
-    ) -> None:
-        """Run a step whose attention is compared with PyTorch's.
-
-        Raises:
-            FastPathFailed: they differ.
-        """
-        if self._llm.attention.reads_in_place:
-            with attending(self._llm, _Compared(what)):
-                step(*(tensor.to(self._llm.device) for tensor in inputs))
-
     def capture(self) -> None:
         """Capture every shape of the decode step, so that none is captured in a conversation.
 
@@ -201,6 +189,9 @@ class LanguageSteps:
             kind: `decode` makes states (B, H) and logits (B, V) of tokens (B,); `feed` makes states
                 of embeddings (B, n, H).
             is_checked: compare its attention with PyTorch's first.
+
+        Raises:
+            FastPathFailed: they differ.
         """
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
 
@@ -219,8 +210,9 @@ class LanguageSteps:
         if batch.rows is not None or self._graphs.is_active:
             inputs.append(self._all_rows if batch.rows is None else batch.rows)
         shape = (*batch.positions.shape, reads)
-        if is_checked:
-            self._check(f"{kind} steps of shape {shape}", partial(step, batch.slots), inputs)
+        if is_checked and llm.attention.reads_in_place:
+            with attending(llm, _Compared(f"{kind} steps of shape {shape}")):
+                step(batch.slots, *(tensor.to(llm.device) for tensor in inputs))
         # A graph serves all rows of its shape, so it must not know which they are.
         slots = None if self._graphs.is_active else batch.slots
         return self._graphs.run(kind, shape, partial(step, slots), inputs)
