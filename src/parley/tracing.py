@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from parley import __version__
 from parley.errors import SetupError
@@ -24,11 +24,17 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class TraceSpan:
-    """A span, or a stand-in if traces are off. Ends once."""
+    """A span, or a stand-in if traces are off. Ends once, at the latest with its `with` block."""
 
     def __init__(self, tracer: Any = None, span: Any = None) -> None:
         self._tracer = tracer
         self._span = span
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
     @property
     def header(self) -> str:

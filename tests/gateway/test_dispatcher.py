@@ -33,7 +33,13 @@ class GatewayParts:
         return self.worker_pool.welcome(hello, object())
 
     def ask(self, kind="chat", name: str = "", **who) -> Ticket:
-        return self.dispatcher.submit(Kind(kind), session_id=name, **who)
+        waited_as = who.pop("waited_as", "")
+        return self.dispatcher.submit(Ticket(Kind(kind), name, **who), waited_as=waited_as)
+
+    def ask_first(self) -> Ticket:
+        """For a session that another build has to continue."""
+        lost = Ticket(Kind.CHAT, "lost", fingerprint="another build")
+        return self.dispatcher.submit_first(lost)
 
     def says(self, worker: Worker, lease, phase, **more) -> None:
         self.worker_pool.phase(
@@ -238,9 +244,7 @@ def served(parts: GatewayParts, tickets: list[Ticket]) -> list[Ticket]:
 
 def test_of_one_caller_the_first_is_served_first_though_its_sessions_have_ended_since():
     queue = Queue(limit=4)
-    first, second = (
-        Ticket(Kind.CHAT, name, 0.0, 0.0, address="10.0.0.1") for name in ("first", "second")
-    )
+    first, second = (Ticket(Kind.CHAT, name, address="10.0.0.1") for name in ("first", "second"))
 
     queue.join(first, held=5)
     queue.join(second, held=0)
@@ -694,7 +698,7 @@ class _Owner:
 def test_a_lease_whose_owner_ended_is_reclaimed(parts):
     parts.worker()
     owner = _Owner()
-    parts.dispatcher.submit(Kind.CHAT, session_id="", owner=owner)
+    parts.dispatcher.submit(Ticket(Kind.CHAT, ""), owner=owner)
     waiting = parts.ask()
 
     owner.end(owner)
@@ -747,9 +751,7 @@ def test_no_slot_is_lost_or_given_twice_in_a_random_day(seed: int):
 def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot(parts):
     worker = parts.worker("busy")
     parts.ask()
-    lost = parts.dispatcher.submit_first(
-        Kind.CHAT, session_id="lost", address="", key_id=None, fingerprint="another build"
-    )
+    lost = parts.ask_first()
     parts.worker("free")
 
     newcomer = parts.ask()
@@ -771,9 +773,7 @@ def test_a_slot_is_spare_if_it_fits_and_no_ticket_waits(parts):
     parts.dispatcher.pause(False)
     parts.ask()
     assert not is_spare()
-    waiting = parts.dispatcher.submit_first(
-        Kind.CHAT, session_id="lost", address="", key_id=None, fingerprint="another build"
-    )
+    waiting = parts.ask_first()
     parts.worker("free")
     assert (waiting.state, is_spare()) == ("waiting", False)
 

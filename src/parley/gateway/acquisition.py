@@ -250,10 +250,7 @@ class Acquisition:
         self, client: Client, watch: ClientWatch[Any], trace: TraceSpan
     ) -> AsyncIterator[UpstreamConnection]:
         ticket = self.dispatcher.submit(
-            client.kind,
-            session_id=client.session_id,
-            address=client.address,
-            key_id=client.key_id,
+            Ticket(client.kind, client.session_id, client.address, client.key_id),
             owner=asyncio.current_task(),
             waited_as=client.waited_as,
         )
@@ -262,11 +259,8 @@ class Acquisition:
         expected_wait_s = ticket.estimated_wait_s
         try:
             while True:
-                queued = trace.begin("queue")
-                try:
+                with trace.begin("queue"):
                     await watch.until_leased(ticket)
-                finally:
-                    queued.end()
                 if ticket.state == "cancelled":
                     raise TicketCancelled
                 if ticket.refusal is not None:
@@ -288,19 +282,13 @@ class Acquisition:
                         lease, self.upstream_settings, dialect=client.dialect, headers=headers
                     ) as upstream,
                 ):
-                    connecting = trace.begin("connect", {"parley.worker": lease.worker.worker_id})
-                    try:
+                    with trace.begin("connect", {"parley.worker": lease.worker.worker_id}):
                         opened = await watch.attend(upstream.open(), ticket)
-                    finally:
-                        connecting.end()
                     if opened:
                         upstream.waited_s, upstream.expected_wait_s = waited_s, expected_wait_s
                         self.metrics.session(client.kind, waited_s)
-                        relaying = trace.begin("relay")
-                        try:
+                        with trace.begin("relay"):
                             yield upstream
-                        finally:
-                            relaying.end()
                         return
                     if upstream.is_unknown:
                         raise ServiceUnavailable("No worker supports this protocol.")

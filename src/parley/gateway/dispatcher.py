@@ -68,16 +68,7 @@ class Dispatcher:
         self._window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
 
-    def submit(
-        self,
-        kind: Kind,
-        *,
-        session_id: str,
-        address: str = "",
-        key_id: str | None = None,
-        owner: Owner | None = None,
-        waited_as: str = "",
-    ) -> Ticket:
+    def submit(self, ticket: Ticket, *, owner: Owner | None = None, waited_as: str = "") -> Ticket:
         """Ask for a slot. The ticket may be leased when this returns.
 
         Args:
@@ -88,8 +79,8 @@ class Dispatcher:
         Raises:
             QueueFull, ServiceUnavailable.
         """
-        self._check_workers(kind)
-        ticket = self._ticket(kind, session_id, address, key_id)
+        self._check_workers(ticket.kind)
+        self._stamp(ticket)
         held = self.worker_pool.held_by(ticket.caller)
         if not self._returns(ticket, waited_as, held):
             self.queue.join(ticket, held=held)
@@ -98,14 +89,11 @@ class Dispatcher:
         self.run()
         return ticket
 
-    def submit_first(
-        self, kind: Kind, *, session_id: str, address: str, key_id: str | None, fingerprint: str
-    ) -> Ticket:
+    def submit_first(self, ticket: Ticket) -> Ticket:
         """Ask for a slot before all other tickets, for a session that has lost its worker. The slot
-        must be on a worker with this fingerprint; tickets that can use another worker are not
-        delayed."""
-        ticket = self._ticket(kind, session_id, address, key_id)
-        ticket.fingerprint = fingerprint
+        must be on a worker with the ticket's fingerprint; tickets that can use another worker are
+        not delayed."""
+        self._stamp(ticket)
         self.queue.put_back(ticket)
         self.run()
         return ticket
@@ -138,9 +126,8 @@ class Dispatcher:
             self._held_until = now + RETURN_S
         return True
 
-    def _ticket(self, kind: Kind, session_id: str, address: str, key_id: str | None) -> Ticket:
-        now, now_time = self.clock.monotonic(), self.clock.time()
-        return Ticket(kind, session_id, now, now_time, address, key_id)
+    def _stamp(self, ticket: Ticket) -> None:
+        ticket.enqueued_at, ticket.enqueued_time = self.clock.monotonic(), self.clock.time()
 
     def check(self, kind: Kind) -> None:
         """Check that `submit` would take a client now.

@@ -45,18 +45,18 @@ class Ticket:
     """A place in the queue; ends as a lease, a cancellation or a refusal.
 
     `position` counts from 1 among those waiting, 0 once assigned. `enqueued_at` is monotonic,
-    `enqueued_time` Unix seconds. `changed`: its state or position.
+    `enqueued_time` Unix seconds; the dispatcher sets both. `changed`: its state or position.
     """
 
     kind: Kind
     session_id: str
-    enqueued_at: float
-    enqueued_time: float
     address: str = ""
     key_id: str | None = None
     """Key of its client."""
     fingerprint: str | None = None
     """Restricts it to workers with this model and version (`Hello.fingerprint`); None: any."""
+    enqueued_at: float = 0.0
+    enqueued_time: float = 0.0
     ticket_id: str = ""
     """`q_` and 32 lowercase hex characters. Only the ticket's owner and admins receive it; it gives
     access to the ticket."""

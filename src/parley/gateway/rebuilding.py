@@ -109,13 +109,8 @@ class Rebuilding:
 
     def ask(self, lost: LostSession) -> Ticket:
         """Queue for a slot to which a session could move, before all other tickets."""
-        return self.dispatcher.submit_first(
-            lost.kind,
-            session_id=lost.session_id,
-            address=lost.address,
-            key_id=lost.key_id,
-            fingerprint=lost.fingerprint,
-        )
+        who = lost.kind, lost.session_id, lost.address, lost.key_id
+        return self.dispatcher.submit_first(Ticket(*who, fingerprint=lost.fingerprint))
 
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         # How long it may wait changes with the workers that are loading.
