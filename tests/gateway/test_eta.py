@@ -38,7 +38,7 @@ def test_a_bad_value_changes_nothing():
     eta = tracker(chat_s=15)
 
     with pytest.raises(InvalidConfig, match="eta_ema_alpha must be above 0 and at most 1"):
-        eta.adjust(baselines={Kind.CHAT: 20}, alpha=1.5)
+        eta.adjust({"eta_chat_s": 20, "eta_ema_alpha": 1.5})
 
     assert eta.eta(Kind.CHAT) == 15
 
@@ -46,6 +46,6 @@ def test_a_bad_value_changes_nothing():
 def test_omitted_settings_stay():
     eta = tracker(chat_s=15, half_duplex_s=180)
 
-    eta.adjust(baselines={Kind.CHAT: 20})
+    eta.adjust({"eta_chat_s": 20})
 
     assert (eta.eta(Kind.CHAT), eta.eta(Kind.HALF_DUPLEX), eta.alpha) == (20, 180, 0.3)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from parley.errors import InvalidConfig
 from parley.protocol.kinds import Kind
@@ -56,29 +56,28 @@ class EtaTracker:
         eta = self.eta(kind)
         return eta - elapsed_s if elapsed_s < eta else OVERRUN_S
 
-    def adjust(
-        self,
-        *,
-        baselines: dict[Kind, float] | None = None,
-        alpha: float | None = None,
-        min_samples: int | None = None,
-    ) -> None:
-        """Change some settings; all or none, what is omitted stays.
+    def adjust(self, changed: Mapping[str, Any]) -> None:
+        """Change some settings, by their names in `/api/config/eta`; all or none, what is omitted
+        stays.
 
         Raises:
             InvalidConfig: a value out of range.
+            TypeError: a value is not a number.
         """
-        for kind, seconds in (baselines or {}).items():
+        names = {f"eta_{kind.short_name}_s": kind for kind in Kind}
+        baselines = {kind: changed[name] for name, kind in names.items() if name in changed}
+        alpha = changed.get("eta_ema_alpha", changed.get("ema_alpha", self.alpha))
+        min_samples = changed.get("eta_ema_min_samples", self.min_samples)
+        for kind, seconds in baselines.items():
             if not (math.isfinite(seconds) and seconds > 0):
                 name = f"eta_{kind.short_name}_s"
                 raise InvalidConfig(f"{name} must be above 0.", field=name)
-        if alpha is not None and not 0 < alpha <= 1:
+        if not 0 < alpha <= 1:
             raise InvalidConfig("eta_ema_alpha must be above 0 and at most 1.", field="alpha")
-        if min_samples is not None and min_samples < 1:
+        if min_samples < 1:
             raise InvalidConfig("eta_ema_min_samples must be at least 1.", field="min_samples")
-        self.baselines.update(baselines or {})
-        self.alpha = self.alpha if alpha is None else alpha
-        self.min_samples = self.min_samples if min_samples is None else min_samples
+        self.baselines.update(baselines)
+        self.alpha, self.min_samples = alpha, min_samples
 
 
 def estimate_waits(

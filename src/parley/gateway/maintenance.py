@@ -85,7 +85,7 @@ class Maintenance:
         changed = await state.fact("eta.settings")
         if isinstance(changed, dict):
             try:
-                self._adjust(changed)
+                eta.adjust(changed)
             except (InvalidConfig, TypeError) as error:
                 log.error("stored_estimates_ignored", why=str(error))
         history = await state.fact("eta.history")
@@ -94,17 +94,6 @@ class Maintenance:
                 case [int() | float() as average, int() as samples] if average > 0 < samples:
                     eta.averages[kind], eta.samples[kind] = float(average), samples
         self._saved_samples = dict(eta.samples)
-
-    def _adjust(self, changed: dict[str, Any]) -> None:
-        self.eta.adjust(
-            baselines={
-                kind: changed[f"eta_{kind.short_name}_s"]
-                for kind in Kind
-                if f"eta_{kind.short_name}_s" in changed
-            },
-            alpha=changed.get("eta_ema_alpha", changed.get("ema_alpha")),
-            min_samples=changed.get("eta_ema_min_samples"),
-        )
 
     async def save_eta_settings(self, changed: dict[str, Any]) -> None:
         """Save estimates that an admin changed; earlier changes stay."""
@@ -206,17 +195,14 @@ class Maintenance:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
+        """Synchronise the index with the folders; reads only new and unfinished recordings."""
+        state = self.state
         async with self._indexing:
-            await refresh(self.state, self.folders)
-
-
-async def refresh(state: State, folders: RecordingFolders) -> None:
-    """Synchronise an index with the folders; reads only new and unfinished recordings."""
-    known, unsettled = await state.unsettled()
-    rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
-    await state.index(rows)
-    await state.forget(gone)
-    await state.forget_responses_of(gone)
+            known, unsettled = await state.unsettled()
+            rows, gone = await asyncio.to_thread(_look, self.folders, known, unsettled)
+            await state.index(rows)
+            await state.forget(gone)
+            await state.forget_responses_of(gone)
 
 
 def _look(

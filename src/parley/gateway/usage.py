@@ -65,25 +65,16 @@ class KeyUsage:
         Raises:
             QuotaExceeded: it used up its day.
         """
-        key = self._find_key(key_id) if key_id is not None else None
-        exceeded = self._exceeded(key) if key is not None else None
+        exceeded = self._exceeded(key_id)
         if exceeded is not None:
             raise exceeded
 
     def over(self) -> list[Lease]:
         """Running sessions of keys whose day is used up."""
-        limited: dict[str, bool] = {}
-        found = []
-        for lease in self._worker_pool.leases:
-            key_id = lease.key_id
-            if key_id is None:
-                continue
-            if key_id not in limited:
-                key = self._find_key(key_id)
-                limited[key_id] = key is not None and self._exceeded(key) is not None
-            if limited[key_id]:
-                found.append(lease)
-        return found
+        running = self._worker_pool.leases
+        key_ids = {lease.key_id for lease in running}
+        over = {key_id for key_id in key_ids if self._exceeded(key_id) is not None}
+        return [lease for lease in running if lease.key_id in over]
 
     def take_unsaved(self) -> list[UsageRow]:
         rows, self._unsaved = list(self._unsaved.values()), {}
@@ -95,8 +86,9 @@ class KeyUsage:
             empty = UsageRow(row.key_id, row.day)
             self._unsaved.setdefault((row.key_id, row.day), empty).add(row)
 
-    def _exceeded(self, key: Key) -> QuotaExceeded | None:
-        if key.minutes_per_day is None and key.tokens_per_day is None:
+    def _exceeded(self, key_id: str | None) -> QuotaExceeded | None:
+        key = None if key_id is None else self._find_key(key_id)
+        if key is None or (key.minutes_per_day is None and key.tokens_per_day is None):
             return None
         used = self.today(key.id)
         if key.minutes_per_day is not None and used.seconds >= 60 * key.minutes_per_day:

@@ -183,17 +183,10 @@ def routes(runtime: GatewayRuntime) -> Router:
         alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]
         if len(set(alphas)) > 1:
             raise InvalidConfig("ema_alpha and eta_ema_alpha differ.", field="ema_alpha")
-        eta.adjust(
-            baselines={
-                kind: seconds
-                for kind in Kind
-                if (seconds := getattr(change, f"eta_{kind.short_name}_s")) is not None
-            },
-            alpha=alphas[0] if alphas else None,
-            min_samples=change.eta_ema_min_samples,
-        )
-        changed = msgspec.structs.asdict(change)
-        await maintenance.save_eta_settings({k: v for k, v in changed.items() if v is not None})
+        given = msgspec.structs.asdict(change)
+        changed = {name: value for name, value in given.items() if value is not None}
+        eta.adjust(changed)
+        await maintenance.save_eta_settings(changed)
         dispatcher.run()
         return eta_info()
 
