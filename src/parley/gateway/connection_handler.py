@@ -74,10 +74,9 @@ class ConnectionHandler:
         assert task is not None
         self.live.add(task)
         task.add_done_callback(self.live.discard)
-        request = _request(websocket, path)
-        dialect, kind = self._open(request)
+        newcomer = self._newcomer(websocket, path)
+        dialect, request = newcomer.dialect, newcomer.request
         with logs.bind_session(dialect.session_id[:64], dialect=dialect.name):
-            newcomer = _Newcomer(websocket, request, dialect, kind)
             if not await self._may_upgrade(newcomer):
                 return
             # Other dialects are accepted first and refused afterwards: a refused handshake would
@@ -96,8 +95,7 @@ class ConnectionHandler:
             except ParleyError as error:
                 self.metrics.error(error.code)
                 log.info("client_refused", code=error.code)
-                spoken = newcomer.dialect
-                send_answer(connection, spoken, spoken.refuse(error))
+                send_answer(connection, newcomer.dialect, newcomer.dialect.refuse(error))
             except asyncio.CancelledError:
                 # Cut off by a shutdown that had waited long enough.
                 spoken = newcomer.dialect
@@ -116,25 +114,29 @@ class ConnectionHandler:
         # before.
         await asyncio.wait({connection.gone})
 
-    def _open(self, request: UpgradeRequest) -> tuple[Dialect, Kind | ParleyError]:
-        """Determine a client's dialect and session; raises an error if it cannot have one."""
+    def _newcomer(self, websocket: WebSocket, path: str) -> _Newcomer:
+        request = UpgradeRequest(
+            path=path,
+            session_id=websocket.path_params.get("session_id", ""),
+            query=dict(websocket.query_params),
+            headers=dict(websocket.headers),
+            subprotocols=tuple(websocket.scope.get("subprotocols", ())),
+        )
         spoken, clock = self.dialects.choose(request), self.dispatcher.clock
         kind: Kind | ParleyError
         try:
             kind = spoken.kind_of(request)
         except ParleyError as error:
             kind = error
-        return spoken(
-            SessionContext(
-                session_id=request.session_id or spoken.new_session_id(clock.time()),
-                kind=kind if isinstance(kind, Kind) else spoken.kind,
-                extensions=request.wants_extensions,
-                parameters={
-                    name: request.query[name] for name in spoken.parameters if name in request.query
-                },
-                clock=clock,
-            )
-        ), kind
+        query = request.query
+        context = SessionContext(
+            session_id=request.session_id or spoken.new_session_id(clock.time()),
+            kind=kind if isinstance(kind, Kind) else spoken.kind,
+            extensions=request.wants_extensions,
+            parameters={name: query[name] for name in spoken.parameters if name in query},
+            clock=clock,
+        )
+        return _Newcomer(websocket, request, spoken(context), kind)
 
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
         """True if the handshake may continue. If the dialect asks for it, a new client that cannot
@@ -293,13 +295,3 @@ class _Newcomer:
     kind: Kind | ParleyError
     caller: Caller | None = None
     client: Client | None = None
-
-
-def _request(websocket: WebSocket, path: str) -> UpgradeRequest:
-    return UpgradeRequest(
-        path=path,
-        session_id=websocket.path_params.get("session_id", ""),
-        query=dict(websocket.query_params),
-        headers=dict(websocket.headers),
-        subprotocols=tuple(websocket.scope.get("subprotocols", ())),
-    )

@@ -135,13 +135,9 @@ class Handover:
             return False
         if self._bringing.locked():
             return False
-        async with self._bringing:
-            return await self._bring(recording_id)
-
-    async def _bring(self, recording_id: str) -> bool:
         comes = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BRING_LIMIT_S):
+            async with self._bringing, asyncio.timeout(BRING_LIMIT_S):
                 for _ in range(COMPLETE_LOOKS):
                     comes = await self._bring_once(recording_id)
                     if not comes:

@@ -103,7 +103,8 @@ class Gateway:
                 if is_active:
                     await self._serve(started)
         finally:
-            await self._close_internal()
+            if self._internal is not None:
+                self._internal.close()
             self._listener.close()
 
     async def _serve(self, started: Callable[[], Any] | None) -> None:
@@ -186,24 +187,22 @@ class Gateway:
         """Apply changed settings and a changed certificate, as far as they can change while
         sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
         force."""
-        has_certificate = self.reload_certificate()
+        done = Reloaded(applied=[], needs_restart=[], certificate=self.reload_certificate())
         runtime = self.app.runtime
         if self._reread is None or self._as_read is None or runtime is None:
-            return Reloaded(applied=[], needs_restart=[], certificate=has_certificate)
+            return done
         try:
             new = self._reread()
         except SetupError as error:
-            problem = " ".join(each for each in (str(error), error.hint) if each)
-            log.error("settings_reload_failed", why=problem)
-            return Reloaded(
-                applied=[], needs_restart=[], certificate=has_certificate, problem=problem
-            )
-        applied, needs_restart = changed(self._as_read, new)
-        self._as_read = taken_over(self._as_read, new, applied)
-        settings = taken_over(runtime.settings, new, applied)
+            done.problem = " ".join(each for each in (str(error), error.hint) if each)
+            log.error("settings_reload_failed", why=done.problem)
+            return done
+        done.applied, done.needs_restart = changed(self._as_read, new)
+        self._as_read = taken_over(self._as_read, new, done.applied)
+        settings = taken_over(runtime.settings, new, done.applied)
         runtime.apply(settings, workers_too=self._has_own_workers)
-        log.info("settings_reloaded", applied=applied, needs_restart=needs_restart)
-        return Reloaded(applied=applied, needs_restart=needs_restart, certificate=has_certificate)
+        log.info("settings_reloaded", applied=done.applied, needs_restart=done.needs_restart)
+        return done
 
     def reread_by(
         self, read: Callable[[], Settings], as_read: Settings, *, has_own_workers: bool = False
@@ -238,8 +237,7 @@ class Gateway:
         return True
 
     def stop_now(self) -> None:
-        self._stopping.set()
-        self._server.end()
+        self.stop()
         self._server.hurry.set()
 
     async def open_internal(self) -> str:
@@ -250,11 +248,6 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._internal = await loop.create_server(self._server.protocol, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
-
-    async def _close_internal(self) -> None:
-        if self._internal is not None:
-            self._internal.close()
-            self._internal = None
 
     async def _drain(self) -> None:
         # Calls that cannot be resumed end here; the next gateway accepts new ones immediately.
