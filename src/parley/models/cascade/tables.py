@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 
@@ -36,13 +36,17 @@ def _parts() -> dict[str, str]:
     return dict(blocks_of("notes/parts", glue=""))
 
 
-def any_of(alternatives: Sequence[str]) -> re.Pattern[str]:
-    """Finds one of the alternatives, in which `<name>` is a part of `notes/parts`, and `(?P<name>`
-    a group."""
+def any_of(alternatives: Sequence[str], parts: Mapping[str, str] | None = None) -> re.Pattern[str]:
+    """Finds one of the alternatives, in which `(?P<name>` is a group, and `<name>` one of the
+    parts: of `notes/parts`, if none are given."""
     pattern = "|".join(alternatives)
-    for _ in range(2):  # A part may name another.
-        pattern = re.sub(r"(?<!P)<(\w+)>", lambda found: _parts()[found[1]], pattern)
+    known = _parts() if parts is None else parts
+    while (filled := _PART.sub(lambda found: known[found[1]], pattern)) != pattern:
+        pattern = filled  # A part may name another.
     return re.compile(pattern)
+
+
+_PART = re.compile(r"(?<!P)<(\w+)>")
 
 
 def patterns(name: str) -> dict[str, re.Pattern[str]]:

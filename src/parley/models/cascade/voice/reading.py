@@ -12,7 +12,7 @@ import unicodedata
 from typing import Final
 
 from parley.models.cascade.voice.clauses import PAUSES, STOPS, cut
-from parley.models.cascade.voice.written.abbreviations import read_abbreviations
+from parley.models.cascade.voice.written.abbreviations import read_abbreviations, read_verses
 from parley.models.cascade.voice.written.addresses import read_addresses, read_chess, read_codes
 from parley.models.cascade.voice.written.amounts import (
     plain_groups,
@@ -36,8 +36,8 @@ from parley.models.cascade.voice.written.moments import (
     read_year_ranges,
     read_years,
 )
-from parley.models.cascade.voice.written.scripture import read_verses
-from parley.models.cascade.voice.written.spelling import LETTERS, as_letters, spelled
+from parley.models.cascade.voice.written.rules import ReadingRules
+from parley.models.cascade.voice.written.spelling import LETTERS, as_letters
 
 __all__ = ["PAUSES", "STOPS", "cut", "read_out"]
 
@@ -63,6 +63,7 @@ _RULES: Final = (
     read_signs,
     read_numbers,
     read_capitals,
+    ReadingRules("named_letters"),
 )
 LONGEST: Final = 600
 """Number of characters that are normalised together; a clause rarely has more than 100."""
@@ -72,11 +73,6 @@ _FOLDED: Final = str.maketrans(
      "Ł": "L", "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i", "ħ": "h"}
 )  # fmt: skip
 _BEHIND_LETTERS: Final = ("plus", "minus", "equals", "times", "is", "squared", "cubed")
-_LETTER_AFTER: Final = re.compile(
-    r"\b([Vv]itamin|[Pp]lan|[Gg]rade|[Tt]ype|[Hh]epatitis|[Oo]ption|[Pp]art|[Ee]xhibit|[Aa]ppendix|"
-    r"[Cc]ategory|[Gg]roup|[Tt]eam|[Pp]oint|[Ll]etter|[Aa]nswer|[Cc]lass|[Tt]erminal|[Ss]ection) "
-    r"([A-Z])(?![\w'])"
-)
 
 
 def read_out(text: str) -> list[str]:
@@ -105,7 +101,6 @@ def _pieces(text: str) -> list[str]:
 def _read(text: str) -> list[str]:
     for rule in _RULES:
         text = rule(text)
-    text = _LETTER_AFTER.sub(lambda found: f"{found[1]} {spelled(found[2])}", text)
     text = folded(text.replace("–", " — "))
     tokens: list[str] = _TOKEN.findall(text)
     words: list[str] = []

@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from parley.models.cascade.voice.written.amounts import UNITS
-from parley.models.cascade.voice.written.spelling import spelled, tables
+from parley.models.cascade.voice.written.rules import ReadingRules
+from parley.models.cascade.voice.written.spelling import any_of, spelled, tables
 
 (
     _BEFORE_NAMES,
@@ -17,65 +18,8 @@ from parley.models.cascade.voice.written.spelling import spelled, tables
     _STATES,
 ) = tables("abbreviations")
 _PLURAL: Final = frozenset("chapter figure volume page section equation number article".split())
-_STROKES: Final = (
-    (re.compile(r"\bw/o(?:ut)?\b", re.I), "without "),
-    (re.compile(r"\b[Nn]o\.(?=\d)"), "number "),
-    (re.compile(r"(?<![\w/])km/h(?!\w)"), "kilometres per hour"),
-    (re.compile(r"(?<![\w/])m/s(?!\w)"), "metres per second"),
-    (re.compile(r"\bw/(?=\s|\w)", re.I), "with "),
-    (re.compile(r"\bb/c\b", re.I), "because "),
-    (re.compile(r"\bN/A\b", re.I), "not applicable "),
-    (re.compile(r"\bc/o\b"), "care of "),
-    (re.compile(r"\band/or\b", re.I), "and or"),
-    (re.compile(r"\bs/he\b", re.I), "she or he"),
-    (re.compile(r"\b(?:TCP/IP|S/PDIF|AC/DC|OS/2)\b"), lambda f: f[0].replace("/", " ")),
-    (re.compile(r"(?i)'n'|(?<= )'n(?= )"), " and "),
-    (re.compile(r"(?i)(?<!\w)'(?:tis)\b"), "it is"),
-    (re.compile(r"(?i)(?<!\w)'(?:til|till)\b"), "until"),
-    (re.compile(r"(?i)(?<!\w)'cause\b"), "because"),
-    (re.compile(r"\bC\+\+"), f"{spelled('C')} plus plus "),
-    (re.compile(r"\bC#"), f"{spelled('C')} sharp "),
-    (re.compile(r"\bF#"), f"{spelled('F')} sharp "),
-    (re.compile(r"\b([A-F])\+(?![\w+])"), lambda f: f"{spelled(f[1])} plus "),
-    (re.compile(r"(?<=\b[Aa]n )A-(?![\w-])|(?<=\ba )([B-D])-(?![\w-])"),
-     lambda f: f"{spelled(f[1] or 'A')} minus "),
-    (re.compile(r"\b(Ctrl|Control|Alt|Shift|Cmd|Command|Option|Fn|Win|Super)\s?[-+]\s?(?=\w)"),
-     lambda f: {"Ctrl": "control ", "Cmd": "command "}.get(f[1], f[1].lower() + " ")),
-    (re.compile(r"\b([A-Z])([&/])([A-Z])(s?)\b"),
-     lambda f: f"{spelled(f[1])}{' and ' if f[2] == '&' else ' '}{spelled(f[3]).rstrip()}"
-     + ("'s" if f[4] else "")),
-    (re.compile(r"\bAT&T\b"), f"{spelled('AT')} and {spelled('T')}"),
-)  # fmt: skip
-
 TITLES: Final = frozenset(_BEFORE_NAMES) - {"ft", "fr", "hon", "rep"}
 _NAME: Final = r"[A-Z][\w'&-]*"
-_WORD: Final = re.compile(r"(?<![\w.])(et al|[A-Za-z]{1,6}(?:\.[A-Za-z])?)\.(?=[\s,;:!?)\"']|$)")
-
-
-def read_abbreviations(text: str) -> str:
-    """Write abbreviations as words. A full stop that also ends the sentence stays."""
-    for pattern, said in _STROKES:
-        text = pattern.sub(said, text)
-    text = re.sub(
-        r"(?<=[a-z]), (" + "|".join(_STATES) + r")\b(?=\s*\d{5}|[.,;:!?)]|\s*$|\s+[a-z])",
-        lambda found: f", {_STATES[found[1]]} ", text,
-    )  # fmt: skip
-    text = re.sub(r"\bPh\.\s?D\b\.?", f" {spelled('PHD')} ", text)
-    text = re.sub(r"\b([BM])\.\s?Sc\b\.?", lambda f: f" {spelled(f[1] + 'SC')} ", text)
-    text = re.sub(r"(?<![\w.])(?:[A-Za-z]\.\s?){2,}(?![a-z]\w)", _initials, text)
-    text = re.sub(r"(?<![\w.])([A-Z])\.(?=\s[A-Z][a-z])", lambda found: spelled(found[1]), text)
-    text = _WORD.sub(lambda found: _abbreviated(found, text), text)
-    text = re.sub(r"\b(Mr|Mrs|Dr|Prof|St|Mt)(?=\s[A-Z])", _titled, text)
-    return re.sub(
-        r"(?<![\w.'/-])(?<!\d )([A-Za-z]{2,6})(?![\w'/-])",
-        lambda found: _DOTLESS.get(found[1].lower(), found[0])
-        if not found[1].isupper() or found[1] == "OK" else found[0],
-        text,
-    )  # fmt: skip
-
-
-def _titled(found: re.Match[str]) -> str:
-    return _BEFORE_NAMES[found[1].lower()]
 
 
 def _initials(found: re.Match[str]) -> str:
@@ -93,8 +37,8 @@ def _initials(found: re.Match[str]) -> str:
     return f" {spelled(low)}{stop} "
 
 
-def _abbreviated(found: re.Match[str], text: str) -> str:
-    low = found[1].lower()
+def _abbreviated(found: re.Match[str]) -> str:
+    low, text = found[1].lower(), found.string
     before, after = text[: found.start()].rstrip(), text[found.end() :]
     has_name_after = bool(re.match(rf"\s+{_NAME}", after))
     has_number_after = bool(re.match(r"\s*[#(]?\d", after))
@@ -141,3 +85,16 @@ def _is_street(last: re.Match[str] | None, after: str) -> bool:
         "from",
         "to",
     )
+
+
+read_abbreviations: Final = ReadingRules(
+    "abbreviations", {"state": "|".join(_STATES)}, state=_STATES.__getitem__, initials=_initials,
+    letter=lambda text: spelled(text).rstrip(), abbreviated=_abbreviated,
+    title=lambda text: _BEFORE_NAMES[text.lower()],
+    dotless=lambda text: _DOTLESS.get(text.lower(), text),
+)  # fmt: skip
+(_BOOKS,) = tables("books")
+read_verses: Final = ReadingRules(
+    "verses", {"short_book": any_of(_BOOKS)},
+    book=lambda text: _BOOKS.get(text.rstrip("."), text),
+)  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Final
 
 from parley.models.cascade.numerals import as_ordinal, in_words
 from parley.models.cascade.tables import lines_of
-from parley.models.cascade.voice.written.spelling import any_of, code, number, spelled, tables, year
+from parley.models.cascade.voice.written.rules import ReadingRules
+from parley.models.cascade.voice.written.spelling import any_of, number, spelled, tables, year
 
 _SAID: Final = {
     "JSON": "jason", "JPEG": "jpeg", "JPG": "jpeg", "ASCII": "ascii",
@@ -80,23 +81,6 @@ def word_or_letters(token: str, *, shouts: bool = False) -> str:
 
 
 (_MIXED,) = tables("names")
-_MIXED_WORD: Final = re.compile(r"\b[A-Za-z]*[a-z][A-Z][A-Za-z]*\b|\b[A-Z]{2,}[a-z]{2,}[A-Za-z]*\b")
-_KNOWN_MIXED: Final = re.compile(rf"\b({any_of(_MIXED)})('?s)?\b")
-_ELEMENTS: Final = (
-    "He|Li|Be|Ne|Na|Mg|Al|Si|Cl|Ar|Ca|Sc|Ti|Cr|Mn|Fe|Co|Ni|Cu|Zn|Ga|Ge|As|Se|Br|Kr|Rb|Sr|Zr|Ag|"
-    "Cd|Sn|Sb|Te|Xe|Cs|Ba|Pt|Au|Hg|Pb|Bi|Po|Rn|Ra|Th|H|B|C|N|O|F|P|S|K|V|I|W|U"
-)
-_FORMULA: Final = re.compile(
-    rf"(?<![\w/])(?=[A-Za-z0-9()]*(?:[A-Z)]\d|[a-z][A-Z]|[A-Z][A-Z][a-z]\b))"
-    rf"(?:\(?(?:{_ELEMENTS})\d*(?:\)\d*)?){{2,}}(?![A-Za-z0-9])"
-)
-
-
-def mixed_case(text: str) -> str:
-    """Split names with inner capitals, and chemical formulas: ChatGPT, OpenAI, NaCl."""
-    text = _KNOWN_MIXED.sub(lambda f: _MIXED[f[1]].rstrip() + ("'s" if f[2] else ""), text)
-    text = _FORMULA.sub(_chemical, text)
-    return _MIXED_WORD.sub(_camel, text)
 
 
 def _chemical(found: re.Match[str]) -> str:
@@ -107,8 +91,7 @@ def _chemical(found: re.Match[str]) -> str:
     return " ".join(number(part) if part.isdigit() else spelled(part) for part in parts)
 
 
-def _camel(found: re.Match[str]) -> str:
-    word = found[0]
+def _camel(word: str) -> str:
     if re.match(r"(?:Mc|Mac|De|Di|La|Le|Van|O)[A-Z][a-z]+$", word):
         return word.lower()
     if re.fullmatch(r"[A-Z]{2,}s", word):
@@ -125,29 +108,15 @@ def _camel(found: re.Match[str]) -> str:
     return " ".join(said)
 
 
-_ROMAN: Final = r"(?=[IVXLCDM])M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+mixed_case: Final = ReadingRules(
+    "mixed_case", {"name": any_of(_MIXED)}, name=lambda text: _MIXED[text].rstrip(),
+    formula=_chemical, camel=_camel,
+)  # fmt: skip
 _VALUES: Final = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
-_NUMBERED: Final = (
-    "World War|Chapter|Part|Act|Book|Volume|Vol\\.|Pt\\.|Ch\\.|Art\\.|Sec\\.|Type|Class|"
-    "Phase|Appendix|Section|Article|Scene|Title|"
-    "Level|Grade|Stage|Super Bowl|Episode|Final Fantasy|Mark|Schedule|Category|Group|Division|"
-    "Unit|Table|Figure|Step|Round|Theorem|Vatican|Tier|Apollo|Rocky|Schengen|Basel|Annex"
-)
 _SHORT_NAMES: Final = {
-    "vol.": "volume",
-    "pt.": "part",
-    "ch.": "chapter",
-    "art.": "article",
-    "sec.": "section",
-}
-_THRONE: Final = re.compile(
-    rf"\b({any_of(_THRONES)}(?: [A-Z]\w+){{1,3}}|{any_of(_RULERS)}),? ({_ROMAN})\b"
-    r"(?!\.\s?[A-Z])"
-)
-_COUNTED: Final = re.compile(rf"\b({_NUMBERED}) ({_ROMAN})(?!\w)", re.I)
-_FREE: Final = re.compile(r"(?<![\w.'-])(?=[IVX]{2,}\b|[MDCLXVI]{5,}\b)" + rf"({_ROMAN})(?![\w'])")
-_SMALL: Final = r"((?=[ivxl]{2})(?:xl|l?x{0,3})(?:ix|iv|v?i{0,3}))"
-_PAGES: Final = re.compile(rf"\b([Pp]ages?|pp?\.) {_SMALL}(?:[-–]{_SMALL})?(?![\w'])")
+    "vol.": "volume", "pt.": "part", "ch.": "chapter", "art.": "article", "sec.": "section",
+    "p.": "page", "pp.": "pages",
+}  # fmt: skip
 _NOT_ROMAN: Final = frozenset("XX XXX XXXX CIVIC MIX MILD VIVID VI LIVID MIMIC".split())
 
 
@@ -160,16 +129,8 @@ def roman_value(text: str) -> int:
     return sum(signs)
 
 
-def read_romans(text: str) -> str:
-    """Write Roman numerals as words: an ordinal after a ruler's name, otherwise a cardinal."""
-    text = re.sub(r"\bWW(I{1,3}|[123])\b", _world_war, text)
-    text = re.sub(
-        r"\bIV(?= (?:drip|fluid|line|bag|antibiotic|pole|treatment))", spelled("IV"), text
-    )
-    text = _PAGES.sub(_paged, text)
-    text = _THRONE.sub(_throned, text)
-    text = _COUNTED.sub(_counted, text)
-    return _FREE.sub(_free, text)
+def _in_words(text: str) -> str:
+    return in_words(roman_value(text.upper()))
 
 
 def _throned(found: re.Match[str]) -> str:
@@ -178,12 +139,6 @@ def _throned(found: re.Match[str]) -> str:
     if not roman or is_single or (roman in "IV" and name in ("Mary", "John", "Paul", "Joseph")):
         return found[0]
     return f"{name} the {as_ordinal(roman_value(roman))}"
-
-
-def _paged(found: re.Match[str]) -> str:
-    pages = [in_words(roman_value(one.upper())) for one in found.groups()[1:] if one]
-    name = {"p.": "page", "pp.": "pages"}.get(found[1], found[1])
-    return f"{name} {' to '.join(pages)} "
 
 
 def _counted(found: re.Match[str]) -> str:
@@ -197,7 +152,7 @@ def _counted(found: re.Match[str]) -> str:
     if roman in "CD" or (roman == "I" and name[0].islower()):
         return found[0]
     name = _SHORT_NAMES.get(name.lower(), name)
-    return f"{name} {in_words(roman_value(roman.upper()))} "
+    return f"{name} {_in_words(roman)} "
 
 
 def _free(found: re.Match[str]) -> str:
@@ -210,11 +165,11 @@ def _free(found: re.Match[str]) -> str:
     return f" {year(str(value)) if 1100 < value < 2100 else in_words(value)} "
 
 
-def _world_war(found: re.Match[str]) -> str:
-    count = int(found[1]) if found[1].isdigit() else len(found[1])
-    return f"world war {in_words(count)}"
-
-
+read_romans: Final = ReadingRules(
+    "romans", {"throne": any_of(_THRONES), "ruler": any_of(_RULERS)}, throned=_throned,
+    counted=_counted, free=_free, roman=_in_words,
+    short=lambda text: _SHORT_NAMES.get(text, text),
+)  # fmt: skip
 _CAPS: Final = re.compile(r"(?<![A-Za-z'])([A-Z]{2,})('?s)?(?![A-Za-z])")
 _SHOUT: Final = re.compile(r"[A-Z]{2,}(?:'[A-Z]+)?")
 
@@ -248,24 +203,8 @@ def _is_word(token: str) -> bool:
     return low in _SHORT or (len(low) >= 4 and is_sayable(low))
 
 
-def read_numbered_names(text: str) -> str:
-    """Read letters followed by a number: A380 as A three eighty."""
-    text = re.sub(
-        r"(?<![A-Za-z])([A-Z])-?(\d{1,3})s\b",
-        lambda f: f"{spelled(f[1])} {number(f[2])}s ".replace("ys ", "ies "), text,
-    )  # fmt: skip
-    text = re.sub(
-        r"(?<![A-Za-z])([A-Z])-(\d+)(?![.,]\d)", lambda f: f"{spelled(f[1])} {code(f[2])} ", text
-    )
-    text = re.sub(r"\b(\d{3,4})([pi])\b", lambda f: f"{code(f[1])} {spelled(f[2])}", text)
-    text = re.sub(r"\bIPv(?=\d)", spelled("IPV"), text)
-    text = re.sub(r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " ", text)
-    text = re.sub(
-        r"(?<![\w.])([A-Za-z]{1,4})(\d{3,5})(?![\d%]|[.,]\d)",
-        lambda f: f"{spelled(f[1]) if len(f[1]) == 1 else f[1]} {code(f[2])} ",
-        text,
-    )
-    return re.sub(
-        r"(?<![\w.])([A-Z]{2,5}) (\d{3,4})(?![\w%°]|[.,:]\d)",
-        lambda found: f"{found[1]} {code(found[2])} ", text,
-    )  # fmt: skip
+def _many(text: str) -> str:
+    return re.sub("y$", "ie", number(text)) + "s"
+
+
+read_numbered_names: Final = ReadingRules("numbered_names", many=_many)

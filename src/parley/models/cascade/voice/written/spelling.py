@@ -16,9 +16,6 @@ from parley.models.cascade.tables import blocks_of
 _FIRST: Final = 0xE000
 LETTERS: Final = f"[{chr(_FIRST + ord('A'))}-{chr(_FIRST + ord('Z'))}]"
 """Matches one spelled letter."""
-WHOLE: Final = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
-NUMBER: Final = rf"(?:{WHOLE}(?:\.\d+)?|(?<![\d.])\.\d+)"
-"""A written number: `1,234.5`, `.5`."""
 
 
 def spelled(text: str) -> str:
