@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from parley.cli.conform.orders import TABLES, LiveOrder, Order, TableOrder
-from parley.cli.conform.realtime_order import RealtimeOrder
+from parley.cli.conform.orders import TABLES, LiveOrder, Order, RealtimeOrder, TableOrder
 from parley.cli.conform.schemas import Check, check_of
 from parley.client.access import Access, Socket, SocketClosed
 from parley.client.connection import NETWORK
