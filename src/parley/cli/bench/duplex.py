@@ -30,9 +30,9 @@ from parley.cli.bench.duplex_talk import (
 )
 from parley.cli.bench.figures import columns
 from parley.cli.bench.people import installed
-from parley.cli.bench.talkers import DIALECTS, client_of
+from parley.cli.bench.talkers import DIALECTS, Dialect, client_of
 from parley.client.access import AccessOptions
-from parley.errors import BadInput, ParleyError, SetupError
+from parley.errors import ParleyError, SetupError
 from parley.protocol.values import InterruptionOptions
 
 Mode = Literal["off", "duck", "stop"]
@@ -41,12 +41,12 @@ Mode = Literal["off", "duck", "stop"]
 @reach.at_server
 def duplex(
     server: reach.ServerAddress,
-    dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
+    dialect: Annotated[Literal[Dialect, "all"], typer.Option(help="One, or all in turn.")] = "all",
     conversations: Annotated[
         int, typer.Option(min=1, max=1000, help="Number per dialect, one after the other.")
     ] = 4,
     interrupt: Annotated[
-        str, typer.Option(help="Policy for interruptions to ask for: off, duck, stop.")
+        Mode, typer.Option(help="Policy for interruptions to ask for.")
     ] = "stop",
     folder: Annotated[
         Path | None,
@@ -70,9 +70,6 @@ def duplex(
     Speech comes from the bundled voice, or from a folder with WAV files in turns/,
     interruptions/ and acknowledgements/. A conversation takes about two minutes.
     """
-    if dialect not in (*DIALECTS, "all"):
-        raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
-    mode = _mode(interrupt)
     address, access = server
     if people:
         turns = installed().turns if folder is None else own(folder).turns
@@ -86,20 +83,13 @@ def duplex(
     reports: dict[str, TalkOutcome] = {}
     for name in DIALECTS if dialect == "all" else (dialect,):
         reports[name] = asyncio.run(
-            converse(address, access, name, conversations, mode, material, wait)
+            converse(address, access, name, conversations, interrupt, material, wait)
         )
     typer.echo(json.dumps(as_data(reports)) if as_json else as_table(reports))
     if plot is not None:
         plot.write_text(as_svg({name: one.measures() for name, one in reports.items()}), "utf-8")
     if all(len(one.failures) == conversations for one in reports.values()):
         raise SetupError("All conversations failed.", hint="See the reasons in the table.")
-
-
-def _mode(text: str) -> Mode:
-    match text:
-        case "off" | "duck" | "stop":
-            return text
-    raise BadInput(f"'{text}' is none of off, duck, stop.")
 
 
 async def converse(

@@ -18,10 +18,10 @@ import typer
 
 from parley.cli import files, reach
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
-from parley.cli.bench.talkers import DIALECTS, Told, client_of
+from parley.cli.bench.talkers import Dialect, Told, client_of
 from parley.client.access import AccessOptions
 from parley.client.events import Piece, Speaking
-from parley.errors import BadInput, ParleyError, SetupError
+from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
 from parley.media.wav import encode_wav
@@ -37,15 +37,13 @@ def field(
     folder: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help=f"Has {INPUT} files at any depth.")
     ] = Path(),
-    dialect: Annotated[str, typer.Option(help=", ".join(DIALECTS))] = "half_duplex",
+    dialect: Dialect = "half_duplex",
 ) -> None:
     """Speak recordings to a running server, and write its answers next to them.
 
     Every input.wav gets an output.wav of the same length and a times.json, as
     Full-Duplex-Bench wants them.
     """
-    if dialect not in DIALECTS:
-        raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}.")
     address, access = server
     inputs = sorted(folder.rglob(INPUT))
     if not inputs:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ from parley.client.chat import ChatClient
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.realtime import RealtimeClient
-from parley.errors import BadInput, ParleyError
+from parley.errors import ParleyError
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
@@ -94,7 +94,8 @@ def load(
         float, typer.Option(min=1, help="Length of each conversation in seconds.")
     ] = 30.0,
     dialect: Annotated[
-        str, typer.Option(help="duplex, realtime, half_duplex, chat, or all: in turn.")
+        Literal["duplex", "realtime", "half_duplex", "chat", "all"],
+        typer.Option(help="One, or all in turn."),
     ] = "duplex",
     file: Annotated[
         Path | None,
@@ -113,8 +114,6 @@ def load(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Put load on a running server and measure what its conversations experience."""
-    if dialect not in (*RUNS, "all"):
-        raise BadInput(f"'{dialect}' is none of {', '.join(RUNS)}, all.")
     address, access = server
     speech = made_up_speech(4) if file is None else wav.load(file)
     plan = Load(address, access, seconds, resample(speech, INPUT_RATE_HZ))

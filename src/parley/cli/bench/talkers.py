@@ -10,7 +10,7 @@ import base64
 import json
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -234,7 +234,10 @@ TALKERS: Final[dict[str, type[Talker]]] = {
     "openai_live": OpenAILiveTalker,
     "minicpmo_v2": MiniCPMOV2Talker,
 }
-DIALECTS: Final = ("half_duplex", "duplex", "realtime", *TALKERS)
+Dialect = Literal[
+    "half_duplex", "duplex", "realtime", "openai_realtime", "openai_live", "minicpmo_v2"
+]
+DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
 
 
 def client_of(
