@@ -184,7 +184,7 @@ async def test_what_was_deleted_here_does_not_come_back_from_a_worker_that_was_a
         assert taken is not None
         store.delete(taken)
         again = Hosts(tmp_path).handover  # another process, after a restart
-        again._state, again._worker_pool = hosts.state, hosts.pool
+        again.state, again.worker_pool = hosts.state, hosts.pool
         await again.restore()
         hosts.beat()
         await again.round()

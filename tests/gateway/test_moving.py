@@ -71,7 +71,7 @@ class Draining(Young):
         rebuilding = Rebuilding(self.dispatcher, Mock(), LimitSettings(resume_window_s=30.0))
         self.kept.rebuilding = rebuilding
         control = Mock(hand_over=self._hand_over, end_doubled=self._end)
-        self.moving = Moving(sessions=self.kept, rebuilding=rebuilding, worker_control=control)
+        self.moving = Moving(sessions=self.kept, worker_control=control)
         self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
         self.other = self.pool.welcome(hello(worker_id="other"), object())
         self.pool.heard(self.other, Heartbeat("idle", 2, 0, 0.0, 0))

@@ -327,7 +327,7 @@ async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was(
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
     control = Mock(end_doubled=lambda lease: ended.append(lease.session_id))
-    moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
+    moving = Moving(sessions=young.kept, worker_control=control)
     for name in ("on its way", "there"):
         lease = lease_of(young.pool, name)
         moving._part(lease)
@@ -360,7 +360,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
         there = msgspec.structs.replace(hello(worker_id="other"), model=model)
         young.pool.welcome(there, object())
     control = Mock(end_doubled=lambda lease: ended.append(lease.lease_id))
-    moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
+    moving = Moving(sessions=young.kept, worker_control=control)
     lease = lease_of(young.pool, "lease")
     if is_connected:
         lease = present(young.kept.take(lease))
@@ -387,10 +387,8 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     lease.is_lost = is_lost
     resumption = Resumption(
         sessions=gateway.kept,
-        rebuilding=Mock(),
         moving=Mock(move_unreachable=said.append),
         relay=Mock(),
-        admission=Mock(),
         upstream_settings=Mock(),
         metrics=Mock(),
     )

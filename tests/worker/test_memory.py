@@ -49,11 +49,9 @@ def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch):
 
 def metrics_page(dispatcher: Dispatcher) -> str:
     metrics = Metrics(
-        dispatcher,
         authenticator=Mock(keys=0),
         open_connections=Mock(ended={}),
-        rebuilding=Mock(outcomes={}),
-        sessions=Mock(away=0),
+        sessions=Mock(dispatcher=dispatcher, rebuilding=Mock(outcomes={}), away=0),
         session_logs=Mock(count=0, size_bytes=0, dropped=0),
         data_dir=Path("/nowhere"),
     )

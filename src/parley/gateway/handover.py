@@ -17,6 +17,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 from weakref import WeakKeyDictionary
@@ -63,6 +64,7 @@ class NotComplete(NotTaken):
     """The recording's session is running or has just ended."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Handover:
     """Belongs to the event loop; what touches disk or network runs in threads.
 
@@ -70,22 +72,15 @@ class Handover:
         taken: recordings taken over since the start.
     """
 
-    def __init__(
-        self,
-        *,
-        worker_pool: WorkerPool,
-        folders: layout.RecordingFolders,
-        recordings: RecordingAccess,
-        state: State,
-        storage: StorageSettings,
-        secret: str | None,
-    ) -> None:
-        self._worker_pool = worker_pool
-        self._folders = folders
-        self._recordings = recordings
-        self._state = state
-        self._storage = storage
-        self._headers = {control.SECRET_HEADER: secret} if secret else {}
+    worker_pool: WorkerPool
+    folders: layout.RecordingFolders
+    recordings: RecordingAccess
+    state: State
+    storage: StorageSettings
+    secret: str | None
+
+    def __post_init__(self) -> None:
+        self._headers = {control.SECRET_HEADER: self.secret} if self.secret else {}
         self._to_remove: dict[str, None] = {}
         """Ids that were copied and that their worker has not removed yet; oldest first."""
         self._taking: dict[str, asyncio.Task[None]] = {}
@@ -98,14 +93,14 @@ class Handover:
     @property
     def waiting(self) -> int:
         """Number of recordings on workers."""
-        return sum(_waiting(worker) or 0 for worker in self._worker_pool)
+        return sum(_waiting(worker) or 0 for worker in self.worker_pool)
 
     async def restore(self) -> None:
         """Restore the ids from before a restart, and delete incomplete copies."""
-        remembered = await self._state.fact(TAKEN_FACT)
+        remembered = await self.state.fact(TAKEN_FACT)
         if isinstance(remembered, list):
             self._to_remove = {str(one): None for one in remembered}
-        await asyncio.to_thread(_drop_incoming, self._folders.root)
+        await asyncio.to_thread(_drop_incoming, self.folders.root)
 
     async def run(self) -> None:
         while True:
@@ -117,7 +112,7 @@ class Handover:
         now = time.monotonic()
         asked = [
             worker
-            for worker in self._worker_pool
+            for worker in self.worker_pool
             if _waiting(worker) and self._not_before.get(worker, 0.0) <= now
         ]
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
@@ -131,7 +126,7 @@ class Handover:
         """
         if not ID.match(recording_id) or recording_id.startswith(SHARE_PREFIX):
             return False
-        if self._folders.find(recording_id) is not None:
+        if self.folders.find(recording_id) is not None:
             return False
         if self._bringing.locked():
             return False
@@ -146,7 +141,7 @@ class Handover:
         return comes
 
     async def _bring_once(self, recording_id: str) -> bool:
-        holders = [worker for worker in self._worker_pool if _waiting(worker) is not None]
+        holders = [worker for worker in self.worker_pool if _waiting(worker) is not None]
         for worker in holders[:HOLDERS_ASKED]:
             try:
                 await self._take(worker, recording_id)
@@ -185,12 +180,12 @@ class Handover:
 
     async def _take_one(self, worker: Worker, recording_id: str) -> None:
         if recording_id not in self._to_remove:
-            if self._folders.find(recording_id) is None:
+            if self.folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
                 self.taken += 1
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
                 if store.replay_state(folder) is None:
-                    await asyncio.to_thread(self._recordings.make_replay, folder)
+                    await asyncio.to_thread(self.recordings.make_replay, folder)
             self._to_remove[recording_id] = None
             while len(self._to_remove) > TAKEN_LIMIT:
                 self._to_remove.pop(next(iter(self._to_remove)))
@@ -200,7 +195,7 @@ class Handover:
         await self._remember()
 
     async def _remember(self) -> None:
-        await self._state.set_fact(TAKEN_FACT, list(self._to_remove))
+        await self.state.set_fact(TAKEN_FACT, list(self._to_remove))
 
     # ---- in threads --------------------------------------------------------------------------
 
@@ -220,8 +215,8 @@ class Handover:
             return [str(one) for one in answer.json()["recordings"]]
 
     def _fetch(self, worker: Worker, recording_id: str) -> layout.Folder:
-        folder = self._folders.folder(recording_id)
-        incoming = self._folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
+        folder = self.folders.folder(recording_id)
+        incoming = self.folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
         try:
             with (
                 _told(),
@@ -237,17 +232,17 @@ class Handover:
                 if not (incoming / folder.recording.name).is_file():
                     raise NotTaken(f"{recording_id} came without its recording.json.")
                 os.rename(incoming, folder.path)
-                _sync_folder(self._folders.root)
+                _sync_folder(self.folders.root)
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
         return folder
 
     def _check_room(self, size: int) -> None:
-        left = layout.free_bytes(self._folders.data_dir) - size
-        if left < self._storage.min_free_gb * layout.GB:
+        left = layout.free_bytes(self.folders.data_dir) - size
+        if left < self.storage.min_free_gb * layout.GB:
             raise NotTaken(
                 f"The gateway's disk has no room for it (storage.min_free_gb = "
-                f"{self._storage.min_free_gb:g})."
+                f"{self.storage.min_free_gb:g})."
             )
 
     def _release(self, worker: Worker, recording_id: str) -> None:

@@ -34,9 +34,8 @@ from prometheus_client.metrics_core import (
 
 from parley import __version__
 from parley.gateway.authenticator import Authenticator
-from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.log_sweep import LogSweep
-from parley.gateway.rebuilding import Rebuilding, RebuildOutcome
+from parley.gateway.rebuilding import RebuildOutcome
 from parley.gateway.sessions import Sessions
 from parley.gateway.worker_pool import Lease
 from parley.installation import build_id
@@ -90,6 +89,7 @@ class _Histogram:
         self.sum_ms += durations.sum_ms
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Metrics:
     """Counters of the gateway, and the registry of everything it reports.
 
@@ -97,24 +97,14 @@ class Metrics:
         data_dir: whose disk's free space is reported.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        *,
-        authenticator: Authenticator,
-        open_connections: OpenConnections,
-        rebuilding: Rebuilding,
-        sessions: Sessions,
-        session_logs: LogSweep,
-        data_dir: Path,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._authenticator = authenticator
-        self._open_connections = open_connections
-        self._rebuilding = rebuilding
-        self._sessions = sessions
-        self.session_logs = session_logs
-        self._data_dir = data_dir
+    authenticator: Authenticator
+    open_connections: OpenConnections
+    sessions: Sessions
+    session_logs: LogSweep
+    data_dir: Path
+
+    def __post_init__(self) -> None:
+        self._dispatcher = self.sessions.dispatcher
         self.up = Traffic()
         """From clients to workers."""
         self.down = Traffic()
@@ -150,7 +140,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(self)
-        dispatcher.worker_pool.spent.listen(self._spent)
+        self._dispatcher.worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
         self._errors[code, source] += 1
@@ -261,21 +251,21 @@ class Metrics:
             "Logs dropped because all of them together were too large.",
             logged.dropped,
         )
-        rebuilt = _each(get_args(RebuildOutcome), self._rebuilding.outcomes)
+        rebuilt = _each(get_args(RebuildOutcome), self.sessions.rebuilding.outcomes)
         yield _counter("parley_sessions_rebuilt", "Sessions of lost workers.", rebuilt, "outcome")
 
     def _of_connections(self) -> Iterable[Metric]:
         yield _gauge(
             "parley_sessions_kept",
             "Sessions whose client was cut off and may come back.",
-            self._sessions.away,
+            self.sessions.away,
         )
         cut = "Clients cut off whose session waited."
         yield _counter("parley_connection_cuts", cut, self._cuts)
         yield _counter(
             "parley_connections_ended",
             "Client connections that were ended for what they cost, by reason.",
-            _each(get_args(Ended), self._open_connections.ended),
+            _each(get_args(Ended), self.open_connections.ended),
             "reason",
         )
         results = _each(get_args(Resumed), self._resumptions)
@@ -330,7 +320,7 @@ class Metrics:
         yield _gauge("parley_loop_lag_seconds", "Lateness of the event loop.", late)
         yield _gauge("parley_loop_lag_worst_seconds", "Worst since start.", worst)
         with contextlib.suppress(OSError):
-            free = free_bytes(self._data_dir)
+            free = free_bytes(self.data_dir)
             yield _gauge("parley_disk_free_bytes", "Where data lies.", free)
         yield _gauge("parley_gateway_active", "0: it stands by.", 1)
         yield _gauge(
@@ -338,7 +328,7 @@ class Metrics:
             "1: another gateway may have become active, so no slot is given out.",
             float(self._dispatcher.is_paused),
         )
-        yield _gauge("parley_keys", "Keys that work.", self._authenticator.keys)
+        yield _gauge("parley_keys", "Keys that work.", self.authenticator.keys)
 
 
 def _each(keys: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley import logs
-from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_control import WorkerControl
@@ -30,10 +29,10 @@ log = logs.get(__name__)
 @dataclass(kw_only=True, eq=False, repr=False)
 class Moving:
     sessions: Sessions
-    rebuilding: Rebuilding
     worker_control: WorkerControl
 
     def __post_init__(self) -> None:
+        self.rebuilding = self.sessions.rebuilding
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By worker."""
 

@@ -21,7 +21,6 @@ from parley.gateway.log_sweep import LogSweep
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
-from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.resumption import Resumption
 from parley.gateway.session_relay import SessionRelay
@@ -138,18 +137,14 @@ class Monitoring:
     def __init__(
         self,
         settings: Settings,
-        dispatcher: Dispatcher,
         *,
         access: AccessControl,
-        rebuilding: Rebuilding,
         sessions: Sessions,
         session_logs: LogSweep,
     ) -> None:
         self.metrics = Metrics(
-            dispatcher,
             authenticator=access.authenticator,
             open_connections=access.open_connections,
-            rebuilding=rebuilding,
             sessions=sessions,
             session_logs=session_logs,
             data_dir=settings.storage.data_dir,
@@ -168,19 +163,17 @@ class Serving:
     def __init__(
         self,
         settings: Settings,
-        dispatcher: Dispatcher,
         *,
         access: AccessControl,
         links: Links,
         monitoring: Monitoring,
-        rebuilding: Rebuilding,
         sessions: Sessions,
         dialects: DialectRegistry,
         probe_every_s: float,
         closing: asyncio.Future[bool],
     ) -> None:
         metrics, upstream_settings = monitoring.metrics, links.upstream_settings
-        self.rebuilding = rebuilding
+        dispatcher, self.rebuilding = sessions.dispatcher, sessions.rebuilding
         self.worker_control = WorkerControl(
             worker_pool=dispatcher.worker_pool,
             admission=access.admission,
@@ -194,9 +187,7 @@ class Serving:
             usage=access.usage,
             tracing=monitoring.tracing,
         )
-        self.moving = Moving(
-            sessions=sessions, rebuilding=rebuilding, worker_control=self.worker_control
-        )
+        self.moving = Moving(sessions=sessions, worker_control=self.worker_control)
         self.worker_control.leaving.listen(self.moving.begin)
         sessions.doubled.listen(self.worker_control.end_doubled)
         relay = SessionRelay(sessions=sessions, metrics=metrics)
@@ -204,10 +195,8 @@ class Serving:
             relay=relay,
             resumption=Resumption(
                 sessions=sessions,
-                rebuilding=rebuilding,
                 moving=self.moving,
                 relay=relay,
-                admission=access.admission,
                 upstream_settings=upstream_settings,
                 metrics=metrics,
             ),

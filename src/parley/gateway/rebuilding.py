@@ -7,6 +7,7 @@ version; while there is none it waits for as long as a client may stay away.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -41,17 +42,17 @@ class NotRebuilt(Exception):
     """No other worker can continue the session; `args[0]` is the reason."""
 
 
+@dataclass(eq=False, repr=False)
 class Rebuilding:
     """See the module's text. `limits` bound how long a session waits for a slot, and then for its
     client."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, upstream_settings: UpstreamSettings, limits: LimitSettings
-    ) -> None:
-        self.dispatcher = dispatcher
-        self.limits = limits
-        self._upstream_settings = upstream_settings
-        self._clock = dispatcher.clock
+    dispatcher: Dispatcher
+    upstream_settings: UpstreamSettings
+    limits: LimitSettings
+
+    def __post_init__(self) -> None:
+        self._clock = self.dispatcher.clock
         self.outcomes: Counter[RebuildOutcome] = Counter()
         """Number of sessions that another worker continued, and of those that were lost."""
 
@@ -166,7 +167,7 @@ class Rebuilding:
         if follows:
             headers[FOLLOW_HEADER] = "true"
         upstream = UpstreamConnection(
-            lease, self._upstream_settings, dialect=lost.dialect, headers=headers
+            lease, self.upstream_settings, dialect=lost.dialect, headers=headers
         )
         try:
             if await upstream.open():

@@ -59,13 +59,13 @@ class Found:
         return self.shown_id or self.folder.recording_id
 
 
+@dataclass(eq=False, repr=False)
 class RecordingAccess:
-    def __init__(
-        self, folders: RecordingFolders, authenticator: Authenticator, storage: StorageSettings
-    ) -> None:
-        self._folders = folders
-        self._authenticator = authenticator
-        self._storage = storage
+    folders: RecordingFolders
+    authenticator: Authenticator
+    storage: StorageSettings
+
+    def __post_init__(self) -> None:
         self._maker = RenderQueue()
 
     def find(self, id_or_token: str, *, to_change: bool = False) -> Found:
@@ -77,23 +77,23 @@ class RecordingAccess:
         shown_id: str | None = None
         recording_id: str | None = id_or_token
         if id_or_token.startswith(SHARE_PREFIX):
-            recording_id, shown_id = self._authenticator.shared(id_or_token), id_or_token
+            recording_id, shown_id = self.authenticator.shared(id_or_token), id_or_token
             if recording_id is None:
                 raise BadLink
             if to_change:
                 raise LookingOnly
-        folder = self._folders.find(recording_id or "")
+        folder = self.folders.find(recording_id or "")
         if folder is None:
             raise NoRecording
         return Found(folder, shown_id)
 
     def exists(self, id_or_token: str) -> bool:
         """True if there is a page for it; an invalid link has a page too, which says so."""
-        return id_or_token.startswith(SHARE_PREFIX) or self._folders.find(id_or_token) is not None
+        return id_or_token.startswith(SHARE_PREFIX) or self.folders.find(id_or_token) is not None
 
     def make_replay(self, folder: Folder) -> bool:
         """Render the replay in a separate process; False if too many are waiting."""
-        return self._storage.replays and self._maker.put(folder)
+        return self.storage.replays and self._maker.put(folder)
 
     def close(self) -> None:
         self._maker.close()

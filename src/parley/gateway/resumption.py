@@ -18,10 +18,8 @@ from parley import logs
 from parley.dialects.base import Dialect, UpgradeRequest
 from parley.errors import Refused, TimedOut
 from parley.gateway.acquisition import Client, Departed
-from parley.gateway.admission import Admission
 from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
-from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.session_relay import SessionRelay
 from parley.gateway.sessions import NotYetKnown, Sessions, SessionState
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
@@ -48,10 +46,8 @@ def wants_resume(request: UpgradeRequest) -> bool:
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resumption:
     sessions: Sessions
-    rebuilding: Rebuilding
     moving: Moving
     relay: SessionRelay
-    admission: Admission
     upstream_settings: UpstreamSettings
     metrics: Metrics
 
@@ -77,7 +73,7 @@ class Resumption:
             log.info("session_unknown", session_id=request.session_id)
             found = self.sessions.known_to(client.key_id, request.session_id)
             if found is not None and found.rebuilding is not None:
-                waiting = self.rebuilding.waiting(found.since_s)
+                waiting = self.sessions.rebuilding.waiting(found.since_s)
                 connection.send_text(msgspec.json.encode(waiting))
             connection.close(resume.AGAIN_CODE, "try again")
             return
@@ -118,9 +114,9 @@ class Resumption:
         async with lease:
             upstream.hold(lease)
             log.info("session_resumed", session_id=lease.session_id)
-            await self.admission.wait_until_free(lease.session_id, TAKE_OVER_S)
+            await self.sessions.admission.wait_until_free(lease.session_id, TAKE_OVER_S)
             try:
-                held.enter_context(self.admission.claim(lease.session_id))
+                held.enter_context(self.sessions.admission.claim(lease.session_id))
             except Refused:
                 log.warning("previous_connection_stuck", session_id=lease.session_id)
                 self.sessions.keep(lease, ExitStack())

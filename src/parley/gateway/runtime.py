@@ -75,19 +75,15 @@ class GatewayRuntime:
         )
         self.monitoring = Monitoring(
             settings,
-            self.dispatcher,
             access=self.access,
-            rebuilding=rebuilding,
             sessions=self.sessions,
             session_logs=self.stores.log_sweep,
         )
         self.serving = Serving(
             settings,
-            self.dispatcher,
             access=self.access,
             links=self.links,
             monitoring=self.monitoring,
-            rebuilding=rebuilding,
             sessions=self.sessions,
             dialects=self.dialects,
             probe_every_s=probe_every_s,

@@ -30,11 +30,10 @@ class RelayEnd:
     closure: Closure
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SessionRelay:
-    def __init__(self, *, sessions: Sessions, metrics: Metrics) -> None:
-        self._sessions = sessions
-        self._metrics = metrics
-        self._clock = sessions.clock
+    sessions: Sessions
+    metrics: Metrics
 
     async def run(
         self,
@@ -46,21 +45,21 @@ class SessionRelay:
         """Relay until one side ends. `held`: the client's admission, which a session keeps while it
         waits for its client."""
         lease, worker = upstream.lease, upstream.connection
-        self._sessions.connect(lease)
+        self.sessions.connect(lease)
         try:
             end = await self._relay(connection, upstream)
             if self._is_cut(end, lease):
-                self._metrics.cut()
+                self.metrics.cut()
                 worker.close(CUT_CODE if end.who == "client" else GATEWAY_LEFT_CODE)
                 connection.close(AGAIN_CODE, "resume")
-                self._sessions.keep(lease, held.pop_all())
+                self.sessions.keep(lease, held.pop_all())
                 return
             self._finish(connection, worker, dialect, end, was_ready=lease.was_ready)
             if self._is_replaced(end, lease):
                 # Whoever replaces this connection takes the lease from there.
-                self._sessions.keep(lease, held.pop_all())
+                self.sessions.keep(lease, held.pop_all())
         finally:
-            self._sessions.disconnect(lease)
+            self.sessions.disconnect(lease)
 
     async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
         lease = upstream.lease
@@ -69,7 +68,8 @@ class SessionRelay:
             "client": lease.address,
             **({"key": lease.key_id} if lease.key_id else {}),
         }
-        began_at = self._clock.monotonic()
+        clock = self.sessions.clock
+        began_at = clock.monotonic()
         log.info("session_began", **who, waited_s=round(upstream.waited_s, 1))
         end: RelayEnd | None = None
         try:
@@ -77,15 +77,15 @@ class SessionRelay:
                 connection,
                 upstream.connection,
                 lost=upstream.lost,
-                up=self._metrics.up,
-                down=self._metrics.down,
+                up=self.metrics.up,
+                down=self.metrics.down,
             )
             return end
         finally:
             log.info(
                 "session_ended",
                 **who,
-                lasted_s=round(self._clock.monotonic() - began_at, 1),
+                lasted_s=round(clock.monotonic() - began_at, 1),
                 by=end.who if end else "gateway",
                 code=end.closure.code if end else None,
             )
@@ -119,14 +119,14 @@ class SessionRelay:
         closure = end.closure
         if end.who == "client":
             if closure.is_slow:
-                self._metrics.error(SlowClient.code)
+                self.metrics.error(SlowClient.code)
             # A worker that keeps sessions must know if its client left or was cut off.
             worker.close(closure.code if closure.is_clean else CUT_CODE, closure.reason)
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
         else:
             failure = WorkerLost() if was_ready else WorkerLostEarly()
-            self._metrics.error(failure.code)
+            self.metrics.error(failure.code)
             send_answer(connection, dialect, dialect.answer(failure))
 
 
