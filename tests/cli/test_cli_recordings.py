@@ -12,6 +12,7 @@ from tests.support.sessions import loud, worker_harness
 from parley.clock import SystemClock
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
+from parley.settings import StorageSettings
 
 
 def test_recordings_are_listed_newest_first(tmp_path, capsys):
@@ -100,9 +101,8 @@ def test_cleaning_says_what_would_go_first(tmp_path, capsys):
 
 def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
     async def talk() -> None:
-        kept = Recordings(
-            RecordingFolders(tmp_path / "data"), worker_id="w", model="parrot", clock=SystemClock()
-        )
+        storage = StorageSettings(data_dir=tmp_path / "data")
+        kept = Recordings(storage, worker_id="w", model="parrot", clock=SystemClock())
         async with worker_harness(recordings=kept) as harness:
             one = await harness.ready("duplex", "omni_1")
             one.say({"type": "audio_chunk", "audio_base64": loud()})

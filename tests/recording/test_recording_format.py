@@ -165,7 +165,7 @@ async def _record(data_dir: Path, dialect: Dialect) -> dict[str, Any]:
     kept = recordings(data_dir, worker_id="w1", clock=clock)
     recording = kept.begin(session_id="s1", dialect=dialect, kind=TASKS[dialect])
     assert recording is not None
-    recording.seed = 12345
+    recording.head.seed = 12345
     for at_s, event in SCRIPTS[dialect]():
         recording.observe(event, at_s)
         if isinstance(event, ChatRequested | HalfDuplexSetup | DuplexSetup):

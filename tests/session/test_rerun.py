@@ -314,7 +314,7 @@ async def test_one_sample_that_differs_is_found(tmp_path):
 
 @pytest.mark.parametrize("talk", [duplex, half_duplex])
 async def test_without_exact_samples_live_sessions_cannot_be_done_again(tmp_path, talk):
-    (folder,) = await recorded(tmp_path, talk, keeps_inputs=False)
+    (folder,) = await recorded(tmp_path, talk, exact_inputs=False)
 
     assert not folder.inputs.exists()
     with pytest.raises(InvalidRequest, match=r"not kept sample by sample \(storage.exact_inputs\)"):
@@ -322,7 +322,7 @@ async def test_without_exact_samples_live_sessions_cannot_be_done_again(tmp_path
 
 
 async def test_a_chat_needs_no_exact_samples_to_be_done_again(tmp_path):
-    (found,) = await again(await recorded(tmp_path, chat, keeps_inputs=False))
+    (found,) = await again(await recorded(tmp_path, chat, exact_inputs=False))
 
     assert found.is_equal
 

@@ -24,14 +24,18 @@ from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import EntryLine, HeadLine, KeptSound, RecordedEntry
 from parley.recording.recorder import Recordings
 from parley.session_log.entries import Recorded
+from parley.settings import StorageSettings
 
 JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
 
 
-def recordings(data_dir: Path, **more: Any) -> Recordings:
+def recordings(
+    data_dir: Path, *, exact_inputs: bool = True, min_free_gb: float = 0.0, **more: Any
+) -> Recordings:
     """What a worker of a parrot keeps there."""
-    given = {"worker_id": "w", "model": "parrot", "clock": SystemClock(), "min_free_gb": 0, **more}
-    return Recordings(RecordingFolders(data_dir), **given)
+    storage = StorageSettings(data_dir=data_dir, exact_inputs=exact_inputs, min_free_gb=min_free_gb)
+    given = {"worker_id": "w", "model": "parrot", "clock": SystemClock(), **more}
+    return Recordings(storage, **given)
 
 
 def head(recording_id: str, *, config: Any = None, **more: Any) -> HeadLine:

@@ -31,6 +31,7 @@ from parley.recording.layout import RecordingFolders
 from parley.recording.lines import HeadLine
 from parley.recording.recorder import Recordings
 from parley.results import UnitResult
+from parley.settings import StorageSettings
 
 FRAME_BYTES = 30_000
 """A 640 by 480 JPEG picture of a room."""
@@ -69,13 +70,8 @@ async def measure(folder: Path, units: int, recordings: int) -> dict[str, Figure
 
 def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
     """Milliseconds per unit for the session, and until it is written. Called on an event loop."""
-    kept = Recordings(
-        RecordingFolders(folder),
-        worker_id="bench",
-        model="none",
-        clock=SystemClock(),
-        min_free_gb=0,
-    )
+    storage = StorageSettings(data_dir=folder, min_free_gb=0)
+    kept = Recordings(storage, worker_id="bench", model="none", clock=SystemClock())
     one = kept.begin(session_id="bench", dialect="duplex", kind=Kind.OMNI_DUPLEX)
     assert one is not None
     one.observe(DuplexSetup("Be kind."), time.monotonic())

@@ -34,10 +34,11 @@ SamplePlace = tuple[int | None, int, int]
 """Position of samples in `inputs.f32`: first sample (None: not stored), count, rate in hertz."""
 
 
-class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
+class HeadLine(msgspec.Struct, tag_field="kind", tag="head", kw_only=True):
     """Whose session it is.
 
     Args:
+        created_s: when its request came, in Unix seconds.
         config: a JSON object for people, shown as it is.
         seed: what the session's sampling began with.
         continues: recording of the session's beginning, at the worker that was lost.
@@ -50,8 +51,8 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
     created_s: Number
     worker_id: str
     model: str
-    title: str
-    config: msgspec.Raw
+    title: str = ""
+    config: msgspec.Raw = msgspec.Raw(b"{}")
     seed: int
     version: int = VERSION
     continues: str | UnsetType = UNSET

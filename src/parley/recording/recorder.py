@@ -37,6 +37,7 @@ from parley.recording.lines import HeadLine
 from parley.recording.render_queue import pending
 from parley.recording.timeline import TITLE_CHARS, written_in
 from parley.session_log.entries import Observed, SessionRequest, recorded
+from parley.settings import StorageSettings
 
 SETTLE_S: Final = 2.0
 """Timeout for creating a session's folder. After it, the client gets no recording id."""
@@ -49,31 +50,24 @@ class Recordings:
     """The recordings of one worker, and its writer thread.
 
     Args:
-        keeps_inputs: also keep audio sample by sample, for `parley rerun`.
-        min_free_gb: nothing is recorded while the disk has less free space.
         finished: called in the writer thread with every completed recording.
     """
 
     def __init__(
         self,
-        folders: RecordingFolders,
+        storage: StorageSettings,
         *,
         worker_id: str,
         model: str,
         clock: Clock,
-        is_on: bool = True,
-        keeps_inputs: bool = True,
-        min_free_gb: float = 1.0,
         finished: Callable[[Folder], None] = lambda folder: None,
     ) -> None:
-        self.folders = folders
+        self.folders = RecordingFolders(storage.data_dir)
         self.writer = JournalWriter()
-        self.worker_id = worker_id
-        self.model = model
-        self.clock = clock
-        self._is_on = is_on
-        self._keeps_inputs = keeps_inputs
-        self._min_free = min_free_gb * GB
+        self._storage = storage
+        self._worker_id = worker_id
+        self._model = model
+        self._clock = clock
         self._finished = finished
         self._problem: RecordingState = "on"
         self._lost_told = 0
@@ -81,7 +75,7 @@ class Recordings:
     @property
     def state(self) -> RecordingState:
         """True if sessions are being recorded; if not, why."""
-        if not self._is_on:
+        if not self._storage.recording:
             return "off"
         return "failing" if self.writer.problem else self._problem
 
@@ -110,7 +104,7 @@ class Recordings:
         Args:
             owner: id of the client's key; "" if it has none.
         """
-        if not self._is_on:
+        if not self._storage.recording:
             return None
         try:
             free = free_bytes(self.folders.data_dir)
@@ -119,16 +113,27 @@ class Recordings:
             log.warning("recording_disabled", why=str(error))
             return None
         self._problem = "on"
-        if free < self._min_free:
+        if free < self._storage.min_free_gb * GB:
             self._problem = "no_room"
             log.warning("recording_disabled", why="disk full", free_gb=round(free / GB, 2))
             return None
-        recording_id = layout.make_id(kind, session_id, self.clock.time())
-        folder = self.folders.folder(recording_id)
-        journal = Journal(
-            folder, self.writer, keeps_inputs=self._keeps_inputs, finished=self._finished
+        now_s = self._clock.time()
+        head = HeadLine(
+            recording_id=layout.make_id(kind, session_id, now_s),
+            app_type=kind,
+            dialect=dialect,
+            created_s=now_s,
+            worker_id=self._worker_id,
+            model=self._model,
+            seed=secrets.randbits(31),
         )
-        return SessionRecorder(journal, self, dialect=dialect, kind=kind, owner=owner)
+        journal = Journal(
+            self.folders.folder(head.recording_id),
+            self.writer,
+            keeps_inputs=self._storage.exact_inputs,
+            finished=self._finished,
+        )
+        return SessionRecorder(journal, head, self._clock, owner)
 
     def close(self) -> None:
         """Write everything queued and end the thread. Blocks; safe to repeat."""
@@ -138,32 +143,20 @@ class Recordings:
 class SessionRecorder:
     """Observer of one session.
 
-    `seed` is the seed of the session's sampling, so that it can be rerun. `report_lost` is
+    `head` has the seed of the session's sampling, so that it can be rerun. `report_lost` is
     called with the number of entries that were not written: the first time there are any, and each
     time their number has at least doubled.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        recordings: Recordings,
-        *,
-        dialect: str,
-        kind: Kind,
-        owner: str = "",
-    ) -> None:
-        self.seed = secrets.randbits(31)
+    def __init__(self, journal: Journal, head: HeadLine, clock: Clock, owner: str) -> None:
+        self.head = head
         self.report_lost: Callable[[int], None] = lambda entries: None
         self._told_lost = 0
         self._journal = journal
-        self._recordings = recordings
+        self._clock = clock
         self._owner = owner
-        self._dialect = dialect
-        self._kind = kind
         self._is_declined = False
         self._is_ready = False
-        self._continues = ""
-        self._after: int | None = None
         self._began_s = 0.0
         self._ready_at_s: float | msgspec.UnsetType = UNSET
         """Unix seconds."""
@@ -173,7 +166,7 @@ class SessionRecorder:
         """The recording's id, or what it is a part of; "" where the client wants none."""
         if self._is_declined:
             return ""
-        return self._continues or self._journal.folder.recording_id
+        return self.head.continues or self.head.recording_id
 
     def continue_session(
         self, setup: SessionRequest, *, first: str, after: int | None, seed: int, at_s: float
@@ -187,7 +180,9 @@ class SessionRecorder:
             seed: of its sampling.
             at_s: monotonic seconds.
         """
-        self.seed, self._continues, self._after = seed, first, after
+        self.head.seed, self.head.continues = seed, first
+        if after is not None:
+            self.head.continues_after = after
         self.observe(setup, at_s)
         if not self._is_declined:
             self._ready(SessionReady(), at_s)
@@ -201,7 +196,7 @@ class SessionRecorder:
                 return
             case SessionReady():
                 # Of several chats the first starts the recording.
-                if self._kind is not Kind.CHAT:
+                if self.head.app_type is not Kind.CHAT:
                     self._ready(event, at_s)
             case SessionEnded() if self._is_ready:
                 self._journal.end(event.reason, self._at_ms(at_s))
@@ -227,7 +222,7 @@ class SessionRecorder:
         if self._is_declined:
             return
         if isinstance(event, ChatRequested):
-            event = replace(event, seed=self.seed if event.seed is None else event.seed)
+            event = replace(event, seed=self.head.seed if event.seed is None else event.seed)
         if is_first:
             self._begin(event)
             if isinstance(event, ChatRequested):
@@ -240,25 +235,19 @@ class SessionRecorder:
 
     def _start_clock(self, at_s: float) -> None:
         self._began_s, self._is_ready = at_s, True
-        self._ready_at_s = self._recordings.clock.time()
+        self._ready_at_s = self._clock.time()
 
     def _begin(self, event: SessionRequest) -> None:
         config = _summary(event)
-        if self._continues:
-            config["continues"] = self._continues
+        if self.head.continues:
+            config["continues"] = self.head.continues
         seed = event.seed if isinstance(event, ChatRequested) else None
-        head = HeadLine(
-            recording_id=self._journal.folder.recording_id,
-            app_type=self._kind,
-            dialect=self._dialect,
-            created_s=self._recordings.clock.time(),
-            worker_id=self._recordings.worker_id,
-            model=self._recordings.model,
+        head = msgspec.structs.replace(
+            self.head,
+            created_s=self._clock.time(),
             title=_title(event)[:TITLE_CHARS],
             config=msgspec.Raw(msgspec.json.encode(config)),
-            seed=self.seed if seed is None else seed,
-            continues=self._continues or UNSET,
-            continues_after=UNSET if self._after is None else self._after,
+            seed=self.head.seed if seed is None else seed,
         )
         self._journal.begin(head, owner=self._owner)
 

@@ -235,7 +235,7 @@ class Host:
                 lease = held.lease = await rebuilt.read(lease)
             is_wanted = rebuilt is None or rebuilt.recording_id
             recording = self._begin_recording(lease) if is_wanted else None
-            seed = self._new_seed() if recording is None else recording.seed
+            seed = self._new_seed() if recording is None else recording.head.seed
             if rebuilt is not None:
                 seed = rebuilt.seed
             dialect = self.dialects.open(

@@ -339,14 +339,7 @@ class WorkerProcess:
         if storage.recording:
             self._keep_private(storage.data_dir)
         recordings = Recordings(
-            self._folders,
-            worker_id=worker_id,
-            model=model,
-            clock=self._clock,
-            is_on=storage.recording,
-            keeps_inputs=storage.exact_inputs,
-            min_free_gb=storage.min_free_gb,
-            finished=self._finished,
+            storage, worker_id=worker_id, model=model, clock=self._clock, finished=self._finished
         )
         recordings.recover()
         return recordings
