@@ -69,7 +69,6 @@ from parley.session.response import NothingToCancel, Response, ResponseInProgres
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.session.tool_calls import AnswerCalls
-from parley.session.transcripts import words_of
 from parley.session_log import entries
 from parley.session_log.items import ITEMS_MOST, ConversationItem, ItemList
 from parley.settings import LimitSettings
@@ -511,9 +510,7 @@ class ConversationRunner:
             self._session.emit(TurnTranscribed(*place, is_final=is_final, error=error))
 
         try:
-            async for text in words_of(
-                sound, self._session.session_id, self._view, self._context, self._setup
-            ):
+            async for text in self._context.words_of(sound, self._setup):
                 report(f" {text}" if pieces else text, is_final=False)
                 pieces.append(text)
             report(" ".join(pieces))

@@ -8,7 +8,7 @@ the context is filled from the start. Once it was opened (`open`, half-duplex) i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,11 +16,13 @@ from parley import logs
 from parley.clock import Clock
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
-from parley.errors import BadInput, ContextFull, InferenceFailed, SlotLost
+from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm
+from parley.media.segments import stretches_of
 from parley.protocol import content
 from parley.protocol.content import Message
-from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
+from parley.protocol.openai import CANNOT_TRANSCRIBE
+from parley.protocol.values import Generation, TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.results import HeardWords
 from parley.session.opened import Voices, open_messages
 from parley.session_log.items import ConversationItem
@@ -29,6 +31,9 @@ from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 TURN_DUE_S: Final = 5.0
 """An answer goes before requests without a waiting user, and after units of live calls."""
+
+TRANSCRIPT_TOKENS: Final = 1024
+"""Half a minute of speech has a third of it."""
 
 _log = logs.get(__name__)
 
@@ -317,6 +322,36 @@ class ItemContext:
             generate_audio=self._speaks(setup),
         )
         return self._view.early_words
+
+    async def words_of(self, sound: Pcm, setup: HalfDuplexSetup) -> AsyncGenerator[str, None]:
+        """The words of each stretch of sound between two pauses; of sound that a recogniser takes
+        as a whole, all words. They are not answered, and nothing of them stays in the context.
+
+        Raises:
+            InvalidRequest: the model writes nothing down.
+            InferenceFailed, ContextFull: as `fill`.
+        """
+        spec = self._view.spec
+        if not (spec.transcription_prompt or spec.transcribes):
+            raise InvalidRequest(CANNOT_TRANSCRIBE, field="session.type")
+        for start_s, end_s in await asyncio.to_thread(stretches_of, sound):
+            start, end = round(start_s * sound.rate_hz), round(end_s * sound.rate_hz)
+            piece = Pcm(sound.samples[start:end], sound.rate_hz)
+            text = await self._words_of(piece, spec.transcription_prompt, setup)
+            if text.strip():
+                yield text.strip()
+
+    async def _words_of(self, piece: Pcm, prompt: str, setup: HalfDuplexSetup) -> str:
+        parts: tuple[Content, ...] = (TextPart(prompt), piece) if prompt else (piece,)
+        item = ConversationItem("", Message("user", parts))
+        self.invalidate()
+        filled = await self.fill([item], "", ResponseRequested(), setup, speaks=False)
+        self.invalidate()
+        if not prompt:
+            return filled.heard
+        generation = Generation(max_new_tokens=TRANSCRIPT_TOKENS, do_sample=False)
+        chunks = self._view.generate(self._session_id, generation, generate_audio=False)
+        return "".join([chunk.text_delta or "" async for chunk in chunks])
 
     async def _prefill(
         self, items: Sequence[ConversationItem], again: object = None
