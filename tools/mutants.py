@@ -209,7 +209,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "stalled", "session/resumable.py", "tests/session/test_session.py",
-        ("self._output.send_s(len(frame))):\n                await self._first", "None):\n                await self._first"),
+        ("self.output.send_s(len(frame))):\n                await self._first", "None):\n                await self._first"),
     ),
     *_mutants(
         "mailbox", "session/mailbox.py", "tests/session/test_mailbox.py",

@@ -253,10 +253,10 @@ async def test_a_client_receives_nothing_from_a_worker_whose_session_another_one
         talk.say({"type": "prepare", "resume": True})
         await talk.until("prepared")
         (held,) = harness.host._held.values()
-        assert held.log is not None
+        assert held.socket is not None
         before = list(talk.socket.sent)
 
-        held.log.on_fenced()
+        held.socket._log.on_fenced()
         await talk.over()
 
     assert talk.socket.sent == before

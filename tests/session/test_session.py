@@ -128,20 +128,16 @@ async def staged(
         def observe(self, event, at_s):
             seen.append(event)
 
-    limits = output or OUTPUT
     session = Session(
         socket=ResumableSocket(
             socket,
             session_id="s",
             window_s=0.0,
-            output=limits,
+            output=output or OUTPUT,
             clock=clock,
             log=SessionLog(None, clock=clock, outputs=OutputBounds(0, 0.0)),
         ),
         dialect=PlainDialect(SessionContext("s", Kind.CHAT)),
-        clock=clock,
-        session_id="s",
-        output=limits,
         observers=[Watcher()],
         enters=phases.append,
     )

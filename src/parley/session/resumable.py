@@ -103,10 +103,10 @@ class ResumableSocket:
         log: SessionLog,
         moved: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session_id = session_id
+        self.session_id = session_id
         self._window_s = window_s
-        self._output = output
-        self._clock = clock
+        self.output = output
+        self.clock = clock
         self._moved = moved
         self.deadlines = Deadlines()
         self._loop = asyncio.get_running_loop()
@@ -173,14 +173,14 @@ class ResumableSocket:
         due_s = self.deadlines.get(RESUME)
         if self._attached is not None or due_s is None:
             return None
-        return max(0.0, due_s - self._clock.monotonic())
+        return max(0.0, due_s - self.clock.monotonic())
 
     @property
     def window_left_s(self) -> float:
         """Time left for the client to fetch the last messages. Clocks may be set back meanwhile,
         and those of two hosts differ: never more than the whole window."""
         until_s = self._away_until_s
-        left_s = self._window_s if until_s is None else max(0.0, until_s - self._clock.time())
+        left_s = self._window_s if until_s is None else max(0.0, until_s - self.clock.time())
         return min(left_s, self._window_s)
 
     @property
@@ -198,7 +198,7 @@ class ResumableSocket:
         self._log.open()
         self._received = 1
         assert self._attached is not None
-        self._begin_delivery(self._attached, (), 0)
+        self._begin_delivery(self._attached, [], 0)
 
     def with_token(self, text: str | bytes) -> str | bytes:
         """The message that says that the session is ready, with the first token."""
@@ -256,7 +256,7 @@ class ResumableSocket:
         """
         log = self._log
         if not log.is_open:
-            async with asyncio.timeout(self._output.send_s(len(frame))):
+            async with asyncio.timeout(self.output.send_s(len(frame))):
                 await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
@@ -364,7 +364,7 @@ class ResumableSocket:
         log.tail(seq)
         first: list[msgspec.Struct] = [
             ResumeGranted(
-                session_id=self._session_id,
+                session_id=self.session_id,
                 resume_token=self._tokens.issue(token_hash),
                 resume_window_s=self._window_s,
                 generation=self._tokens.generation,
@@ -379,7 +379,7 @@ class ResumableSocket:
         self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
         self._away_until_s = None
-        now_s = self._clock.monotonic()
+        now_s = self.clock.monotonic()
         # Another worker may have stood still for long before its connections were closed.
         away_s = 2 * self._window_s if self._left_s is None else now_s - self._left_s
         self.arrivals.end_gap(away_s)
@@ -387,7 +387,7 @@ class ResumableSocket:
         self._changed.set()
         _log.info(
             "session_resumed",
-            session_id=self._session_id,
+            session_id=self.session_id,
             generation=self._tokens.generation,
             after=seq,
         )
@@ -414,14 +414,10 @@ class ResumableSocket:
             self._detach(attached, is_client_cut=error.code == CUT_CODE)
             return None
 
-    def _begin_delivery(
-        self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
-    ) -> None:
+    def _begin_delivery(self, attached: _Attachment, first: list[str], seq: int) -> None:
         attached.delivery = self._spawn(self._deliver(attached, first, seq))
 
-    async def _deliver(
-        self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
-    ) -> None:
+    async def _deliver(self, attached: _Attachment, first: list[str], seq: int) -> None:
         """Send what the client does not have, then new messages, until this connection is over."""
         log = self._log
         try:
@@ -450,7 +446,7 @@ class ResumableSocket:
                     break
                 await self._news.wait()
         except (Disconnected, TimeoutError):
-            _log.info("client_cut_off", session_id=self._session_id, sent=seq)
+            _log.info("client_cut_off", session_id=self.session_id, sent=seq)
             self._spawn(self._drop(attached.socket))
         except LogLate:
             _log.warning("session_log_late", sent_seq=seq)
@@ -507,7 +503,7 @@ class ResumableSocket:
             self._changed.set()
             self._news.set()
             return False
-        _log.info("session_handed_over", session_id=self._session_id, after=self._log.last_seq)
+        _log.info("session_handed_over", session_id=self.session_id, after=self._log.last_seq)
         return True
 
     def leave(self) -> None:
@@ -555,7 +551,7 @@ class ResumableSocket:
         self._why_over = self._why_over or why
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
-        async with asyncio.timeout(self._output.send_s(len(frame))):
+        async with asyncio.timeout(self.output.send_s(len(frame))):
             await socket.send(frame)
 
     def _detach(self, attached: _Attachment | None, *, is_client_cut: bool = False) -> None:
@@ -570,11 +566,11 @@ class ResumableSocket:
         if attached is not self._attached:
             return
         self._attached = None
-        self._left_s = now_s = self._clock.monotonic()
+        self._left_s = now_s = self.clock.monotonic()
         self.deadlines.stop(now_s)
         waits_s = self._waits_s(is_client_cut)
         self.deadlines.set(RESUME, now_s + waits_s)
-        self._away_until_s = self._clock.time() + waits_s
+        self._away_until_s = self.clock.time() + waits_s
         self._log.is_changed = True
         self._log.send_soon()
         self._changed.set()
@@ -614,7 +610,7 @@ class ResumableSocket:
                 await socket.close(CUT_CODE, "try again")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"{self._session_id}:resume")
+        task = asyncio.create_task(work, name=f"{self.session_id}:resume")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

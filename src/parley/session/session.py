@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from parley import logs
-from parley.clock import Clock
 from parley.dialects.base import Dialect, Reply, close_reason
 from parley.dialects.events import (
     ClientEvent,
@@ -36,7 +35,7 @@ from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME
 from parley.session.opened import Voices
-from parley.session.outbox import Outbox, OutputLimits, PacedOutput
+from parley.session.outbox import Outbox, PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
@@ -152,7 +151,6 @@ class Session:
     Args:
         dialect: what the client speaks, as far as its request told.
         settle: what it speaks, as its first message shows.
-        session_id: for logs.
         enters: called at every change of phase.
         recorded: returns the recording's id before the client learns that it may start; bounded in
             time.
@@ -164,9 +162,6 @@ class Session:
         *,
         socket: ResumableSocket,
         dialect: Dialect,
-        clock: Clock,
-        session_id: str,
-        output: OutputLimits,
         settle: Callable[[Dialect, str], Dialect] = lambda dialect, frame: dialect,
         observers: Sequence[Observer] = (),
         enters: Callable[[Phase], None] = lambda phase: None,
@@ -174,9 +169,8 @@ class Session:
         may_roll_over: bool = False,
     ) -> None:
         self._may_roll_over = may_roll_over
-        self.clock = clock
+        self.clock, self.session_id = socket.clock, socket.session_id
         self.deadlines, self.arrivals = socket.deadlines, socket.arrivals
-        self.session_id = session_id
         self._socket = socket
         self._has_asked = False
         """True if the client has asked to be able to come back."""
@@ -185,7 +179,7 @@ class Session:
         self._observers = tuple(observers)
         self._enters = enters
         self._recorded = recorded
-        self._outbox = Outbox(output)
+        self._outbox = Outbox(socket.output)
         self._paced = PacedOutput()
         self.phase = Phase.CONNECTED
         """Phase of the conversation; changed by `enter`."""

@@ -102,7 +102,6 @@ class _Held:
     session: Session | None = None
     meter: SessionMeter | None = None
     socket: ResumableSocket | None = None
-    log: SessionLog | None = None
     is_abandoned: bool = False
     """True if another worker continues it because this one has failed."""
 
@@ -250,15 +249,15 @@ class Host:
                 ),
             )
             meter = held.meter = SessionMeter(self.meter, lease.kind)
-            output = OutputLimits(
-                waiting_bytes=round(self.limits.output_mb * MIB), stall_s=self.limits.output_stall_s
-            )
             session_log = self._session_log(held, writer, seed, recording)
             held.socket = ResumableSocket(
                 socket,
                 session_id=lease.session_id,
                 window_s=self.limits.resume_window_s,
-                output=output,
+                output=OutputLimits(
+                    waiting_bytes=round(self.limits.output_mb * MIB),
+                    stall_s=self.limits.output_stall_s,
+                ),
                 clock=self.clock,
                 log=session_log,
                 moved=lambda: self._report(held),
@@ -267,9 +266,6 @@ class Host:
                 socket=held.socket,
                 dialect=dialect,
                 settle=self.dialects.settle,
-                clock=self.clock,
-                session_id=lease.session_id,
-                output=output,
                 observers=[
                     session_log,
                     meter,
@@ -304,7 +300,7 @@ class Host:
                 if session is not None:
                     await session.finish()
             finally:
-                held.session = held.log = None
+                held.session = None
                 if held.socket is not None:
                     held.socket.forget_session()
             if held.socket is not None:
@@ -358,7 +354,7 @@ class Host:
         seed: int,
         recording: SessionRecorder | None,
     ) -> SessionLog:
-        held.log = SessionLog(
+        log = SessionLog(
             writer,
             clock=self.clock,
             outputs=OutputBounds(
@@ -370,8 +366,8 @@ class Host:
             ),
             limit_bytes=round(self.limits.session_log_mb * MIB),
         )
-        held.log.on_fenced = lambda: self._end_fenced(held)
-        return held.log
+        log.on_fenced = lambda: self._end_fenced(held)
+        return log
 
     def _end_fenced(self, held: _Held) -> None:
         """Another worker continues the session: give its slot back."""
