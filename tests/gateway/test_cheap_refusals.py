@@ -27,16 +27,15 @@ COSTLY_HEADS = {
 
 
 @pytest.mark.parametrize("name", COSTLY_HEADS)
-async def test_a_costly_head_is_refused_and_costs_a_millisecond(name: str):
+async def test_a_costly_head_is_refused_and_costs_a_millisecond(gateway: RunningGateway, name: str):
     path, fields = COSTLY_HEADS[name]
     costs_ms = []
-    async with running_gateway() as gateway:
-        for _ in range(7):
-            async with raw_client(gateway.gateway.port) as client:
-                began_s = time.process_time()
-                await client.send(GET % (path, fields))
-                answer = await client.rest()
-                costs_ms.append(1000 * (time.process_time() - began_s))
+    for _ in range(7):
+        async with raw_client(gateway.gateway.port) as client:
+            began_s = time.process_time()
+            await client.send(GET % (path, fields))
+            answer = await client.rest()
+            costs_ms.append(1000 * (time.process_time() - began_s))
 
     assert answer.split()[1] in (b"400", b"431"), answer[:200]
     # Client and server together, the connection included.
@@ -100,9 +99,9 @@ async def test_a_body_of_tiny_chunks_is_ended(path: bytes, needs_key: bool):
     assert cost_s < 1
 
 
-async def test_a_body_in_ordinary_chunks_is_read_whole():
+async def test_a_body_in_ordinary_chunks_is_read_whole(gateway):
     piece = b"400\r\n" + b" " * 1024 + b"\r\n"
-    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+    async with raw_client(gateway.gateway.port) as client:
         await client.send(BODY % b"/api/token" + piece * 40 + b"0\r\n\r\n")
         answer = await client.head()
 

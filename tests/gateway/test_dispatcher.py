@@ -55,17 +55,23 @@ def parts() -> GatewayParts:
     return GatewayParts()
 
 
+@pytest.fixture
+def full(parts: GatewayParts) -> GatewayParts:
+    """Its only slot is taken, and clients may return to their places for 30 s."""
+    parts.dispatcher.follow(SECRET, 30)
+    parts.worker()
+    parts.ask()
+    return parts
+
+
 def held(ticket: Ticket) -> Lease:
     assert ticket.lease is not None
     return ticket.lease
 
 
-def test_who_waited_when_a_gateway_died_has_its_place_again(parts):
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
-    first, second, third = (parts.ask(name=name).ticket_id for name in ("a", "b", "c"))
-    following = follower(parts)
+def test_who_waited_when_a_gateway_died_has_its_place_again(full):
+    first, second, third = (full.ask(name=name).ticket_id for name in ("a", "b", "c"))
+    following = follower(full)
     following.worker()
 
     back = [
@@ -84,13 +90,10 @@ def test_who_waited_when_a_gateway_died_has_its_place_again(parts):
     assert re.fullmatch(r"q_[0-9a-f]{32}", first)
 
 
-def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
-    shown = parts.ask().ticket_id
-    stranger = follower(parts, secret=b"another")
-    following = follower(parts)
+def test_a_place_of_before_is_given_once_and_only_to_its_ticket(full):
+    shown = full.ask().ticket_id
+    stranger = follower(full, secret=b"another")
+    following = follower(full)
     for each in (stranger, following):
         each.worker()
         each.ask(name="talks")
@@ -110,7 +113,7 @@ def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
             f"{shown}\t",
         )
     ]
-    late = follower(parts)
+    late = follower(full)
     late.worker()
     late.ask(name="talks")
     late.ask(name="waits")
@@ -122,84 +125,72 @@ def test_a_place_of_before_is_given_once_and_only_to_its_ticket(parts):
     assert late.ask(waited_as=shown).position == 2
 
 
-def test_who_is_cut_off_keeps_its_place_for_a_while(parts):
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
-    first, second = parts.ask(address="10.0.0.1"), parts.ask(address="10.0.0.2")
-    cancelled = parts.ask(address="10.0.0.3")
-    parts.dispatcher.cut_off(first)
-    parts.dispatcher.cancel(cancelled)
-    left = [one.position for one in (second, parts.ask(address="10.0.0.4"))]
+def test_who_is_cut_off_keeps_its_place_for_a_while(full):
+    first, second = full.ask(address="10.0.0.1"), full.ask(address="10.0.0.2")
+    cancelled = full.ask(address="10.0.0.3")
+    full.dispatcher.cut_off(first)
+    full.dispatcher.cancel(cancelled)
+    left = [one.position for one in (second, full.ask(address="10.0.0.4"))]
 
-    parts.worker("w1")
-    parts.dispatcher.cut_off(second)  # Its worker is being dialled.
-    parts.ask(address="10.0.0.5")
-    second = parts.ask(address="10.0.0.2", waited_as=second.ticket_id)
-    back = parts.ask(address="10.0.0.1", waited_as=first.ticket_id)
-    places = [back.position, second.position, parts.ask(waited_as=cancelled.ticket_id).position]
-    parts.dispatcher.cut_off(second)
-    parts.clock.advance(31)
-    parts.worker()
-    late = parts.ask(address="10.0.0.2", waited_as=second.ticket_id)
+    full.worker("w1")
+    full.dispatcher.cut_off(second)  # Its worker is being dialled.
+    full.ask(address="10.0.0.5")
+    second = full.ask(address="10.0.0.2", waited_as=second.ticket_id)
+    back = full.ask(address="10.0.0.1", waited_as=first.ticket_id)
+    places = [back.position, second.position, full.ask(waited_as=cancelled.ticket_id).position]
+    full.dispatcher.cut_off(second)
+    full.clock.advance(31)
+    full.worker()
+    late = full.ask(address="10.0.0.2", waited_as=second.ticket_id)
 
     assert left == [1, 2]
     assert (back.ticket_id, places) == (first.ticket_id, [1, 2, 4])
-    assert late.position == len(parts.queue)
+    assert late.position == len(full.queue)
 
 
-def test_no_more_places_are_kept_than_clients_may_wait(parts):
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
-    parts.queue.limit = 2
+def test_no_more_places_are_kept_than_clients_may_wait(full):
+    full.queue.limit = 2
     shown = []
     for number in range(3):
-        shown.append(parts.ask(address=f"10.0.0.{number}").ticket_id)
-        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
-    waits = parts.ask(address="10.0.0.9")
+        shown.append(full.ask(address=f"10.0.0.{number}").ticket_id)
+        full.dispatcher.cut_off(full.queue.find(shown[-1]))
+    waits = full.ask(address="10.0.0.9")
 
     for number in (1, 2):
-        parts.ask(address=f"10.0.0.{number}", waited_as=shown[number])
+        full.ask(address=f"10.0.0.{number}", waited_as=shown[number])
 
-    assert [one.ticket_id for one in parts.queue] == [*shown[1:], waits.ticket_id]
+    assert [one.ticket_id for one in full.queue] == [*shown[1:], waits.ticket_id]
     with pytest.raises(QueueFull):
-        parts.ask(address="10.0.0.0", waited_as=shown[0])
+        full.ask(address="10.0.0.0", waited_as=shown[0])
 
 
-def test_who_is_cut_off_again_and_again_takes_no_place_of_others(parts):
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
-    parts.queue.limit = 3
+def test_who_is_cut_off_again_and_again_takes_no_place_of_others(full):
+    full.queue.limit = 3
     shown = []
     for number in (1, 2, 2, 2, 2):
-        shown.append(parts.ask(address=f"10.0.0.{number}").ticket_id)
-        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
-    waits = parts.ask(address="10.0.0.9")
+        shown.append(full.ask(address=f"10.0.0.{number}").ticket_id)
+        full.dispatcher.cut_off(full.queue.find(shown[-1]))
+    waits = full.ask(address="10.0.0.9")
 
-    back = parts.ask(address="10.0.0.1", waited_as=shown[0])
+    back = full.ask(address="10.0.0.1", waited_as=shown[0])
 
     assert (back.position, waits.position) == (1, 2)
 
 
-def test_leaving_and_returning_collects_no_places(parts):
+def test_leaving_and_returning_collects_no_places(full):
     def greedy(**more) -> Ticket:
-        return parts.ask(address="10.0.0.1", **more)
+        return full.ask(address="10.0.0.1", **more)
 
-    parts.dispatcher.follow(SECRET, 30)
-    parts.worker()
-    parts.ask()
     shown = []
     for _ in range(3):
         shown.append(greedy().ticket_id)
-        parts.dispatcher.cut_off(parts.queue.find(shown[-1]))
-    other = parts.ask(address="10.0.0.2")
+        full.dispatcher.cut_off(full.queue.find(shown[-1]))
+    other = full.ask(address="10.0.0.2")
 
     back = [greedy(waited_as=one) for one in shown]
     places = [one.position for one in (back[0], other, *back[1:])]
-    parts.dispatcher.cancel(back[0])
-    parts.dispatcher.cut_off(back[1])
+    full.dispatcher.cancel(back[0])
+    full.dispatcher.cut_off(back[1])
     again = greedy(waited_as=shown[1])
 
     assert places == [1, 2, 3, 4]

@@ -157,10 +157,10 @@ async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pyte
         assert 'parley_connections_ended_total{reason="slow_body"} 1.0' in text
 
 
-async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read_before():
+@pytest.mark.gateway(limits={"sessions_per_client": 2})
+async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read_before(gateway):
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     async with (
-        running_gateway(limits={"sessions_per_client": 2}) as gateway,
         raw_client(gateway.gateway.port) as first,
         raw_client(gateway.gateway.port) as second,
         raw_client(gateway.gateway.port) as third,
@@ -177,31 +177,30 @@ async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read
     assert refused.startswith(b"HTTP/1.1 429 ")
 
 
-async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back():
+async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back(gateway):
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
-    async with running_gateway() as gateway:
-        budget = gateway.runtime.links.budget
-        budget.share_bytes = 5 << 20
-        async with (
-            raw_client(gateway.gateway.port) as first,
-            raw_client(gateway.gateway.port) as second,
-        ):
-            await first.send(head + b'"' + b"a" * (4 << 20))
-            await until(lambda: budget.used_bytes > 3 << 20)
-            await second.send(head + b'"' + b"a" * (4 << 20))
-            refused = await second.head()
-        await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
-        counted = gateway.runtime.monitoring.metrics._errors["service_unavailable", "gateway"]
+    budget = gateway.runtime.links.budget
+    budget.share_bytes = 5 << 20
+    async with (
+        raw_client(gateway.gateway.port) as first,
+        raw_client(gateway.gateway.port) as second,
+    ):
+        await first.send(head + b'"' + b"a" * (4 << 20))
+        await until(lambda: budget.used_bytes > 3 << 20)
+        await second.send(head + b'"' + b"a" * (4 << 20))
+        refused = await second.head()
+    await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
+    counted = gateway.runtime.monitoring.metrics._errors["service_unavailable", "gateway"]
 
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 10" in refused.lower()
     assert counted == 1
 
 
-async def test_bodies_that_stop_early_hold_little_that_is_not_counted():
+async def test_bodies_that_stop_early_hold_little_that_is_not_counted(gateway):
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     sent = 900 << 10
-    async with running_gateway() as gateway, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         budget = gateway.runtime.links.budget
         for _ in range(8):
             client = await stack.enter_async_context(raw_client(gateway.gateway.port))
@@ -209,12 +208,12 @@ async def test_bodies_that_stop_early_hold_little_that_is_not_counted():
         await until(lambda: budget.used_bytes > 8 * (sent - DEFAULT_BODY_BYTES))
 
 
-async def test_a_body_with_more_items_than_anybody_needs_is_refused_unparsed():
+@pytest.mark.usefixtures("worker")
+async def test_a_body_with_more_items_than_anybody_needs_is_refused_unparsed(http):
     body = b'{"x": [' + b"0," * 200_000 + b"0]}"
-    async with running_gateway() as gateway, StandInWorker(gateway.url), gateway.http() as http:
-        refused = await http.post("/api/chat", content=body)
-        spoken = {**HELLO, "unknown": "a" * 200_000}
-        answered = await http.post("/api/chat", json=spoken)
+    refused = await http.post("/api/chat", content=body)
+    spoken = {**HELLO, "unknown": "a" * 200_000}
+    answered = await http.post("/api/chat", json=spoken)
 
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert answered.status_code == 200
@@ -381,9 +380,9 @@ ODD_HEADS = {
 
 
 @pytest.mark.parametrize("name", ODD_HEADS)
-async def test_odd_heads_get_their_status_and_a_reason(name: str):
+async def test_odd_heads_get_their_status_and_a_reason(gateway: RunningGateway, name: str):
     head, status, words = ODD_HEADS[name]
-    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+    async with raw_client(gateway.gateway.port) as client:
         await client.send(f"{head}\r\n".encode())
         answer = (await client.rest()).decode()
 
@@ -460,17 +459,16 @@ async def test_a_client_that_leaves_during_its_upload_is_not_an_error(
     assert "Traceback" not in caplog.text
 
 
-async def test_large_messages_that_are_never_finished_give_their_share_back():
+async def test_large_messages_that_are_never_finished_give_their_share_back(gateway):
     wire = frame(TEXT, b"x" * (3 << 20), mask=True)
-    async with running_gateway() as gateway:
-        budget = gateway.runtime.links.budget
-        async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
-            await client.send(wire[: 2 << 20])
-            await until(lambda: budget.used_bytes == 3 << 20)
-            assert budget.owners == 1
-        await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
-        async with connect(gateway.ws("/ws/chat")) as chat:
-            await chat.send(json.dumps({**HELLO, "unknown": "a" * (2 << 20)}))
-            await until(lambda: budget.used_bytes)
-        await all_free(gateway)
-        await until(lambda: budget.used_bytes == 0)
+    budget = gateway.runtime.links.budget
+    async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
+        await client.send(wire[: 2 << 20])
+        await until(lambda: budget.used_bytes == 3 << 20)
+        assert budget.owners == 1
+    await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
+    async with connect(gateway.ws("/ws/chat")) as chat:
+        await chat.send(json.dumps({**HELLO, "unknown": "a" * (2 << 20)}))
+        await until(lambda: budget.used_bytes)
+    await all_free(gateway)
+    await until(lambda: budget.used_bytes == 0)

@@ -29,16 +29,14 @@ async def scripted(gateway: RunningGateway, script):
 
 
 @pytest.mark.parametrize("code", [1000, 1003, 1008, 1011, 1013, 4321])
-async def test_the_workers_close_code_and_reason_reach_the_client(code: int):
+async def test_the_workers_close_code_and_reason_reach_the_client(
+    gateway: RunningGateway, code: int
+):
     async def script(connection: ServerConnection) -> None:
         await connection.send("last words")
         await connection.close(code, "because")
 
-    async with (
-        running_gateway() as gateway,
-        scripted(gateway, script),
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
+    async with scripted(gateway, script), connect(gateway.ws(PATHS["duplex"])) as client:
         await hear(client)
         assert await client.recv() == "last words"
         with pytest.raises(websockets.ConnectionClosed):
@@ -46,14 +44,14 @@ async def test_the_workers_close_code_and_reason_reach_the_client(code: int):
         assert (client.close_code, client.close_reason) == (code, "because")
 
 
-async def test_the_clients_close_code_reaches_the_worker():
+async def test_the_clients_close_code_reaches_the_worker(gateway):
     closed = asyncio.get_running_loop().create_future()
 
     async def script(connection: ServerConnection) -> None:
         await connection.wait_closed()
         closed.set_result((connection.close_code, connection.close_reason))
 
-    async with running_gateway() as gateway, scripted(gateway, script):
+    async with scripted(gateway, script):
         async with connect(gateway.ws(PATHS["duplex"])) as client:
             await hear(client)
             await client.close(4000, "bye")
@@ -61,22 +59,20 @@ async def test_the_clients_close_code_reaches_the_worker():
         assert await asyncio.wait_for(closed, HANG_S) == (4000, "bye")
 
 
-async def test_chat_takes_larger_messages_than_live_dialects():
+@pytest.mark.gateway(limits={"frame_mb": 1, "chat_frame_mb": 4})
+async def test_chat_takes_larger_messages_than_live_dialects(gateway, worker):
     content = "x" * 60_000
     request = {"messages": [{"role": "user", "content": content}] * 40}
-    async with (
-        running_gateway(limits={"frame_mb": 1, "chat_frame_mb": 4}) as gateway,
-        StandInWorker(gateway.url) as worker,
-    ):
-        async with connect(gateway.ws(PATHS["chat"])) as client:
-            await client.send(json.dumps(request))
-            messages, code = await end_of(client)
+    async with connect(gateway.ws(PATHS["chat"])) as client:
+        await client.send(json.dumps(request))
+        messages, code = await end_of(client)
 
-        assert (messages[-1]["type"], code) == ("done", 1000)
-        assert worker.heard == [request]
+    assert (messages[-1]["type"], code) == ("done", 1000)
+    assert worker.heard == [request]
 
 
-async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
+@pytest.mark.gateway(limits={"output_stall_s": 1.0})
+async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped(gateway):
     sent = 0
 
     async def script(connection: ServerConnection) -> None:
@@ -86,10 +82,7 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
                 await connection.send("x" * 1_000_000)
                 sent += 1
 
-    async with (
-        running_gateway(limits={"output_stall_s": 1.0}) as gateway,
-        scripted(gateway, script) as worker,
-    ):
+    async with scripted(gateway, script):
         client = await connect(gateway.ws(PATHS["duplex"]), max_queue=1)
         await hear(client)
         client.transport.pause_reading()
@@ -102,7 +95,6 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
             'parley_errors_total{code="slow_client"'
             in gateway.runtime.monitoring.metrics.page().decode()
         )
-        del worker
 
 
 async def test_a_worker_that_does_not_read_slows_the_client():

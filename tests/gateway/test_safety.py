@@ -203,7 +203,7 @@ async def test_nonsense_on_the_control_socket_ends_it(gateway: RunningGateway, w
 # REST
 
 
-async def test_paths_cannot_escape():
+async def test_paths_cannot_escape(http):
     paths = (
         "/static/../settings/tree.py",
         "/static/%2e%2e/settings/tree.py",
@@ -211,30 +211,26 @@ async def test_paths_cannot_escape():
         "/static/%2e%2e%2f%2e%2e%2fpyproject.toml",
         "//etc/passwd",
     )
-    async with running_gateway() as gateway, gateway.http() as http:
-        for path in paths:
-            request = http.build_request("GET", "/")
-            request.url = request.url.copy_with(raw_path=path.encode())
-            response = await http.send(request)
+    for path in paths:
+        request = http.build_request("GET", "/")
+        request.url = request.url.copy_with(raw_path=path.encode())
+        response = await http.send(request)
 
-            assert response.status_code == 404, path
-            assert "class Settings" not in response.text, path
+        assert response.status_code == 404, path
+        assert "class Settings" not in response.text, path
 
 
+@pytest.mark.gateway(limits={"chat_frame_mb": 2})
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_body_over_the_limit_gets_413(is_chunked: bool):
+async def test_a_body_over_the_limit_gets_413(http: httpx.AsyncClient, is_chunked: bool):
     async def pieces():
         for _ in range(30):
             yield b"x" * 100_000
 
     content = pieces() if is_chunked else b"x" * 3_000_000
-    async with (
-        running_gateway(limits={"chat_frame_mb": 2}) as gateway,
-        gateway.http() as http,
-    ):
-        response = None
-        with contextlib.suppress(httpx.WriteError, httpx.ReadError):
-            response = await http.post("/api/chat", content=content)
+    response = None
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError):
+        response = await http.post("/api/chat", content=content)
 
     if response is not None:
         assert response.status_code == 413

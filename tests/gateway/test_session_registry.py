@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
@@ -399,58 +398,55 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     connection.close.assert_called_once_with(AGAIN_CODE, "try again")
 
 
-async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Path) -> None:
-    async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
-        runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
+async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(
+    gateway: RunningGateway,
+) -> None:
+    runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
-            raise AssertionError
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
 
-        runtime.sessions.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
-        keyless = f"{session_id}4"
-        note = '{"address":"127.0.0.1","key_id":"key"}'
-        for found in (
-            left(note=note, session_id=session_id),
-            left(session_id=keyless),
-        ):
-            runtime.sessions.found(found)
-        await until(lambda: runtime.sessions.moving(session_id))
-        await until(lambda: runtime.sessions.moving(keyless))
-        for one in runtime.sessions:
-            one.asked.set()
-        async with gateway.http() as http:
-            stranger = await http.post(f"/api/sessions/{session_id}/end")
-            assert runtime.sessions.moving(session_id)
-            client = await http.post(f"/api/sessions/{keyless}/end")
+    runtime.sessions.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
+    keyless = f"{session_id}4"
+    note = '{"address":"127.0.0.1","key_id":"key"}'
+    for found in (left(note=note, session_id=session_id), left(session_id=keyless)):
+        runtime.sessions.found(found)
+    await until(lambda: runtime.sessions.moving(session_id))
+    await until(lambda: runtime.sessions.moving(keyless))
+    for one in runtime.sessions:
+        one.asked.set()
+    async with gateway.http() as http:
+        stranger = await http.post(f"/api/sessions/{session_id}/end")
+        assert runtime.sessions.moving(session_id)
+        client = await http.post(f"/api/sessions/{keyless}/end")
 
-        assert (stranger.status_code, client.status_code) == (404, 200)
-        async with asyncio.timeout(HANG_S):
-            await ended.wait()
-        await until(lambda: not runtime.sessions.moving(keyless))
-        assert present(runtime.sessions.known_to(None, keyless)).why == "Its client had left."
+    assert (stranger.status_code, client.status_code) == (404, 200)
+    async with asyncio.timeout(HANG_S):
+        await ended.wait()
+    await until(lambda: not runtime.sessions.moving(keyless))
+    assert present(runtime.sessions.known_to(None, keyless)).why == "Its client had left."
 
 
 async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_reason(
-    tmp_path: Path,
+    gateway: RunningGateway,
 ) -> None:
     why = "It began on another model."
 
-    async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
-        sessions = gateway.runtime.sessions
-        sessions.rebuilding.rebuild = AsyncMock(side_effect=NotRebuilt(why))  # type: ignore[method-assign]
-        sessions.found(left(note='{"address":"127.0.0.1"}'))
-        for one in sessions:
-            one.asked.set()
-        await until(lambda: present(sessions.get("call")).state is SessionState.LOST)
-        with capture_logs() as lines:
-            async with connect(gateway.ws("/ws/duplex/call?resume=true")) as client:
-                request = ResumeRequest(session_id="call", resume_token="secret", seq=1)
-                await client.send(msgspec.json.encode(request).decode())
-                (refusal,), code = await end_of(client)
+    sessions = gateway.runtime.sessions
+    sessions.rebuilding.rebuild = AsyncMock(side_effect=NotRebuilt(why))  # type: ignore[method-assign]
+    sessions.found(left(note='{"address":"127.0.0.1"}'))
+    for one in sessions:
+        one.asked.set()
+    await until(lambda: present(sessions.get("call")).state is SessionState.LOST)
+    with capture_logs() as lines:
+        async with connect(gateway.ws("/ws/duplex/call?resume=true")) as client:
+            request = ResumeRequest(session_id="call", resume_token="secret", seq=1)
+            await client.send(msgspec.json.encode(request).decode())
+            (refusal,), code = await end_of(client)
 
     assert (refusal["reason"], code) == ("lost", REFUSED_CODE)
     assert why in refusal["message"]

@@ -124,13 +124,13 @@ async def test_a_client_that_was_cut_off_has_its_place_again(gateway, is_noticed
     assert (told["position"], told["ticket_id"]) == (1, ticket)
 
 
-async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time():
+@pytest.mark.gateway(security={"trust_proxy": True}, queue={"update_every_s": 60})
+@pytest.mark.usefixtures("worker")
+async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time(gateway):
     def come(path: str, address: str) -> connect:
         return connect(gateway.ws(path), additional_headers={"x-forwarded-for": address})
 
     async with (
-        running_gateway(security={"trust_proxy": True}, queue={"update_every_s": 60}) as gateway,
-        StandInWorker(gateway.url),
         occupied(gateway),
         come("/ws/duplex/adx_first", "203.0.113.1"),
         come("/ws/duplex/adx_second", "203.0.113.1") as overtaken,
@@ -321,7 +321,7 @@ async def test_the_worker_learns_how_long_the_client_waited(gateway, worker):
         }
 
 
-async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
+async def test_a_bad_chat_request_is_refused_before_it_costs_a_place(gateway):
     bad: list[tuple[str | bytes, str, int]] = [
         ("not json", "invalid_json", 1003),
         (b"binary", "invalid_json", 1003),
@@ -335,12 +335,11 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
         ('{"type": "stop"}', "invalid_request", 1008),
         ("[]", "invalid_request", 1008),
     ]
-    async with running_gateway() as gateway:
-        for frame, expected, code in bad:
-            told = await turned_away(gateway.ws(PATHS["chat"]), frame)
+    for frame, expected, code in bad:
+        told = await turned_away(gateway.ws(PATHS["chat"]), frame)
 
-            assert told == (expected, code), frame
-        assert len(gateway.runtime.dispatcher.queue) == 0
+        assert told == (expected, code), frame
+    assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 @pytest.mark.gateway(limits={"chat_first_message_s": 0.1})

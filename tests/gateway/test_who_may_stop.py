@@ -69,13 +69,11 @@ async def test_a_stranger_who_knows_the_id_of_a_short_one_stops_nothing(gateway)
     assert (messages[-1]["type"], code) == ("stopped", 1000)
 
 
-async def test_an_id_that_cannot_be_guessed_stops_from_anywhere():
+@pytest.mark.gateway(security=PROXY)
+@pytest.mark.usefixtures("worker")
+async def test_an_id_that_cannot_be_guessed_stops_from_anywhere(gateway):
     session_id = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
-    async with (
-        running_gateway(security=PROXY) as gateway,
-        StandInWorker(gateway.url),
-        session(gateway, f"/ws/half_duplex/{session_id}", "192.0.2.1") as client,
-    ):
+    async with session(gateway, f"/ws/half_duplex/{session_id}", "192.0.2.1") as client:
         await hear(client)
         status, answer = await stop(gateway, session_id, "192.0.2.9")
         _, code = await end_of(client)
