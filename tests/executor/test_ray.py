@@ -25,6 +25,7 @@ from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 from websockets.sync.client import connect as connect_now
 
+from parley.executor import ray_cluster
 from parley.executor.base import WorkerNews
 from parley.executor.ray import RayExecutor
 from parley.executor.ray_cluster import ray_environments
@@ -114,12 +115,12 @@ class OnRay:
 
     def make(self, **more: Any) -> RayExecutor:
         settings: Settings = self.gateway.gateway.settings
+        ray_cluster.connect(self.cluster.address)
         executor = RayExecutor(
             ray_environments(
                 settings, self.workers, gateway_url=self.gateway.url, fingerprint=None
             ),
             **more,
-            address=self.cluster.address,
             cluster=self.name,
             news=self._heard,
             first_retry_s=0.1,
@@ -240,8 +241,6 @@ async def test_people_who_wait_bring_more_workers_and_an_idle_one_is_given_back(
                 asked.append(asked_for())
                 await say(two, type="prepare")
                 assert (await hear(two))["type"] == "prepared"
-        # Like a driver that only looks.
-        ray.init(address=cluster.address, namespace="looks", log_to_driver=False)
         asked.append(asked_for())
 
     assert alone[0] in both
@@ -322,10 +321,11 @@ async def test_a_node_with_another_version_is_refused(
 
 
 async def test_the_contract(cluster: Any) -> None:
+    ray_cluster.connect(cluster.address)
+
     def make(kept: Kept, program: str, workers: int) -> RayExecutor:
         return RayExecutor(
             [{"N": str(index)} for index in range(workers)],
-            address=cluster.address,
             cluster="contract",
             command=("-c", program),
             news=kept.news.append,

@@ -88,7 +88,7 @@ class Serve:
         started = asyncio.Event()
         with ending_on_signals(
             gateway.stop,
-            self._stop_now,
+            gateway.stop_now,
             drain=lambda: gateway.stop(self._settings.gateway.drain_timeout_s),
             reload=gateway.reload,
         ):
@@ -167,7 +167,6 @@ class Serve:
         )
         return RayExecutor(
             environments,
-            address=settings.ray.address,
             cluster=settings.ray.cluster,
             gpus=settings.ray.gpus_per_worker,
             news=self._heard,
@@ -261,9 +260,6 @@ class Serve:
                 waited_s = time.monotonic() - self._began_at
                 if not self._failing:
                     announce("still_loading", f"still loading, {waited_s:.0f} s")
-
-    def _stop_now(self) -> None:
-        self._gateway.stop_now()
 
 
 def _as_json(index: int, line: str) -> str:

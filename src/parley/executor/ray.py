@@ -62,8 +62,6 @@ class RayExecutor(Executor):
 
     Args:
         environments: one per worker, those that are started while people wait included.
-        address: of the cluster (`auto`: the one this machine belongs to; `local`: a new one on this
-            machine).
         cluster: distinguishes several servers in one Ray cluster.
         gpus: of each worker; None: one where the cluster has GPUs, else none.
         scaling: None: as many workers as environments, always.
@@ -71,16 +69,11 @@ class RayExecutor(Executor):
         retire: told that a worker is to end, before it does; whether it is still empty.
     """
 
-    address: str = "auto"
     cluster: str = "default"
     gpus: float | None = None
     scaling: Scaling | None = None
     look: Callable[[], Demand] = lambda: Demand(0, 0)
     retire: Callable[[int], bool] = lambda index: False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._own_connection = False
 
     @property
     def workers(self) -> int:
@@ -91,8 +84,8 @@ class RayExecutor(Executor):
         return len(self.environments) if self.scaling is None else self.scaling.least
 
     async def start(self) -> None:
-        """Connect to the cluster, adopt the workers running there, and create the rest."""
-        self._own_connection = await asyncio.to_thread(ray_cluster.connect, self.address)
+        """Adopt the workers of the cluster that this process is connected to
+        (`ray_cluster.connect`), and create the rest."""
         if self.gpus is None:
             may_come = self.scaling is not None
             gpus = 1 if may_come else await asyncio.to_thread(ray_cluster.cluster_gpus)
@@ -273,12 +266,8 @@ class RayExecutor(Executor):
             log.warning("cluster_head_lost")
 
     def _leave(self, actors: Sequence[Any]) -> None:
-        import ray
-
         ray_cluster.end_actors(actors)
         ray_cluster.ask_for_nodes(0, self.gpus or 0.0)
-        if self._own_connection:
-            ray.shutdown()
 
 
 def _digest(environment: Mapping[str, str], command: Sequence[str]) -> str:

@@ -23,8 +23,12 @@ SECRET_FILE: Final = "worker_secret"
 log = logs.get(__name__)
 
 
-def connect(address: str) -> bool:
-    """Connect this process to a Ray cluster; whether it was not before.
+def connect(address: str) -> None:
+    """Connect this process to a Ray cluster, unless it is.
+
+    Args:
+        address: `host:port`; `auto`: the one this machine belongs to; `local`: a new one on this
+            machine.
 
     Raises:
         SetupError: Ray is not installed, or there is no such cluster.
@@ -37,7 +41,7 @@ def connect(address: str) -> bool:
             hint="Install parley with its extra 'ray' here and on every node.",
         ) from None
     if ray.is_initialized():
-        return False
+        return
     try:
         ray.init(
             address=address,
@@ -52,7 +56,6 @@ def connect(address: str) -> bool:
             hint="Start one with `ray start --head`, or name its address with --ray-address; "
             "`local` makes one on this machine.",
         ) from error
-    return True
 
 
 def ray_errors() -> tuple[type[Exception], ...]:
