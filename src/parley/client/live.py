@@ -23,20 +23,8 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from parley.client import events
-from parley.client.access import (
-    Access,
-    ConnectionLost,
-    SocketClosed,
-    as_error,
-)
-from parley.client.connection import (
-    LIVE_S,
-    LONGEST_WAIT_S,
-    Attempts,
-    Link,
-    Outgoing,
-    open_socket,
-)
+from parley.client.access import Access, ConnectionLost, SocketClosed, as_error
+from parley.client.connection import LIVE_S, LONGEST_WAIT_S, Attempts, Link, Outgoing, open_socket
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, with_query
 from parley.client.sound import ClientSound, file_out

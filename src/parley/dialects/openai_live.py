@@ -35,11 +35,7 @@ from parley.protocol import codec
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import (
-    DuplexConfig,
-    InterruptionOptions,
-    image_file,
-)
+from parley.protocol.values import DuplexConfig, InterruptionOptions, image_file
 
 TYPES: Final = frozenset(wire.SHAPES)
 REASONS: Final[Mapping[CloseReason, str]] = {

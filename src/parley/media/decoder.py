@@ -37,13 +37,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from parley import logs
-from parley.errors import (
-    ContextFull,
-    InferenceFailed,
-    InvalidPayload,
-    ParleyError,
-    TooLarge,
-)
+from parley.errors import ContextFull, InferenceFailed, InvalidPayload, ParleyError, TooLarge
 from parley.media import jobs
 from parley.media.decoding_order import DecodingOrder
 from parley.media.pcm import Pcm

@@ -1,15 +1,7 @@
 import asyncio
 from typing import Any
 
-from examples.shared import (
-    QUESTION,
-    TOO_LONG,
-    TOOL_QUESTION,
-    asked,
-    city_model,
-    raises,
-    refused,
-)
+from examples.shared import QUESTION, TOO_LONG, TOOL_QUESTION, asked, city_model, raises, refused
 
 import openai
 from openai import AsyncOpenAI, OpenAI, pydantic_function_tool

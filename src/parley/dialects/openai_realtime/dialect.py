@@ -73,11 +73,7 @@ from parley.dialects.openai_session import (
 )
 from parley.dialects.openai_told import told
 from parley.dialects.sound import OpenAIInput, within
-from parley.errors import (
-    BadInput,
-    InvalidRequest,
-    ParleyError,
-)
+from parley.errors import BadInput, InvalidRequest, ParleyError
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message

@@ -14,13 +14,7 @@ from parley.media.resample import resample
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
-from parley.protocol.values import (
-    Role,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    image_file,
-)
+from parley.protocol.values import Role, TextPart, ToolCallPart, ToolResultPart, image_file
 
 ITEMS_MOST: Final = 512
 """Items that can be retrieved; the oldest are forgotten first."""
