@@ -273,23 +273,21 @@ class Dialect(ABC):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check_known(self, type_name: str) -> None:
-        """Refuse what a client without extensions cannot know.
-
-        Raises:
-            UnknownEvent: it is one of `extra_types`.
-        """
-        if type_name in self.extra_types and not self.extensions:
-            raise UnknownEvent(type_name)
-
     def check(self, phase: Phase, type_name: str) -> None:
         """Refuse what `phase` does not accept.
 
         Raises:
-            WrongPhase: or what the dialect answers in its place.
+            UnknownEvent: one of `extra_types`, from a client without extensions.
+            BadInput: see `misplaced`.
         """
+        if type_name in self.extra_types and not self.extensions:
+            raise UnknownEvent(type_name)
         if type_name not in self.accepts.get(phase, ()):
-            raise WrongPhase(type_name, phase)
+            raise self.misplaced(phase, type_name)
+
+    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+        """The error for a message that `phase` does not accept."""
+        return WrongPhase(type_name, phase)
 
     def text_of(self, frame: bytes) -> str:
         """A binary message as the text it stands for.

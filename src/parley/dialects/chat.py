@@ -12,7 +12,7 @@ from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
 from parley.dialects.legacy import LegacyDialect, extra, phrase
 from parley.dialects.sound import in_pieces, pcm_text
-from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
+from parley.errors import BadInput, ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CloseReason, Stop
@@ -58,18 +58,11 @@ class ChatDialect(LegacyDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check(self, phase: Phase, type_name: str) -> None:
-        """Refuse what `phase` does not accept.
-
-        Raises:
-            InvalidRequest: the first message is not a request.
-            WrongPhase: anything else; this dialect ignores it.
-        """
-        if type_name in self.accepts.get(phase, ()):
-            return
+    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+        """`InvalidRequest` for a first message that is not a request; others are ignored."""
         if phase is Phase.CONNECTED:
-            raise InvalidRequest("The first message must be a chat request.")
-        raise WrongPhase(type_name, phase)
+            return InvalidRequest("The first message must be a chat request.")
+        return WrongPhase(type_name, phase)
 
     def check_request(self, frame: bytes | bytearray | str) -> None:
         self._request(frame)

@@ -52,27 +52,17 @@ class DuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check(self, phase: Phase, type_name: str) -> None:
-        """Refuse what `phase` does not accept. The session stays open after either error.
-
-        Raises:
-            NotReady: sound or a frame before `prepared`.
-            WrongPhase: anything else.
-        """
-        if type_name in self.accepts.get(phase, ()) and type_name not in self.extra_types:
-            return
-        self.check_known(type_name)
-        if type_name in self.accepts.get(phase, ()):
-            return
+    def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
+        """`NotReady` for sound or a frame before `prepared`; the session stays open."""
         if phase is Phase.PREPARING and type_name != "prepare":
             # Clients know no such phase: for them `connected` lasts until `prepared`.
             phase = Phase.CONNECTED
         is_input = type_name in ("audio_chunk", "video_frame")
         if is_input and phase in (Phase.QUEUED, Phase.CONNECTED):
-            raise errors.NotReady(type_name, phase)
+            return errors.NotReady(type_name, phase)
         if is_input and phase is Phase.PAUSED:
-            raise errors.WrongPhase(type_name, phase, sentence="Worker is paused")
-        raise errors.WrongPhase(type_name, phase)
+            return errors.WrongPhase(type_name, phase, sentence="Worker is paused")
+        return errors.WrongPhase(type_name, phase)
 
     def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = duplex.decode_client(frame, partial(self.check, phase))

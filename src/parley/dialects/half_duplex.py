@@ -13,7 +13,14 @@ from parley.dialects.base import SessionContext
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
 from parley.dialects.sound import in_pieces, reference
-from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
+from parley.errors import (
+    AlreadyPrepared,
+    BadInput,
+    NotPrepared,
+    ParleyError,
+    UnknownEvent,
+    WrongPhase,
+)
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
@@ -50,22 +57,13 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check(self, phase: Phase, type_name: str) -> None:
-        """Refuse what `phase` does not accept.
-
-        Raises:
-            NotPrepared: sound before `prepare`.
-            AlreadyPrepared: a second `prepare`.
-            WrongPhase: anything else.
-        """
-        self.check_known(type_name)
-        if type_name in self.accepts.get(phase, ()):
-            return
+    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+        """`NotPrepared` for sound before `prepare`, `AlreadyPrepared` for a second `prepare`."""
         if type_name == "prepare" and phase in (Phase.PREPARING, Phase.ACTIVE, Phase.GENERATING):
-            raise AlreadyPrepared(phase)
+            return AlreadyPrepared(phase)
         if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING):
-            raise NotPrepared(type_name, phase)
-        raise WrongPhase(type_name, phase)
+            return NotPrepared(type_name, phase)
+        return WrongPhase(type_name, phase)
 
     def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = half_duplex.decode_client(frame, partial(self.check, phase))

@@ -29,7 +29,7 @@ from parley.dialects.openai_session import (
     named_voice,
 )
 from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
-from parley.errors import InvalidRequest, NotReady, ParleyError
+from parley.errors import BadInput, InvalidRequest, NotReady, ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol import codec
 from parley.protocol import openai_live as wire
@@ -82,12 +82,11 @@ class OpenAILiveDialect(OpenAIDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check(self, phase: Phase, type_name: str) -> None:
-        if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING) and type_name in (
-            TYPES - BEGIN
-        ):
-            raise NotReady(type_name, phase)
-        super().check(phase, type_name)
+    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+        is_early = phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING)
+        if is_early and type_name in TYPES - BEGIN:
+            return NotReady(type_name, phase)
+        return super().misplaced(phase, type_name)
 
     def read(self, message: wire.LiveMessage) -> Decoded[wire.LiveMessage]:
         match message:

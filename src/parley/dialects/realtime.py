@@ -81,22 +81,13 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def check(self, phase: Phase, type_name: str) -> None:
-        """Refuse what `phase` does not accept. The connection stays open after either error.
-
-        Raises:
-            NotReady: sound before `session.created`.
-            WrongPhase: any other known message in the wrong phase.
-        """
-        self.check_known(type_name)
-        if type_name in self.accepts.get(phase, ()):
-            return
+    def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
+        """`NotReady` for sound before `session.created`; the connection stays open."""
         if type_name == "input_audio_buffer.append" and phase is not Phase.CLEANUP:
             # Clients know no `preparing`: for them `connected` lasts until `session.created`.
-            raise errors.NotReady(
-                type_name, Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED
-            )
-        raise errors.WrongPhase(type_name, phase)
+            seen = Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED
+            return errors.NotReady(type_name, seen)
+        return errors.WrongPhase(type_name, phase)
 
     def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = realtime.decode_client(frame, partial(self.check, phase))
