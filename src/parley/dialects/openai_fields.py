@@ -92,8 +92,13 @@ def object_of(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} must be an object, got {shown(value)}.", field=where)
+        raise refusal(where, "an object", value)
     return value
+
+
+def refusal(where: str, expected: str, value: Any) -> InvalidRequest:
+    """The error for a value that is not what its field must be."""
+    return InvalidRequest(f"{where} must be {expected}, got {shown(value)}.", field=where)
 
 
 def shown(value: Any) -> str:

@@ -19,9 +19,10 @@ from parley.dialects.openai_fields import (
     TRANSCRIPTION_FIELDS,
     check_names,
     object_of,
+    refusal,
     shown,
 )
-from parley.dialects.openai_told import told
+from parley.dialects.openai_told import SemanticVad, ServerVad, told
 from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
 from parley.protocol.codec import Converter
@@ -50,25 +51,12 @@ LIMIT_TOKENS: Final = 2048
 """The longest answer; `inf` means this."""
 EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
 DEFAULT_VAD: Final = VadOptions(threshold=0.5, min_silence_duration_ms=500, eagerness="medium")
-SERVER_VAD: Final[dict[str, Any]] = {
-    "type": "server_vad",
-    "threshold": 0.5,
-    "prefix_padding_ms": 300,
-    "silence_duration_ms": 500,
-    "idle_timeout_ms": None,
-    "create_response": True,
-    "interrupt_response": True,
-}
+SERVER_VAD: Final[dict[str, Any]] = msgspec.to_builtins(ServerVad())
+SEMANTIC_VAD: Final[dict[str, Any]] = msgspec.to_builtins(SemanticVad())
 SETTINGS_PARAMETER: Final = "session_settings"
 """Name of the parameter that carries what a client secret sets, `packed`."""
 PACKED_CHARS: Final = 5000
 """The longest packed settings: they travel in one header, within a key."""
-SEMANTIC_VAD: Final[dict[str, Any]] = {
-    "type": "semantic_vad",
-    "eagerness": "auto",
-    "create_response": True,
-    "interrupt_response": True,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +154,7 @@ def merged(
     """
     kind = changes.get("type") or session["type"]
     if kind not in ("realtime", "transcription"):
-        raise InvalidRequest(
-            f'session.type must be "realtime" or "transcription", got {shown(kind)}.',
-            field="session.type",
-        )
+        raise refusal("session.type", '"realtime" or "transcription"', kind)
     transcribes = kind == "transcription"
     check_names(changes, TRANSCRIPTION_FIELDS if transcribes else FIELDS, "session")
     new = copy.deepcopy(session) | {"type": kind}
@@ -241,10 +226,7 @@ def named_voice(output: dict[str, Any], where: str) -> str | None:
     """
     voice = _voice_in(output)
     if voice is not None and not (isinstance(voice, str) and 0 < len(voice) <= 200):
-        raise InvalidRequest(
-            f"{where}.voice must be a name of 1 to 200 characters, got {shown(voice)}.",
-            field=f"{where}.voice",
-        )
+        raise refusal(f"{where}.voice", "a name of 1 to 200 characters", voice)
     return voice
 
 
@@ -292,11 +274,8 @@ def format_of(value: Any, where: str) -> dict[str, Any]:
     name = _FORMAT_NAMES.get(name, name)
     rate = OPENAI_RATES.get(name)
     if rate is None or given.get("rate", rate) != rate:
-        raise InvalidRequest(
-            f"{where} must be audio/pcm with a rate of 24000, audio/pcmu or audio/pcma, got "
-            f"{shown(value)}.",
-            field=where,
-        )
+        formats = "audio/pcm with a rate of 24000, audio/pcmu or audio/pcma"
+        raise refusal(where, formats, value)
     return dict(PCM) if name == "audio/pcm" else {"type": name}
 
 
@@ -312,8 +291,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
     check_names(given, frozenset(defaults), where)
     base = current if current is not None and current["type"] == kind else defaults
-    new = {name: given.get(name) if name in given else base[name] for name in defaults}
-    checked: dict[str, Any] = told({**new, "type": kind}, "turn_detection", where)
+    checked: dict[str, Any] = told({**base, **given, "type": kind}, "turn_detection", where)
     # Nothing happens by itself after a silence of the user.
     return checked | ({"idle_timeout_ms": None} if kind == "server_vad" else {})
 
@@ -372,10 +350,7 @@ def is_spoken(modalities: Any, where: str) -> bool:
         InvalidRequest: they ask for neither sound nor text.
     """
     if modalities not in (["text"], ["audio"]):
-        raise InvalidRequest(
-            f'{where}.output_modalities must be ["audio"] or ["text"], got {shown(modalities)}.',
-            field=f"{where}.output_modalities",
-        )
+        raise refusal(f"{where}.output_modalities", '["audio"] or ["text"]', modalities)
     return bool(modalities == ["audio"])
 
 
@@ -414,9 +389,7 @@ def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
         given = object_of(each, at)
         kind = given.get("type", "function")
         if kind != "function":
-            raise InvalidRequest(
-                f'{at}.type must be "function", got {shown(kind)}.', field=f"{at}.type"
-            )
+            raise refusal(f"{at}.type", '"function"', kind)
         check_names(given, TOOL_FIELDS, at)
         function = {name: given.get(name) for name in ("name", "description", "parameters")}
         try:
@@ -437,11 +410,8 @@ def limit_of(value: Any, where: str) -> int | None:
     if value == "inf":
         return LIMIT_TOKENS
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidRequest(
-            f'{where}.max_output_tokens must be an integer of at least 1, or "inf", got '
-            f"{shown(value)}.",
-            field=f"{where}.max_output_tokens",
-        )
+        expected = 'an integer of at least 1, or "inf"'
+        raise refusal(f"{where}.max_output_tokens", expected, value)
     return min(value, LIMIT_TOKENS)
 
 

@@ -59,20 +59,20 @@ class Truncation(
 class ServerVad(msgspec.Struct, tag="server_vad", tag_field="type", frozen=True, kw_only=True):
     """Turns end with silence."""
 
-    threshold: float | None
-    prefix_padding_ms: int | None
-    silence_duration_ms: int | None
-    idle_timeout_ms: int | None
-    create_response: bool | None
-    interrupt_response: bool | None
+    threshold: float | None = 0.5
+    prefix_padding_ms: int | None = 300
+    silence_duration_ms: int | None = 500
+    idle_timeout_ms: int | None = None
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
 
 
 class SemanticVad(msgspec.Struct, tag="semantic_vad", tag_field="type", frozen=True, kw_only=True):
     """Turns end with what is said."""
 
-    eagerness: Literal["low", "medium", "high", "auto"] | None
-    create_response: bool | None
-    interrupt_response: bool | None
+    eagerness: Literal["low", "medium", "high", "auto"] | None = "auto"
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
 
 
 class ToolChoice(msgspec.Struct, tag="function", tag_field="type", frozen=True, kw_only=True):
