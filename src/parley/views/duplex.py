@@ -146,7 +146,6 @@ class DuplexView:
         *,
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
-        again: work.UnitChoices | None = None,
     ) -> UnitPrefill:
         """Append one unit: video frames, then written words, then sound.
 
@@ -155,8 +154,6 @@ class DuplexView:
             text: only for models that read in units (`ModelSpec.reads_in_units`).
             max_slice_nums: for all frames, or one per frame; None keeps what `prepare` was given.
             due_s: when the answer to this unit is due (monotonic).
-            again: what the model decided about this unit in another slot; `generate` is given the
-                same, and `catch_up` comes before a unit that is not done again.
 
         Raises:
             RuntimeError: the unit before was not finalized.
@@ -167,9 +164,7 @@ class DuplexView:
         self._due_s = due_s
         segments = self._segments_of(audio, frames, text, max_slice_nums)
         self._heard = None
-        self._heard = await self._slot.prefill(
-            segments, takes_checkpoint=True, due_s=due_s, again=again and again.prefill
-        )
+        self._heard = await self._slot.prefill(segments, takes_checkpoint=True, due_s=due_s)
         self._unit_start, self._segments = self._heard.checkpoint, segments
         self._units += 1
         return UnitPrefill(True, prefilled=self._heard)
@@ -187,6 +182,10 @@ class DuplexView:
     ) -> work.UnitResult:
         """`prefill` and `generate` as one request: the engine goes from one to the other by itself.
         Arguments and errors are theirs; after a failure the context is as before the unit.
+
+        Args:
+            again: what the model decided about this unit in another slot; there is no sound then,
+                and `catch_up` comes before a unit that is not done again.
         """
         if self._no_unit(audio, frames):
             return self._nothing(end_of_turn=self._is_stopped)
@@ -202,17 +201,12 @@ class DuplexView:
         return self._counted(result)
 
     async def generate(
-        self,
-        force_listen: bool = False,
-        *,
-        due_s: float | None = None,
-        again: work.UnitChoices | None = None,
+        self, force_listen: bool = False, *, due_s: float | None = None
     ) -> work.UnitResult:
         """Let the model decide about the unit: listen, or speak for about a second.
 
         Args:
             due_s: as the unit's, where nothing else is said.
-            again: see `prefill`; there is no sound then.
         """
         if self._is_stopped:
             return self._nothing(end_of_turn=True)
@@ -220,7 +214,7 @@ class DuplexView:
         if heard is None:
             return self._nothing(end_of_turn=False)
         decoding = self._slot.generate(
-            work.StepUnit(force_listen, again=again and again.step),
+            work.StepUnit(force_listen),
             due_s=self._due_s if due_s is None else due_s,
         )
         try:
