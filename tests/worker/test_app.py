@@ -18,7 +18,7 @@ class Ready:
     """A connection on which everything is there already."""
 
     async def receive(self) -> Message:
-        return Message.text(b"{}", mask=True)
+        return Message.client_text(bytearray(b"{}"))
 
 
 async def test_a_crowd_of_messages_leaves_other_sessions_their_turns():

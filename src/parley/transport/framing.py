@@ -77,11 +77,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     size: int
 
     @classmethod
-    def text(cls, payload: bytes, *, mask: bool) -> Message:
-        """A text message to send; `mask` at the client's end."""
-        return cls(TEXT, (frame(TEXT, payload, mask=mask),), len(payload))
-
-    @classmethod
     def client_text(cls, payload: bytearray) -> Message:
         """A text message to send at the client's end, without copying its payload."""
         return client_message(TEXT, payload)

@@ -1,15 +1,13 @@
 """The server's end of a client's WebSocket, under uvicorn.
 
-uvicorn hands an upgraded connection to the class named in its `ws` setting. This one speaks
-ordinary ASGI, so Starlette routes work as everywhere, and offers the connection itself as a scope
-extension (`connection_of`): a route that accepted may take the connection and stop using `receive`
-and `send`.
+uvicorn hands an upgraded connection to the class named in its `ws` setting. This one speaks ASGI
+until a Starlette route accepts or refuses, and offers the connection itself as a scope extension
+(`connection_of`): messages are received and sent there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -28,23 +26,11 @@ from parley.transport.clients import HELD_OFF_S, OpenConnections
 from parley.transport.connection import Connection, as_transport
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits
-from parley.transport.state import ConnectionClosed, ConnectionState
+from parley.transport.state import ConnectionState
 
 EXTENSION: Final = "parley.connection"
 
 log = logs.get(__name__)
-
-
-class Handshake(enum.Enum):
-    """State of the opening handshake (RFC 6455, 4.2)."""
-
-    REQUEST = enum.auto()
-    """The request has not arrived yet."""
-    RECEIVED = enum.auto()
-    """The application has not read it yet."""
-    OFFERED = enum.auto()
-    """The application decides."""
-    ANSWERED = enum.auto()
 
 
 class ServerConnection(Connection):
@@ -70,7 +56,8 @@ class ServerConnection(Connection):
         self._connections = server_state.connections
         self._tasks = server_state.tasks
         self._protocol = ServerProtocol()
-        self._step = Handshake.REQUEST
+        self._has_request = self._is_answered = False
+        """The opening handshake (RFC 6455, 4.2): between the two the application decides."""
         self._refusal: tuple[int, list[tuple[bytes, bytes]]] = (403, [])
 
     # uvicorn's side
@@ -100,13 +87,13 @@ class ServerConnection(Connection):
             self._transport.close()
 
     def _received(self, data: bytes) -> None:
-        if self._step is not Handshake.REQUEST:
+        if self._has_request:
             super()._received(data)
             return
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
-                self._step = Handshake.RECEIVED
+                self._has_request = True
                 self._connect(event)
                 return
         if self._transport is not None:
@@ -149,7 +136,6 @@ class ServerConnection(Connection):
         if self._is_held_off():
             sentence = "Too many messages. Try again in a few seconds."
             self._reject(429, sentence, [(b"retry-after", b"%d" % HELD_OFF_S)])
-            self._transport.close()
             return
         scope = {
             "type": "websocket",
@@ -177,7 +163,7 @@ class ServerConnection(Connection):
 
     def _answer(self) -> None:
         assert self._transport is not None
-        self._step = Handshake.ANSWERED
+        self._is_answered = True
         self._protocol.send_response(self._response)
         self._transport.write(b"".join(self._protocol.data_to_send()))
 
@@ -197,9 +183,7 @@ class ServerConnection(Connection):
         if self.state is not ConnectionState.CONNECTING:
             self.close(code)
         elif self._transport is not None and not self._transport.is_closing():
-            if self._step is not Handshake.ANSWERED:
-                self._reject(500)
-            self._transport.close()
+            self._reject(500)
 
     def _reject(
         self, status: int, body: str = "", headers: Sequence[tuple[bytes, bytes]] = ()
@@ -212,34 +196,17 @@ class ServerConnection(Connection):
                     del self._response.headers[name]
                 self._response.headers[name] = value.decode("latin-1")
         self._answer()
+        if self._transport is not None:
+            self._transport.close()
 
     # ASGI's side
 
     async def _asgi_receive(self) -> dict[str, Any]:
-        if self._step is Handshake.RECEIVED:
-            self._step = Handshake.OFFERED
-            return {"type": "websocket.connect"}
-        try:
-            message = await self.receive()
-        except ConnectionClosed as end:
-            closure = end.closure
-            return {
-                "type": "websocket.disconnect",
-                "code": closure.code,
-                "reason": closure.reason,
-            }
-        payload = message.payload()
-        if not message.is_text:
-            return {"type": "websocket.receive", "bytes": payload}
-        try:
-            return {"type": "websocket.receive", "text": payload.decode()}
-        except UnicodeDecodeError:
-            self._fail(1007, "Text must be UTF-8.")
-            return {"type": "websocket.disconnect", "code": 1007}
+        return {"type": "websocket.connect"}
 
     async def _asgi_send(self, message: Any) -> None:
         kind = message["type"]
-        if self.closed.done() and self._step is Handshake.ANSWERED:
+        if self.closed.done() and self._is_answered:
             raise ClientDisconnected
         if kind == "websocket.accept":
             if self._transport is None or self._transport.is_closing():
@@ -252,24 +219,15 @@ class ServerConnection(Connection):
             self._opened(self._transport)
             self._hold_reading("handshake", False)
         elif kind == "websocket.close":
-            if self._step is Handshake.ANSWERED:
+            if self._is_answered:
                 self.close(message.get("code") or 1000, message.get("reason") or "")
             else:
                 self._reject(403)
-                if self._transport is not None:
-                    self._transport.close()
         elif kind == "websocket.http.response.start":
             self._refusal = (message["status"], list(message.get("headers") or ()))
         elif kind == "websocket.http.response.body":
             status, headers = self._refusal
             self._reject(status, message.get("body", b"").decode(), headers)
-            if self._transport is not None:
-                self._transport.close()
-        elif kind == "websocket.send":
-            if message.get("text") is not None:
-                self.send_text(message["text"].encode())
-            else:
-                self.send_binary(message["bytes"])
         else:
             raise RuntimeError(f"Unexpected ASGI message {kind!r}.")
 
