@@ -77,7 +77,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._open: OpenConnections = self.app_state.get("open_connections") or OpenConnections()
+        self._open: OpenConnections = self.app_state["open_connections"]
         self._is_counted = False
         self._head_bytes = 0
         self._is_in_body = False
@@ -315,8 +315,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._unread = None
         if size:
             peer, headers = self.client and self.client[0], Headers(raw=self.headers)
-            owner_of = self.app_state.get("owner_of")
-            owner = owner_of(peer, headers) if owner_of else self._address
+            owner = self.app_state["owner_of"](peer, headers)
             if not self._budget.take(size, owner):
                 return False
             self._unread = size, owner

@@ -47,10 +47,9 @@ class ServerConnection(Connection):
         limits: ConnectionLimits = app_state["connection_limits"]
         budget: Budget | None = app_state.get("budget")
         super().__init__(is_server=True, limits=limits, keepalive=keepalive, budget=budget)
-        self._open_connections: OpenConnections | None = app_state.get("open_connections")
+        self._open_connections: OpenConnections = app_state["open_connections"]
         self._owner_of: Callable[[str | None, Mapping[str, str]], str] | None
         self._owner_of = app_state.get("owner_of")
-        self._counted_address: str | None = None
         self._config = config
         self._app_state = app_state
         self._connections = server_state.connections
@@ -65,18 +64,14 @@ class ServerConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = as_transport(transport)
         self._connections.add(self)  # type: ignore[arg-type]
-        if self._open_connections is not None:
-            peer = get_remote_addr(self._transport)
-            address = network_of(peer[0]) if peer else "unknown"
-            # The HTTP connection it was a moment ago has just given its place back.
-            self._open_connections.enter(address)
-            self._counted_address = address
+        peer = get_remote_addr(self._transport)
+        self._address = network_of(peer[0]) if peer else "unknown"
+        # The HTTP connection it was a moment ago has just given its place back.
+        self._open_connections.enter(self._address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        if self._open_connections is not None and self._counted_address is not None:
-            self._open_connections.leave(self._counted_address)
-            self._counted_address = None
+        self._open_connections.leave(self._address)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -99,16 +94,12 @@ class ServerConnection(Connection):
         if self._transport is not None:
             self._transport.close()
 
-    def eof_received(self) -> None:
-        return None
-
     def _flooded(self) -> None:
-        if self._open_connections is not None and self.owner is not None:
+        if self.owner is not None:
             self._open_connections.flooded(self.owner, self._now())
 
     def _give_up(self, waiting_bytes: int) -> None:
-        if self._open_connections is not None:
-            self._open_connections.ended["slow_reader"] += 1
+        self._open_connections.ended["slow_reader"] += 1
         super()._give_up(waiting_bytes)
 
     def _connect(self, request: Request) -> None:
@@ -159,7 +150,7 @@ class ServerConnection(Connection):
 
     def _is_held_off(self) -> bool:
         counter, owner = self._open_connections, self.owner
-        return counter is not None and owner is not None and counter.is_held_off(owner, self._now())
+        return owner is not None and counter.is_held_off(owner, self._now())
 
     def _answer(self) -> None:
         assert self._transport is not None
