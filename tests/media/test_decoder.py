@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from fractions import Fraction
 
 import av
@@ -67,9 +68,8 @@ def one_picture_over_and_over(frames):
 
 @pytest.fixture
 def decoder():
-    decoder = Decoder()
-    yield decoder
-    decoder.close()
+    with closing(Decoder()) as decoder:
+        yield decoder
 
 
 @pytest.fixture(scope="module")
@@ -144,24 +144,18 @@ def test_a_picture_of_63_million_pixels_stays_out_of_this_process(decoder, bomb)
 
 
 def test_what_needs_too_much_memory_is_a_bad_file_and_the_next_one_is_decoded(bomb):
-    decoder = Decoder(DecoderLimits(memory_bytes=128 * MIB))
-    try:
+    with closing(Decoder(DecoderLimits(memory_bytes=128 * MIB))) as decoder:
         with pytest.raises(InvalidPayload, match="needs more memory to decode than the 128 MiB"):
             decoder.image(bomb)
         assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
-    finally:
-        decoder.close()
 
 
 def test_what_takes_too_long_is_a_bad_file_and_the_next_one_is_decoded(bomb):
-    decoder = Decoder(DecoderLimits(job_s=0.05))
-    try:
+    with closing(Decoder(DecoderLimits(job_s=0.05))) as decoder:
         with pytest.raises(InvalidPayload, match=r"The image takes longer than 0\.025 s to decode"):
             decoder.image(bomb)
         decoder.limits = DecoderLimits()
         assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
-    finally:
-        decoder.close()
 
 
 def test_a_child_that_dies_costs_its_own_job_only(decoder, bomb):
@@ -179,10 +173,10 @@ def test_a_child_that_dies_costs_its_own_job_only(decoder, bomb):
 
 
 def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb):
-    decoder, stop = Decoder(), Stop()
-    decoder.image(photo(HEAVY))
-    (child,) = children_of()
-    try:
+    stop = Stop()
+    with closing(Decoder()) as decoder:
+        decoder.image(photo(HEAVY))
+        (child,) = children_of()
         with ThreadPoolExecutor() as pool:
             job = pool.submit(decoder.image, bomb, stop=stop)
             _until_busy(child)
@@ -190,8 +184,6 @@ def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb):
             with pytest.raises(InvalidPayload):
                 job.result()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    finally:
-        decoder.close()
 
 
 def test_errors_are_the_same_as_here(decoder):
@@ -205,8 +197,7 @@ def test_errors_are_the_same_as_here(decoder):
 
 
 def test_only_so_many_children_and_they_take_turns(bomb):
-    decoder = Decoder(DecoderLimits(children=1, wait_s=0.01))
-    try:
+    with closing(Decoder(DecoderLimits(children=1, wait_s=0.01))) as decoder:
         decoder.image(photo(HEAVY))
         (child,) = children_of()
         with ThreadPoolExecutor() as pool:
@@ -217,13 +208,10 @@ def test_only_so_many_children_and_they_take_turns(bomb):
                 decoder.image(photo(HEAVY))
             child.resume()
             assert job.result() is not None
-    finally:
-        decoder.close()
 
 
 def test_a_clip_that_takes_long_keeps_no_picture_waiting():
-    decoder = Decoder(DecoderLimits(children=1, wait_s=0.01))
-    try:
+    with closing(Decoder(DecoderLimits(children=1, wait_s=0.01))) as decoder:
         decoder.video(make_clip(seconds=0.5))
         (child,) = children_of()
         with ThreadPoolExecutor() as pool:
@@ -234,19 +222,16 @@ def test_a_clip_that_takes_long_keeps_no_picture_waiting():
             assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
             child.resume()
             assert job.result().duration_s == pytest.approx(0.5)
-    finally:
-        decoder.close()
 
 
 def test_a_job_ends_by_its_processor_time_and_says_so(bomb, monkeypatch):
     monkeypatch.setattr(decoders, "PATIENCE", 1000.0)
     # Linux counts whole seconds: the clip has to take more than one.
-    decoder = Decoder(DecoderLimits(job_s=0.02))
-    try:
-        with pytest.raises(InvalidPayload, match=r"The video takes longer than 0\.02 s to decode"):
-            decoder.video(one_picture_over_and_over(1440))
-    finally:
-        decoder.close()
+    with (
+        closing(Decoder(DecoderLimits(job_s=0.02))) as decoder,
+        pytest.raises(InvalidPayload, match=r"The video takes longer than 0\.02 s to decode"),
+    ):
+        decoder.video(one_picture_over_and_over(1440))
 
 
 def test_a_child_nobody_needs_ends(monkeypatch):
