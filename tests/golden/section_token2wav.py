@@ -26,10 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.conformer import AttentionHistory, Past
-from parley.models.minicpmo45.token2wav.estimator import Places
+from parley.models.minicpmo45.token2wav.estimator import Places, Schedule
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, FlowRow, FlowStep
-from parley.models.minicpmo45.token2wav.flow_shape import Schedule
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import PITCH_AHEAD, CausalVocoder

@@ -85,7 +85,8 @@ def memory_of(flow: Flow, slots: int = 1, *, steps: int = 3) -> FlowMemory:
 def test_a_packed_flow_says_the_same(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(network: Flow) -> torch.Tensor:
         tokens = list(range(28))
-        return network.stream(memory_of(network), [0], [tokens], schedule, is_last=False)
+        step = network.advance(memory_of(network), [0], [tokens], schedule, is_last=False)
+        return step.mel
 
     schedule = flow.schedule(3)
     monkeypatch.setattr(PackedLinear, "LEAST", 0)
@@ -105,7 +106,8 @@ def test_history_grows_to_its_limit_and_stays_there(flow: Flow) -> None:
     seen = set()
 
     for call in range(12):
-        flow.stream(memory, [0], [list(range(call, call + 28))], schedule, is_last=False)
+        tokens = list(range(call, call + 28))
+        flow.advance(memory, [0], [tokens], schedule, is_last=False).commit()
         row = memory.rows[0]
         assert len(set(row.places.tolist())) == len(row.places)
         if call >= 4:

@@ -15,7 +15,6 @@ up-sampling layers around plain pre-norm attention blocks with relative position
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 
 LOOK_AHEAD = 3
 """Tokens the first convolution looks into the future."""
@@ -65,8 +65,7 @@ class AttentionHistory(NamedTuple):
     up: Tensor
 
 
-@dataclass(slots=True, eq=False)
-class Encoded:
+class Encoded(NamedTuple):
     """What a call produced; nothing has been stored yet.
 
     Args:
@@ -203,10 +202,11 @@ class ConformerFeedForward(nn.Module):
 
 
 class ConformerBlock(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int) -> None:
+    def __init__(self, shape: FlowShape) -> None:
         super().__init__()
-        self.self_attn = RelativeAttention(width, heads)
-        self.feed_forward = ConformerFeedForward(width, inner)
+        width = shape.width
+        self.self_attn = RelativeAttention(width, shape.heads)
+        self.feed_forward = ConformerFeedForward(width, shape.inner)
         self.norm_mha = nn.LayerNorm(width, eps=1e-12)
         self.norm_ff = nn.LayerNorm(width, eps=1e-12)
 
@@ -219,16 +219,15 @@ class ConformerBlock(nn.Module):
 class ConformerEncoder(nn.Module):
     """Look-ahead, token-rate blocks, up-sampling, frame-rate blocks."""
 
-    def __init__(self, *, width: int, heads: int, inner: int, blocks: int, up_blocks: int) -> None:
+    def __init__(self, shape: FlowShape) -> None:
         super().__init__()
+        width = shape.width
         self.embed = Embed(width)
         self.pre_lookahead_layer = LookAhead(width)
-        self.encoders = nn.ModuleList([ConformerBlock(width, heads, inner) for _ in range(blocks)])
+        self.encoders = nn.ModuleList([ConformerBlock(shape) for _ in range(shape.blocks)])
         self.up_layer = Upsample(width)
         self.up_embed = Embed(width)
-        self.up_encoders = nn.ModuleList(
-            [ConformerBlock(width, heads, inner) for _ in range(up_blocks)]
-        )
+        self.up_encoders = nn.ModuleList([ConformerBlock(shape) for _ in range(shape.up_blocks)])
         self.after_norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, *, is_last: bool, history: AttentionHistory) -> Encoded:

@@ -27,6 +27,8 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import added
 from parley.models.minicpmo45.runtime.layers import PackedLinear
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
 
 TIME_WIDTH = 256
 """Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
@@ -47,6 +49,18 @@ class Modulation:
 
     blocks: Tensor
     final: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Schedule:
+    """Lengths of the Euler steps, and what the estimator makes of their times."""
+
+    steps: list[float]
+    modulations: list[Modulation]
+
+    @property
+    def count(self) -> int:
+        return len(self.steps)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,10 +177,11 @@ class TimeEmbedder(nn.Module):
 class FrameAttention(nn.Module):
     """Every new frame sees all history and all new frames."""
 
-    def __init__(self, width: int, heads: int, head_width: int) -> None:
+    def __init__(self, shape: FlowShape) -> None:
         super().__init__()
-        inner = heads * head_width
-        self.heads, self.head_width = heads, head_width
+        width, head_width = shape.estimator_width, shape.estimator_head_width
+        self.heads, self.head_width = shape.estimator_heads, head_width
+        inner = self.heads * head_width
         self.to_q = nn.Linear(width, inner)
         self.to_k = nn.Linear(width, inner)
         self.to_v = nn.Linear(width, inner)
@@ -236,12 +251,12 @@ class TimeModulation(nn.Sequential):
 class EstimatorBlock(nn.Module):
     """Attention, convolution, feed-forward, each shifted, scaled and gated by time."""
 
-    def __init__(self, width: int, heads: int, head_width: int, inner: int) -> None:
+    def __init__(self, shape: FlowShape) -> None:
         super().__init__()
-        self.width = width
-        self.attn = FrameAttention(width, heads, head_width)
+        self.width = width = shape.estimator_width
+        self.attn = FrameAttention(shape)
         self.conv = FrameConv(width)
-        self.mlp = FrameMlp(width, inner)
+        self.mlp = FrameMlp(width, shape.estimator_inner)
         self.adaLN_modulation = TimeModulation(width, 9)
 
     def forward(
@@ -275,34 +290,23 @@ class EstimatorBlock(nn.Module):
 class FinalLayer(nn.Module):
     """Frames back to mel bins."""
 
-    def __init__(self, width: int, bins: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.adaLN_modulation = TimeModulation(width, 2)
-        self.linear = nn.Linear(width, bins)
+        self.linear = nn.Linear(width, MEL_BINS)
 
 
 class Estimator(nn.Module):
     """Velocity of the mel at a point of time, with and without its conditions."""
 
-    def __init__(
-        self,
-        *,
-        inputs: int,
-        bins: int,
-        width: int,
-        depth: int,
-        heads: int,
-        head_width: int,
-        inner: int,
-    ) -> None:
+    def __init__(self, shape: FlowShape) -> None:
         super().__init__()
-        self.width, self.heads, self.head_width = width, heads, head_width
+        self.width = width = shape.estimator_width
         self.t_embedder = TimeEmbedder(width)
-        self.in_proj = nn.Linear(inputs, width)
-        self.blocks = nn.ModuleList(
-            [EstimatorBlock(width, heads, head_width, inner) for _ in range(depth)]
-        )
-        self.final_layer = FinalLayer(width, bins)
+        # The mel so far, what is said, the speaker, the voice's prompt.
+        self.in_proj = nn.Linear(4 * MEL_BINS, width)
+        self.blocks = nn.ModuleList([EstimatorBlock(shape) for _ in range(shape.estimator_depth)])
+        self.final_layer = FinalLayer(width)
 
     def _blocks(self) -> list[EstimatorBlock]:
         return [block for block in self.blocks if isinstance(block, EstimatorBlock)]
@@ -373,3 +377,18 @@ class Estimator(nn.Module):
         h = F.layer_norm(h, (self.width,), scale, shift, eps=1e-6)
         velocity = torch.unflatten(self.final_layer.linear(h), 0, (len(x), -1))
         return velocity, torch.stack(new_past)
+
+
+def euler_grid(steps: int) -> tuple[list[float], list[float]]:
+    """Times and step lengths of `steps` Euler steps from 0 to 1, denser at 0. The time is summed up
+    step by step in float32, as published, not looked up."""
+    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * torch.pi)
+    t = times[0]
+    starts: list[float] = []
+    lengths: list[float] = []
+    for end in times[1:]:
+        length = end - t
+        starts.append(float(t))
+        lengths.append(float(length))
+        t = t + length
+    return starts, lengths

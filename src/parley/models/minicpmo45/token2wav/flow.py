@@ -37,6 +37,8 @@ from parley.models.minicpmo45.token2wav.estimator import (
     EstimatorMemory,
     Modulation,
     Places,
+    Schedule,
+    euler_grid,
 )
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMemory,
@@ -44,12 +46,7 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
     Indices,
     Trim,
 )
-from parley.models.minicpmo45.token2wav.flow_shape import (
-    FlowShape,
-    Schedule,
-    euler_grid,
-    noise_table,
-)
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES, WINDOW_TOKENS
 
@@ -58,6 +55,9 @@ T = TypeVar("T")
 CALLS_REMEMBERED = 16
 """First Euler steps without conditions that are remembered, and of a turn the first so many. One of
 50 frames takes 3.3 MiB in float32."""
+
+NOISE_FRAMES = 30_000
+"""Length of the noise table: ten minutes."""
 
 GUIDANCE = 0.7
 """Strength of classifier-free guidance. Source: flow.yaml of the checkpoint."""
@@ -101,25 +101,9 @@ class Flow(nn.Module):
         self.shape = shape
         self.input_embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.spk_embed_affine_layer = nn.Linear(shape.speaker, MEL_BINS)
-        self.encoder = ConformerEncoder(
-            width=shape.width,
-            heads=shape.heads,
-            inner=shape.inner,
-            blocks=shape.blocks,
-            up_blocks=shape.up_blocks,
-        )
+        self.encoder = ConformerEncoder(shape)
         self.encoder_proj = nn.Linear(shape.width, MEL_BINS)
-        self.decoder = _Decoder(
-            Estimator(
-                inputs=4 * MEL_BINS,
-                bins=MEL_BINS,
-                width=shape.estimator_width,
-                depth=shape.estimator_depth,
-                heads=shape.estimator_heads,
-                head_width=shape.estimator_head_width,
-                inner=shape.estimator_inner,
-            )
-        )
+        self.decoder = _Decoder(Estimator(shape))
         self.noise = torch.empty(0)
         self.attention = FusedAttention()
         self._graphs = GraphRunner()
@@ -158,24 +142,6 @@ class Flow(nn.Module):
         weight = self.spk_embed_affine_layer.weight
         unit = F.normalize(embedding.to(weight.device, torch.float32), dim=-1)
         return self.spk_embed_affine_layer(unit.to(weight.dtype))
-
-    def stream(
-        self,
-        memory: FlowMemory,
-        slots: Sequence[int],
-        tokens: Sequence[Sequence[int]],
-        schedule: Schedule,
-        *,
-        is_last: bool,
-        trim: Trim = Trim.PUBLISHED,
-        prompt: Tensor | None = None,
-    ) -> Tensor:
-        """The next mel frames of some rows; `advance` and its commit in one."""
-        step = self.advance(
-            memory, slots, tokens, schedule, is_last=is_last, trim=trim, prompt=prompt
-        )
-        step.commit()
-        return step.mel
 
     @torch.inference_mode()
     def advance(
@@ -411,7 +377,11 @@ class Flow(nn.Module):
     def noise_from(self, offsets: list[int], frames: int) -> Tensor:
         """Starting points, shape (R, T, 80), float32; a stream's offset is its history's length."""
         if self.noise.numel() == 0:
-            self.noise = noise_table()
+            # The published table is drawn afresh at every start and not stored; ours has a seed, so
+            # that what is said can be repeated.
+            generator = torch.Generator().manual_seed(0)
+            size, kind = (MEL_BINS, NOISE_FRAMES), torch.float32
+            self.noise = torch.randn(size, generator=generator, dtype=kind)
         if self.noise.device != self.device:
             self.noise = self.noise.to(self.device)
         parts = [self.noise[:, offset : offset + frames] for offset in offsets]

@@ -9,7 +9,7 @@ Letters: `S` slots, `P` mel frames of a row's prompt. Source: speech.md 3.4."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 from weakref import WeakSet
@@ -69,7 +69,7 @@ def kept_tokens(count: int, prompt: int, trim: Trim) -> Indices:
     return copies[: (prompt + KEPT_FRAMES) // 2] % count
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class FlowRow:
     """Counters of one row's stream.
 
@@ -86,9 +86,6 @@ class FlowRow:
     frames: int = 0
     cut: tuple[int, ...] = ()
     speaker: Tensor | None = None
-
-    def copy(self) -> FlowRow:
-        return replace(self, places=self.places.copy())
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -115,11 +112,6 @@ class FlowCheckpoint:
         for done, _, _ in self.saved:
             found = np.setdiff1d(found, done, assume_unique=True)
         return found
-
-    @property
-    def nbytes(self) -> int:
-        kept = [tensor for _, keys, values in self.saved for tensor in (keys, values)]
-        return sum(tensor.nbytes for tensor in (*kept, *(self.rest or ())))
 
 
 class HasShape(Protocol):
@@ -245,35 +237,32 @@ class FlowMemory:
             if given.device.type == "cuda":
                 # Voices are primed on a stream of their own, which must not reuse this too early.
                 given.record_stream(torch.cuda.current_stream(given.device))
-        self.rows[slot] = row.copy()
+        self.rows[slot] = row
 
     def checkpoint(self, slot: int) -> FlowCheckpoint:
         """Remember a row's state. Free until something is overwritten."""
-        checkpoint = FlowCheckpoint(self.rows[slot].copy())
+        checkpoint = FlowCheckpoint(self.rows[slot])
         self._checkpoints[slot].add(checkpoint)
         return checkpoint
 
     def restore(self, slot: int, checkpoint: FlowCheckpoint) -> None:
         """Return to a checkpoint of this row; it stays valid."""
         for places, keys, values in checkpoint.saved:
-            self.before_frames(slot, places, other_than=checkpoint)
+            self.before_frames(slot, places)
             here = to_device(torch.from_numpy(places), self.keys.device)
             self.keys[:, :, slot][:, :, :, here] = keys
             self.values[:, :, slot][:, :, :, here] = values
         if checkpoint.rest is not None:
             self.before_rest(slot)
-            self.rows[slot] = checkpoint.row.copy()
+        self.rows[slot] = checkpoint.row
+        if checkpoint.rest is not None:
             for tensor, kept in zip(self._rest(slot), checkpoint.rest, strict=True):
                 tensor.copy_(kept)
-        self.rows[slot] = checkpoint.row.copy()
 
-    def before_frames(
-        self, slot: int, places: Indices, *, other_than: FlowCheckpoint | None = None
-    ) -> None:
+    def before_frames(self, slot: int, places: Indices) -> None:
         """Save what checkpoints need of places that are about to be overwritten."""
         for checkpoint in list(self._checkpoints[slot]):
-            needed = places[:0] if checkpoint is other_than else checkpoint.unsaved(places)
-            if len(needed):
+            if len(needed := checkpoint.unsaved(places)):
                 here = to_device(torch.from_numpy(needed), self.keys.device)
                 keys, values = self.keys[:, :, slot], self.values[:, :, slot]
                 checkpoint.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
@@ -339,17 +328,15 @@ class FlowStep:
         memory.up[rows] = self.up
         for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
-            row.cut += (self.mel.shape[2],)
-            prompt = row.cut[0]
+            cut = (*row.cut, self.mel.shape[2])
             order = np.concatenate([self.new[index], row.places])
-            row.places = order[kept_frames(len(order), prompt)]
-            tokens = row.tokens + self.token_entries.shape[4]
-            kept = kept_tokens(tokens, prompt, self.trim)
-            _store(memory.tokens, slot, row.tokens, self.token_entries[:, :, index], kept)
-            row.tokens = len(kept)
-            kept = kept_frames(row.frames + self.frame_entries.shape[4], prompt)
-            _store(memory.frames, slot, row.frames, self.frame_entries[:, :, index], kept)
-            row.frames = len(kept)
+            tokens = kept_tokens(row.tokens + self.token_entries.shape[4], cut[0], self.trim)
+            _store(memory.tokens, slot, row.tokens, self.token_entries[:, :, index], tokens)
+            frames = kept_frames(row.frames + self.frame_entries.shape[4], cut[0])
+            _store(memory.frames, slot, row.frames, self.frame_entries[:, :, index], frames)
+            memory.rows[slot] = FlowRow(
+                order[kept_frames(len(order), cut[0])], len(tokens), len(frames), cut, row.speaker
+            )
 
 
 def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> None:

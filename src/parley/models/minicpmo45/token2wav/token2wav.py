@@ -198,9 +198,9 @@ class Token2Wav:
         memory.rows[slot] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
         mel = torch.from_numpy(pack.mel)[None].to(memory.left)
         window = [tokens + ahead]
-        self.flow.stream(
+        self.flow.advance(
             memory, [slot], window, self.schedule, is_last=False, trim=self.trim, prompt=mel
-        )
+        ).commit()
 
     def _kept(self, voice: PrimedVoice) -> PrimedVoice:
         """Keep a voice ready; those not used for longest leave the device, and stay in the host's
