@@ -23,9 +23,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
-
-LOOK_AHEAD = 3
-"""Tokens the first convolution looks into the future."""
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD
 
 LEFT_FRAMES = 2
 """Frames that the second look-ahead convolution remembers."""

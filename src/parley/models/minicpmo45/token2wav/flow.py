@@ -30,7 +30,7 @@ from parley.models.minicpmo45.runtime.graphs import (
 )
 from parley.models.minicpmo45.runtime.layers import pack
 from parley.models.minicpmo45.runtime.transfer import to_device
-from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD, ConformerEncoder
+from parley.models.minicpmo45.token2wav.conformer import ConformerEncoder
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 from parley.models.minicpmo45.token2wav.estimator import (
     Estimator,
@@ -48,7 +48,7 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
 )
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
-from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES, WINDOW_TOKENS
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES, WINDOW_TOKENS
 
 T = TypeVar("T")
 

@@ -11,20 +11,20 @@ from parley.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class FlowShape:
-    """Sizes of a flow network, read off its tensors."""
+    """Sizes of a flow network; those of the published one by default."""
 
-    vocabulary: int
-    width: int
-    heads: int
-    inner: int
-    blocks: int
-    up_blocks: int
-    speaker: int
-    estimator_width: int
-    estimator_depth: int
-    estimator_heads: int
-    estimator_head_width: int
-    estimator_inner: int
+    vocabulary: int = 6561
+    width: int = 512
+    heads: int = 8
+    inner: int = 2048
+    blocks: int = 6
+    up_blocks: int = 4
+    speaker: int = 192
+    estimator_width: int = 512
+    estimator_depth: int = 16
+    estimator_heads: int = 8
+    estimator_head_width: int = 64
+    estimator_inner: int = 2048
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor]) -> FlowShape:

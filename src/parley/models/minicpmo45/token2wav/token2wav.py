@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     KEPT_FRAMES,
@@ -40,7 +39,7 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
-from parley.models.minicpmo45.token2wav.windows import SILENT_TOKEN, VocoderWindow
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, SILENT_TOKEN, VocoderWindow
 
 STEPS = 5
 """Euler steps of the published unified model. Source: speech.md 3.4."""

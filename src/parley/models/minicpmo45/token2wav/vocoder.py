@@ -43,7 +43,7 @@ _DOWN_KERNELS = (30, 6, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassicRow:
-    """What one stream remembers between calls; empty before the first.
+    """What one stream remembers between calls; nothing of all before the first.
 
     Args:
         mel: last frames, shape (80, up to 8); source: their excitation; speech: what was computed
@@ -51,15 +51,15 @@ class ClassicRow:
         frames: mel frames received so far.
     """
 
-    mel: Tensor | None = None
-    source: Tensor | None = None
-    speech: Tensor | None = None
+    mel: Tensor
+    source: Tensor
+    speech: Tensor
     frames: int = 0
 
     @property
     def signature(self) -> tuple[int, ...]:
         """Rows with the same signature may share a call."""
-        return (0 if self.mel is None else self.mel.shape[1],)
+        return (self.mel.shape[1],)
 
 
 class ClassicVocoder(Generator):
@@ -89,7 +89,8 @@ class ClassicVocoder(Generator):
 
     def row(self) -> ClassicRow:
         """A stream that has not started."""
-        return ClassicRow()
+        mel = torch.zeros(self.mel_bins, 0, device=self.device)
+        return ClassicRow(mel, mel[0], mel[0].double())
 
     def source(self, pitch: Tensor, noise: Tensor) -> Tensor:
         """Excitation (R, 480 T) of frames with a pitch in Hz (R, T), and the noise of its samples,
@@ -122,20 +123,14 @@ class ClassicVocoder(Generator):
             Samples, float32, shape (R, N): 480 T, less 3,840 in a first call that is not the last,
             more by as many in a last call that is not the first. And the rows after this call.
         """
-        mel = mel.float()
-        olds = [row.mel for row in rows if row.mel is not None]
-        kept = olds[0].shape[1] if olds else 0
-        if olds:
-            mel = torch.cat([torch.stack(olds), mel], dim=2)
+        received, kept = mel.shape[2], rows[0].mel.shape[1]
+        mel = torch.cat([torch.stack([row.mel for row in rows]), mel.float()], dim=2)
+        known = torch.stack([row.source for row in rows])
         starts = [(row.frames - kept) * FRAME_SAMPLES for row in rows]
         noise = self.noise_from(starts, mel.shape[2] * FRAME_SAMPLES)
-        sources = [row.source for row in rows if row.source is not None]
-        known = torch.stack(sources) if sources else mel.new_zeros(len(rows), 0)
-        wave, source = self._sounded(mel, known, noise)
-        speeches = [row.speech for row in rows if row.speech is not None]
-        if speeches:
-            wave = self._faded(torch.stack(speeches), wave)
-        received = mel.shape[2] - kept
+        inputs, is_usual = (mel, known, noise), received == WINDOW_FRAMES
+        wave, source = self.captured(self._sound, inputs, is_usual=is_usual)
+        wave = self._faded(torch.stack([row.speech for row in rows]), wave)
         # Copies, so that what a row keeps does not hold the whole call in memory.
         after = [
             ClassicRow(
@@ -148,20 +143,11 @@ class ClassicVocoder(Generator):
         ]
         return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float(), after
 
-    def _sounded(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples and excitation of frames whose first excitation is known; by a graph for the
-        calls of full windows.
+    def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and excitation of frames whose first excitation is known.
 
         Shapes (R, 80, T), (R, known samples) and (R, 480 T, 9) to (R, 480 T) twice.
         """
-        samples = known.shape[1]
-        received = mel.shape[2] - samples // FRAME_SAMPLES
-        if not self.graphs.is_active or received != WINDOW_FRAMES:
-            return self._sound(mel, known, noise)
-        wave, source = self.captured((mel.shape[2], samples), self._sound, (mel, known, noise))
-        return wave, source
-
-    def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         source = self.source(self.f0_predictor(mel), noise)
         source = torch.cat([known, source[:, known.shape[1] :]], dim=1)
         return self.decode(mel, source), source

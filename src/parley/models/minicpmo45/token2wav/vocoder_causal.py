@@ -61,43 +61,19 @@ class CausalRow:
         mel: frames from `first` on, shape (80, F).
         source: excitation of the same frames as far as it is known.
         phase: running phase of the harmonics in turns, float64, shape (9,).
-        first: number of the first remembered frame; received, pitched, emitted: frames so far.
+        first: number of the first remembered frame; emitted: frames given out so far.
     """
 
-    mel: Tensor | None = None
-    source: Tensor | None = None
-    phase: Tensor | None = None
+    mel: Tensor
+    source: Tensor
+    phase: Tensor
     first: int = 0
-    received: int = 0
-    pitched: int = 0
     emitted: int = 0
 
     @property
     def signature(self) -> tuple[int, ...]:
         """Rows with the same signature may share a call."""
-        return (
-            self.received - self.first,
-            self.pitched - self.first,
-            self.emitted - self.first,
-            min(self.pitched, PITCH_PAST),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Which frames a call is about, counted from the first remembered one.
-
-    Args:
-        total: received; known: excitation known before the call; pitched: known after it; done:
-            given out before; ready: given out after it.
-    """
-
-    total: int
-    known: int
-    pitched: int
-    done: int
-    ready: int
-    is_last: bool
+        return (self.mel.shape[1], self.source.shape[0], self.emitted - self.first)
 
 
 class NearestUp(PaddedConv):
@@ -132,11 +108,13 @@ class CausalVocoder(Generator):
         self.conv_post = PaddedConv(channels // 8, 2 * BANDS, 7, left=6, right=0)
         convs = [PaddedConv(mel_bins, pitch_channels, PITCH_AHEAD + 1, left=0, right=0)]
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=2, right=0) for _ in range(4)]
-        self.f0_predictor = PitchPredictor(convs, pitch_channels)
+        self.f0_predictor = PitchPredictor(convs, pitch_channels).double()
 
     def row(self) -> CausalRow:
         """A stream that has not started."""
-        return CausalRow()
+        mel = torch.zeros(self.mel_bins, 0, device=self.device)
+        phase = torch.zeros(HARMONICS, dtype=torch.float64, device=self.device)
+        return CausalRow(mel, mel[0], phase)
 
     def pitch(self, mel: Tensor) -> Tensor:
         """Hz, shape (R, 80, T + 3) to (R, T): the last three frames are look-ahead.
@@ -152,7 +130,7 @@ class CausalVocoder(Generator):
         per sample are rounded to float32, as published, their sum is not.
 
         Args:
-            pitch: Hz, shape (R, T); phase: turns, float64, shape (R, 9).
+            pitch: Hz, shape (R, T), T > 0; phase: turns, float64, shape (R, 9).
             noise: of these samples, shape (R, 480 T, 9).
 
         Returns:
@@ -164,8 +142,7 @@ class CausalVocoder(Generator):
         sines = torch.sin(2 * torch.pi * phases).float()
         sines = sines.repeat_interleave(FRAME_SAMPLES, dim=1)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
-        last = phases[:, -1] if phases.shape[1] else phase
-        return self.m_source(sines, voiced, noise), last
+        return self.m_source(sines, voiced, noise), phases[:, -1]
 
     @torch.inference_mode()
     def stream(
@@ -181,23 +158,21 @@ class CausalVocoder(Generator):
             Samples, float32, shape (R, N), N a multiple of 480; the stream is 8 frames behind until
             its last call, and a call may give nothing. And the rows after this call.
         """
-        head = rows[0]
-        mel = mel.float()
-        olds = [row.mel for row in rows if row.mel is not None]
-        if olds:
-            mel = torch.cat([torch.stack(olds), mel], dim=2)
-        total = mel.shape[2]
-        known = head.pitched - head.first
+        mel = torch.cat([torch.stack([row.mel for row in rows]), mel.float()], dim=2)
+        source = torch.stack([row.source for row in rows])
+        phase = torch.stack([row.phase for row in rows])
+        total, known = mel.shape[2], source.shape[1] // FRAME_SAMPLES
         pitched = total if is_last else max(known, total - PITCH_AHEAD)
-        done = head.emitted - head.first
+        done = rows[0].emitted - rows[0].first
         ready = total if is_last else max(done, pitched - MEL_AHEAD - SEAM_FRAMES)
-        zeros = torch.zeros(HARMONICS, dtype=torch.float64, device=mel.device)
-        phase = torch.stack([zeros if row.phase is None else row.phase for row in rows])
-        sources = [mel.new_zeros(0) if row.source is None else row.source for row in rows]
         starts = [(row.first + known) * FRAME_SAMPLES for row in rows]
         noise = self.noise_from(starts, (pitched - known) * FRAME_SAMPLES)
-        cut = _Cut(total, known, pitched, done, ready, is_last)
-        wave, source, phase = self._sounded(cut, mel, torch.stack(sources), phase, noise)
+        wave, source, phase = self.captured(
+            partial(self._sound, done, ready, is_last),
+            (mel, source, phase, noise),
+            key=(done, ready),
+            is_usual=ready - done == WINDOW_FRAMES and not is_last,
+        )
         drop = max(0, ready - PAST_FRAMES)
         after = [
             CausalRow(
@@ -205,49 +180,52 @@ class CausalVocoder(Generator):
                 source=source[number, drop * FRAME_SAMPLES :].clone(),
                 phase=phase[number].clone(),
                 first=row.first + drop,
-                received=row.first + total,
-                pitched=row.first + pitched,
                 emitted=row.first + ready,
             )
             for number, row in enumerate(rows)
         ]
         return wave, after
 
-    def _sounded(self, cut: _Cut, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`_sound`, by a graph for the calls of full windows."""
-        if not self.graphs.is_active or cut.is_last or cut.ready - cut.done != WINDOW_FRAMES:
-            return self._sound(cut, *inputs)
-        return self.captured(cut, partial(self._sound, cut), inputs)
-
     def _sound(
-        self, cut: _Cut, mel: Tensor, source: Tensor, phase: Tensor, noise: Tensor
+        self,
+        done: int,
+        ready: int,
+        is_last: bool,
+        mel: Tensor,
+        source: Tensor,
+        phase: Tensor,
+        noise: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Samples that are known now, the excitation of the remembered frames and the new ones,
         and the phase after them.
 
-        Shapes: (R, 80, total), (R, 480 known), (R, 9) and (R, 480 (pitched - known), 9).
+        Args:
+            done, ready: remembered frames that were given out before, and that are after the call.
+            mel: shape (R, 80, all); source: of known frames, (R, 480 known); phase: (R, 9).
+            noise: of frames whose pitch can be known now, (R, 480 new, 9).
         """
-        if cut.pitched > cut.known:
-            past = min(cut.known, PITCH_PAST)
-            window = mel[:, :, cut.known - past :]
-            if cut.is_last:
+        if noise.shape[1]:
+            known = source.shape[1] // FRAME_SAMPLES
+            past = min(known, PITCH_PAST)
+            window = mel[:, :, known - past :]
+            if is_last:
                 window = F.pad(window, (0, PITCH_AHEAD))
             pitch = self.pitch(window)[:, past:]
             new, phase = self.source(pitch, phase, noise)
             source = torch.cat([source, new], dim=1)
         wave = source.new_zeros(source.shape[0], 0)
-        if cut.ready > cut.done:
-            wave = self._decoded(mel, source, cut.pitched, is_last=cut.is_last)
-            wave = wave[:, cut.done * FRAME_SAMPLES : cut.ready * FRAME_SAMPLES]
+        if ready > done:
+            wave = self._decoded(mel, source, is_last=is_last)
+            wave = wave[:, done * FRAME_SAMPLES : ready * FRAME_SAMPLES]
         return wave, source, phase
 
-    def _decoded(self, mel: Tensor, source: Tensor, pitched: int, *, is_last: bool) -> Tensor:
+    def _decoded(self, mel: Tensor, source: Tensor, *, is_last: bool) -> Tensor:
         """Samples of the remembered frames, as far as they are known."""
         spectrum = self.fourier.spectrum(source)
         if is_last:
             x = channels_last(F.pad(mel, (0, MEL_AHEAD)))
             return self.generate(self.conv_pre(x), spectrum)
         cut = MEL_AHEAD * FRAME_SAMPLES // HOP
-        x = channels_last(mel[:, :, :pitched])
+        x = channels_last(mel[:, :, : source.shape[1] // FRAME_SAMPLES])
         wave = self.generate(self.conv_pre(x), spectrum[:, :, :-cut])
         return wave[:, : -SEAM_FRAMES * FRAME_SAMPLES]

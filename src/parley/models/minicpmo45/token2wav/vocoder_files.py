@@ -88,21 +88,19 @@ def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
             raise SetupError(f"The vocoder's weights lack {name}.")
     channels, bins, width = tensors[first].shape
     pitch_channels = tensors[pitch].shape[0]
+    vocoder: ClassicVocoder | CausalVocoder
     match width:
         case 7:
-            classic = ClassicVocoder(channels, pitch_channels, bins)
-            _fill(classic, folded(tensors), VOCODER_FILE)
-            return classic
+            vocoder, precise = ClassicVocoder(channels, pitch_channels, bins), None
         case 5:
-            causal = CausalVocoder(channels, pitch_channels, bins)
-            causal.f0_predictor.double()
-            _fill(causal, folded(tensors, precise="f0_predictor."), VOCODER_FILE)
-            return causal
+            vocoder, precise = CausalVocoder(channels, pitch_channels, bins), "f0_predictor."
         case _:
             raise SetupError(
                 f"{VOCODER_FILE} is of an unknown kind: its first convolution is {width} wide.",
                 hint="Known are 7 (classic) and 5 (causal).",
             )
+    _fill(vocoder, folded(tensors, precise=precise), VOCODER_FILE)
+    return vocoder
 
 
 def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
@@ -127,20 +125,7 @@ def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
     network.eval()
 
 
-FULL_FLOW = FlowShape(
-    vocabulary=6561,
-    width=512,
-    heads=8,
-    inner=2048,
-    blocks=6,
-    up_blocks=4,
-    speaker=192,
-    estimator_width=512,
-    estimator_depth=16,
-    estimator_heads=8,
-    estimator_head_width=64,
-    estimator_inner=2048,
-)
+FULL_FLOW = FlowShape()
 """Geometry of the published flow. Source: speech.md 3.1."""
 
 FULL_CHANNELS = 512
@@ -165,12 +150,7 @@ def random_token2wav(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         flow = Flow(shape)
-        vocoder: ClassicVocoder | CausalVocoder
-        if is_causal:
-            vocoder = CausalVocoder(channels, channels)
-            vocoder.f0_predictor.double()
-        else:
-            vocoder = ClassicVocoder(channels, channels)
+        vocoder = (CausalVocoder if is_causal else ClassicVocoder)(channels, channels)
     for network in (flow, vocoder):
         network.requires_grad_(False)
         network.eval()

@@ -122,12 +122,6 @@ class ShortFourier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("forward_basis", "inverse_basis", "squared_window"):
-            self.register_buffer(name, torch.empty(0), persistent=False)
-        self.rebuild_buffers("cpu")
-
-    def rebuild_buffers(self, device: torch.device | str) -> None:
-        """Compute the bases, which are not weights."""
         time = torch.arange(WINDOW, dtype=torch.float64, device="cpu")
         band = torch.arange(BANDS, dtype=torch.float64, device="cpu")
         window = 0.5 - 0.5 * torch.cos(2 * torch.pi * time / WINDOW)
@@ -137,9 +131,13 @@ class ShortFourier(nn.Module):
         weight = torch.full((BANDS, 1), 2.0, dtype=torch.float64, device="cpu")
         weight[0] = weight[-1] = 1.0
         inverse = torch.cat([weight * angle.cos(), -weight * angle.sin()]) * window / WINDOW
-        self.forward_basis = forward[:, None].float().to(device)
-        self.inverse_basis = inverse[:, None].float().to(device)
-        self.squared_window = window.square()[None, None].float().to(device)
+        bases = {
+            "forward_basis": forward[:, None],
+            "inverse_basis": inverse[:, None],
+            "squared_window": window.square()[None, None],
+        }
+        for name, basis in bases.items():
+            self.register_buffer(name, basis.float(), persistent=False)
 
     def spectrum(self, wave: Tensor) -> Tensor:
         """Shape (R, N) to (R, 18, N / 4 + 1): nine real parts, nine imaginary parts."""
@@ -245,17 +243,21 @@ class Generator(nn.Module):
                 _, rows = self.stream(rows, mel, is_last=False)
 
     def captured(
-        self, key: Hashable, function: Function, inputs: Sequence[Tensor]
+        self, function: Function, inputs: Sequence[Tensor], *, is_usual: bool, key: Hashable = None
     ) -> tuple[Tensor, ...]:
-        """`function` of tensors of rows, by a graph, with rows of zeros where some are missing.
+        """`function` of tensors of rows; by a graph, with rows of zeros where some are missing.
 
         Args:
-            key: what else the function depends on.
+            is_usual: the call is one of a full window; others have no graph.
+            key: what the function depends on, except for its inputs.
         """
+        if not (is_usual and self.graphs.is_active):
+            return function(*inputs)
         rows = inputs[0].shape[0]
         missing = bucket(rows, self.slots) - rows
         filled = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in inputs]
-        results = self.graphs.run("vocoder", (rows + missing, key), function, filled)
+        shape = (key, *(x.shape for x in filled))
+        results = self.graphs.run("vocoder", shape, function, filled)
         return tuple(result[:rows] for result in results)
 
     def generate(self, x: Tensor, spectrum: Tensor) -> Tensor:
