@@ -52,18 +52,10 @@ class PlacedPiece:
         return self.start_s + self.length_s
 
 
-@dataclass(frozen=True, slots=True)
-class Caption:
-    """A caption below the image."""
-
-    text: str
-    start_s: float
-    end_s: float
-
-
 @dataclass(slots=True)
 class PlacedText:
-    """One side's uninterrupted speech; all subtitles are made of these."""
+    """One side's uninterrupted speech, of which all subtitles are made, or what a caption below the
+    image shows of it."""
 
     who: Literal["user", "assistant"]
     text: str
@@ -82,7 +74,7 @@ class Plan:
 
     user: list[PlacedPiece] = field(default_factory=list)
     assistant: list[PlacedPiece] = field(default_factory=list)
-    captions: list[Caption] = field(default_factory=list)
+    captions: list[PlacedText] = field(default_factory=list)
     said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     length_s: float = 0.0
@@ -124,7 +116,7 @@ class _AssistantTrack:
             self._text += text
             self._caption(start_s)
         elif self._is_open and sound is not None:
-            self._hold(self._free_s)
+            self._plan.captions[-1].end_s = self._free_s + CAPTION_STAYS_S
         if ends:
             self.end()
 
@@ -151,26 +143,18 @@ class _AssistantTrack:
             kept.append(replace(piece, length_s=length_s))
         self._plan.assistant[:] = kept
         self._free_s = min(self._free_s, at_s)
-        for one in self._plan.said:
+        for one in (*self._plan.said, *self._plan.captions):
             if one.who == "assistant" and one.end_s > at_s:
                 one.end_s, one.is_interrupted = max(at_s, one.start_s), True
-        captions = self._plan.captions
-        captions[:] = [
-            replace(one, end_s=min(one.end_s, max(at_s, one.start_s))) for one in captions
-        ]
         self.end()
 
     def _caption(self, start_s: float) -> None:
         end_s = max(start_s, self._free_s) + CAPTION_STAYS_S
         captions = self._plan.captions
         if captions and captions[-1].end_s > start_s:
-            captions[-1] = replace(captions[-1], end_s=max(captions[-1].start_s, start_s))
-        captions.append(Caption(self._text, start_s, end_s))
+            captions[-1].end_s = max(captions[-1].start_s, start_s)
+        captions.append(PlacedText("assistant", self._text, start_s, end_s))
         self._is_open = True
-
-    def _hold(self, until_s: float) -> None:
-        captions = self._plan.captions
-        captions[-1] = replace(captions[-1], end_s=until_s + CAPTION_STAYS_S)
 
 
 def _units(entries: Iterable[RecordedEntry]) -> Plan:
