@@ -716,7 +716,7 @@ class ConversationRunner:
             response.text,
             item.item_id,
             tuple(item.spoken),
-            tuple((each.item_id, each.call) for each in called),
+            tuple(called),
             is_apart,
             audio_ms=round(response.audio_ms),
             is_interrupted=ending is Ending.CANCELLED,

@@ -119,19 +119,18 @@ async def rerun(
     voices = Voices(AUDIO_LIMIT_S, find_voice)
     again = _Rerun(parts, Comparison(folder.recording_id, head.model), voices)
     slot = cast(SlotHandle, _AtItsTime(slot, again.wall_clock))
+    view: ChatView | HalfDuplexView | DuplexView
     match head.app_type.mode:
         case "chat":
-            chat = ChatView(slot)
-            await again.run(_ChatFeed(chat, folder.recording_id, voices))
-            await chat.cleanup()
+            view = ChatView(slot)
+            await again.run(_ChatFeed(view, folder.recording_id, voices))
         case "half_duplex":
-            turns = HalfDuplexView(slot)
-            await again.run(again.turn_feed(turns))
-            await turns.cleanup()
+            view = HalfDuplexView(slot)
+            await again.run(again.turn_feed(view))
         case "duplex":
-            units = DuplexView(slot)
-            await again.run(again.unit_feed(units))
-            await units.cleanup()
+            view = DuplexView(slot)
+            await again.run(UnitFeed(view, voices=voices, seed=head.seed))
+    await view.cleanup()
     return again.found
 
 
@@ -147,10 +146,6 @@ class _AtItsTime:
 
     async def start(self, command: StartSession) -> StartResult:
         return await self._slot.start(replace(command, wall_clock=self._wall_clock))
-
-
-class _Missing(Exception):
-    """Reason why the remaining entries cannot be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +256,6 @@ class _Rerun:
         """When what is done again was done first, in Unix seconds."""
         return self._now_s
 
-    def unit_feed(self, view: DuplexView) -> UnitFeed:
-        return UnitFeed(view, voices=self._voices, seed=self._parts[0].head.seed)
-
     def turn_feed(self, view: HalfDuplexView) -> TurnFeed:
         session_id = self.found.recording_id
         context = ItemContext(
@@ -285,22 +277,20 @@ class _Rerun:
             # A later worker's entries replace those of an earlier one.
             known = chain(islice(known, part.head.continues_after or 0), part.entries())
         yield from self._parts[0].setup()
-        try:
-            yield from self._counted(known)
-        except _Missing as missing:
-            self.found.ended = str(missing)
-            self.found.entries += 1
+        yield from self._counted(known)
 
     def _counted(self, known: Iterator[_Dated]) -> Iterator[Entry]:
+        """Entries up to the first unit that is missing."""
         expected = 0
         for entry, self._recorded, at_s in known:
             self._now_s = self._now_s if at_s is None else at_s
             match entry:
                 case UnitDone(index=index):
-                    if index != expected:
-                        raise _Missing(f"unit {expected} is missing")
-                    expected += 1
                     self.found.entries += 1
+                    if index != expected:
+                        self.found.ended = f"unit {expected} is missing"
+                        return
+                    expected += 1
                 case ChatRequested():
                     self.found.entries += 1
                 case AnswerMade():

@@ -36,26 +36,19 @@ def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
 
 
 @dataclass(slots=True)
-class ItemCall:
-    """A call, and the item that it is in a conversation of items."""
-
-    item_id: str
-    call: ToolCallPart
-
-
-@dataclass(slots=True)
 class AnswerCalls:
     """See the module's text. Without functions on offer, text is text.
 
     Args:
         emit: takes the events of the calls.
         last_id: of the item before the next call.
+        done: complete calls, each with the id of the item that it is in a conversation of items.
     """
 
     emit: Callable[[ServerEvent], None]
     is_offered: bool
     last_id: str | None = None
-    done: list[ItemCall] = field(default_factory=list)
+    done: list[tuple[str, ToolCallPart]] = field(default_factory=list)
     _reader: ToolCallReader = field(default_factory=ToolCallReader)
     _index: int = -1
     _name: str = ""
@@ -65,7 +58,7 @@ class AnswerCalls:
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
         """Those that are complete."""
-        return tuple(each.call for each in self.done)
+        return tuple(call for _, call in self.done)
 
     @property
     def has_started(self) -> bool:
@@ -108,5 +101,5 @@ class AnswerCalls:
         call = ToolCallPart(name=self._name, arguments=arguments, id=self._call_id)
         self.emit(ToolCallDone(self._index, call, is_complete))
         if is_complete:
-            self.done.append(ItemCall(self._item_id, call))
+            self.done.append((self._item_id, call))
             self.last_id = self._item_id
