@@ -44,20 +44,10 @@ class TraceSpan:
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
-    def begin(self, name: str, attributes: Attributes | None = None) -> TraceSpan:
-        """Start a child span."""
-        if self._span is None:
-            return self
-        from opentelemetry.trace import set_span_in_context
-
-        parent = set_span_in_context(self._span)
-        made = self._tracer.start_span(name, context=parent, attributes=attributes)
-        return TraceSpan(self._tracer, made)
-
-    def add(
-        self, name: str, begin_ns: int, end_ns: int, attributes: Attributes | None = None
+    def begin(
+        self, name: str, attributes: Attributes | None = None, *, begin_ns: int | None = None
     ) -> TraceSpan:
-        """Add a finished child span, times in Unix nanoseconds; it may have children itself."""
+        """Start a child span, now or at a time in Unix nanoseconds."""
         if self._span is None:
             return self
         from opentelemetry.trace import set_span_in_context
@@ -66,8 +56,16 @@ class TraceSpan:
         made = self._tracer.start_span(
             name, context=parent, attributes=attributes, start_time=begin_ns
         )
-        made.end(end_ns)
         return TraceSpan(self._tracer, made)
+
+    def add(
+        self, name: str, begin_ns: int, end_ns: int, attributes: Attributes | None = None
+    ) -> TraceSpan:
+        """Add a finished child span, times in Unix nanoseconds; it may have children itself."""
+        made = self.begin(name, attributes, begin_ns=begin_ns)
+        if made._span is not None:
+            made._span.end(end_ns)
+        return made
 
     def note(self, attributes: Attributes) -> None:
         """Add attributes."""

@@ -17,11 +17,12 @@ from parley.gateway.http.bodies import JSON, Time, WorkerId, filled
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.tls import own_fingerprint
-from parley.gateway.worker_pool import Worker, WorkerPool
+from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.installation import build_id
 from parley.recording.timeline import iso
 
@@ -326,30 +327,28 @@ def list_sessions(sessions: Sessions, dispatcher: Dispatcher) -> list[SessionInf
     registered = list(sessions)
     known = {each.session_id for each in registered}
     waiting = [
-        SessionInfo(
-            session_id=ticket.session_id,
-            state="waiting",
-            kind=ticket.kind,
-            for_s=round(now_s - ticket.enqueued_at, 1),
-            key_id=ticket.key_id,
-            address=ticket.address,
-        )
-        for ticket in dispatcher.queue
+        _listed(ticket, "waiting", now_s - ticket.enqueued_at) for ticket in dispatcher.queue
     ]
     requests = [
-        SessionInfo(
-            session_id=lease.session_id,
-            state=SessionState.CONNECTED,
-            kind=lease.kind,
-            for_s=round(now_s - lease.granted_at, 1),
-            worker=lease.worker.worker_id,
-            key_id=lease.key_id,
-            address=lease.address,
-        )
+        _listed(lease, SessionState.CONNECTED, now_s - lease.granted_at, lease.worker.worker_id)
         for lease in dispatcher.worker_pool.leases
         if lease.session_id not in known
     ]
     return [*waiting, *(_session_info(each, now_s) for each in registered), *requests]
+
+
+def _listed(
+    one: Ticket | Lease, state: str, for_s: float, worker: str | None = None
+) -> SessionInfo:
+    return SessionInfo(
+        session_id=one.session_id,
+        state=state,
+        kind=one.kind,
+        for_s=round(for_s, 1),
+        worker=worker,
+        key_id=one.key_id,
+        address=one.address,
+    )
 
 
 def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
