@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 from parley.clock import ManualClock, SystemClock
 from parley.errors import SetupError
 from parley.gateway.leadership import Leadership, RedisStore, StoreUnreachable
-from parley.gateway.standby import StandbyGateway
+from parley.gateway.standby import stand_by
 from parley.protocol.control import STANDBY_HEADER
 from parley.transport import OpenConnections, listen
 
@@ -112,8 +112,10 @@ async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: 
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         clients = OpenConnections(1)
-        standby = StandbyGateway(leadership, listener, context, clients, url="here")
-        waiting = asyncio.create_task(standby.wait(stopping))
+        standing_by = stand_by(
+            leadership, listener, tls=context, clients=clients, url="here", stopping=stopping
+        )
+        waiting = asyncio.create_task(standing_by)
         async with httpx.AsyncClient(verify=trust, base_url=f"https://127.0.0.1:{port}") as http:
             ready, health = await http.get("/ready"), await http.get("/health")
         with pytest.raises(InvalidStatus) as refused:

@@ -167,8 +167,6 @@ class ClientWatch(Generic[Received]):
     def expired(self) -> None:
         """The client's time is up. Raises `Departed`."""
 
-    # Inside
-
     async def _event(self, task: asyncio.Task[Any] | None, *, timeout_s: float | None) -> None:
         """Wait for an event and handle it if the client caused it."""
         if self._receiving is None:

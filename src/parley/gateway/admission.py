@@ -42,7 +42,7 @@ class Admission:
     ) -> None:
         self._own_names = frozenset(own_names)
         self.change(security, sessions_per_client=sessions_per_client)
-        self._inside: Counter[str] = Counter()
+        self.sessions_by_address: Counter[str] = Counter()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
         """Session ids in use, each with a future that is done when it is free."""
 
@@ -61,10 +61,6 @@ class Admission:
         listed = (host_name(origin) or "" for origin in self._security.allowed_origins)
         names = (*self._own_names, *self._security.allowed_hosts, *listed)
         self._names = frozenset(name.lower() for name in names if name)
-
-    @property
-    def sessions_by_address(self) -> Mapping[str, int]:
-        return self._inside
 
     def address_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
         """The client's address: the peer's, or the one that a trusted proxy reports."""
@@ -131,16 +127,16 @@ class Admission:
         """
         whose = "from one address" if limit is None else "with one key"
         address = network_of(address)
-        held, limit = self._inside[address], limit or self._sessions_per_client
-        if held >= limit:
-            raise errors.TooManySessions(held, limit, whose)
-        self._inside[address] += 1
+        counts, limit = self.sessions_by_address, limit or self._sessions_per_client
+        if counts[address] >= limit:
+            raise errors.TooManySessions(counts[address], limit, whose)
+        counts[address] += 1
         try:
             yield
         finally:
-            self._inside[address] -= 1
-            if not self._inside[address]:
-                del self._inside[address]
+            counts[address] -= 1
+            if not counts[address]:
+                del counts[address]
 
     @contextmanager
     def claim(self, session_id: str) -> Iterator[None]:

@@ -216,7 +216,8 @@ class Authenticator:
         """
         if caller.is_session:
             raise Forbidden("A key is required: a session token cannot create another one.")
-        facts: dict[str, object] = {"until": self._until(lasts_s), "settings": settings}
+        until = self._clock.time() + lasts_s
+        facts: dict[str, object] = {"until": until, "settings": settings}
         if caller.kind == "anonymous":
             return OPEN_PREFIX + self._sealed(facts)
         return SESSION_PREFIX + self._sealed(
@@ -243,7 +244,7 @@ class Authenticator:
 
     def share_token(self, recording_id: str, lasts_s: float | None) -> str:
         """Token of a share link: gives read access to one recording and hides its id."""
-        until = None if lasts_s is None else self._until(lasts_s)
+        until = None if lasts_s is None else self._clock.time() + lasts_s
         return SHARE_PREFIX + self._sealed({"recording": recording_id, "until": until})
 
     def shared(self, token: str) -> str | None:
@@ -337,9 +338,6 @@ class Authenticator:
     def _works(self, key: Key) -> bool:
         is_expired = key.expires_s is not None and key.expires_s <= self._clock.time()
         return key.revoked_s is None and not is_expired
-
-    def _until(self, lasts_s: float) -> float:
-        return self._clock.time() + lasts_s
 
     def _sealed(self, facts: Mapping[str, object]) -> str:
         return self._seal.encrypt(json.dumps(facts).encode()).decode().rstrip("=")

@@ -274,9 +274,8 @@ class ConnectionHandler:
         is_call = dialect.is_timed_call and kind.is_duplex
         if not (is_call and self.limits.realtime_counts_queue):
             return None
-        if kind is Kind.AUDIO_DUPLEX:
-            return self.limits.realtime_audio_s
-        return self.limits.realtime_video_s
+        limits = self.limits
+        return limits.realtime_audio_s if kind is Kind.AUDIO_DUPLEX else limits.realtime_video_s
 
 
 @dataclass(slots=True, eq=False)

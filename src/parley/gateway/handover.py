@@ -124,11 +124,8 @@ class Handover:
         Returns:
             True if it is still to come.
         """
-        if not ID.match(recording_id) or recording_id.startswith(SHARE_PREFIX):
-            return False
-        if self.folders.find(recording_id) is not None:
-            return False
-        if self._bringing.locked():
+        is_id = ID.match(recording_id) and not recording_id.startswith(SHARE_PREFIX)
+        if not is_id or self.folders.find(recording_id) is not None or self._bringing.locked():
             return False
         comes = False
         with contextlib.suppress(TimeoutError):

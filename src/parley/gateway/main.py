@@ -20,7 +20,7 @@ from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.parts import connections_of_one
 from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.standby import StandbyGateway
+from parley.gateway.standby import stand_by
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
 from parley.transport import OpenConnections, UvicornServer, listen
@@ -136,16 +136,16 @@ class Gateway:
             return
         store = RedisStore(standby.redis_url, standby.key)
         leadership = Leadership(store, ttl_s=standby.ttl_s, clock=SystemClock(), name=standby.name)
-        waiting = StandbyGateway(
-            leadership,
-            self._listener,
-            self._server.config.ssl,
-            OpenConnections(connections_of_one(self.settings)),
-            url=self.url,
-        )
         self._leadership = leadership
         try:
-            is_active = await waiting.wait(self._stopping)
+            is_active = await stand_by(
+                leadership,
+                self._listener,
+                tls=self._server.config.ssl,
+                clients=OpenConnections(connections_of_one(self.settings)),
+                url=self.url,
+                stopping=self._stopping,
+            )
             if is_active:
                 self._keeping = asyncio.create_task(self._keep(leadership), name="leadership")
             yield is_active

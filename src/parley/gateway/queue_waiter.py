@@ -70,7 +70,7 @@ class QueueWaiter(ClientWatch[Message]):
         """Early messages for the worker."""
         self.had_to_wait = False
 
-    async def first_request(self) -> Message:
+    async def first_request(self) -> None:
         """Wait for the request that comes first (`Dialect.asks_first`) and check it as far as words
         go.
 
@@ -84,7 +84,6 @@ class QueueWaiter(ClientWatch[Message]):
                 elapsed_s = self._first_message_s
                 self._last_word(self.dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
             await self._event(None, timeout_s=left_s)
-        return self.request
 
     def cancelled(self) -> NoReturn:
         """Tell the client that its ticket was cancelled.
@@ -126,8 +125,11 @@ class QueueWaiter(ClientWatch[Message]):
     async def received(self, what: Message) -> None:
         try:
             await self._settle(what)
+            if not what.is_text:
+                raise InvalidJson
             if self.dialect.asks_first and self.request is None:
-                await self._check_request(what)
+                check = self.dialect.check_request
+                await read_aside(what.size, lambda: check(_content(what)))
                 self.request = what
             else:
                 await self._early(what)
@@ -175,15 +177,8 @@ class QueueWaiter(ClientWatch[Message]):
                 first.size, lambda: self._dialects.settle(self.dialect, first.payload())
             )
 
-    async def _check_request(self, message: Message) -> None:
-        if not message.is_text:
-            raise InvalidJson
-        await read_aside(message.size, lambda: self.dialect.check_request(_content(message)))
-
     async def _early(self, message: Message) -> None:
         """Handle a message that arrives before the session."""
-        if not message.is_text:
-            raise InvalidJson
         dialect = self.dialect
         try:
             name = await read_aside(message.size, lambda: codec.type_of(_content(message)))

@@ -351,8 +351,6 @@ class Sessions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---- inside ----------------------------------------------------------------------------
-
     def _moving(self) -> list[GatewaySession]:
         return [each for each in self._sessions.values() if each.state is SessionState.MOVING]
 

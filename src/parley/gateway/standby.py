@@ -12,7 +12,6 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -28,64 +27,60 @@ RETRY_AFTER_S: Final = 1
 log = logs.get(__name__)
 
 
-@dataclass(eq=False, repr=False)
-class StandbyGateway:
-    """Waits until `leadership` is ours.
+async def stand_by(
+    leadership: Leadership,
+    listener: socket.socket,
+    *,
+    tls: ssl.SSLContext | None,
+    clients: OpenConnections,
+    url: str,
+    stopping: asyncio.Event,
+) -> bool:
+    """Wait until this gateway becomes active; False if it is stopped before.
 
     Args:
-        url: of this gateway, for the log.
         listener: where clients and workers come; stays open.
         tls: of the gateway that follows.
+        url: of this gateway, for the log.
     """
+    acquiring = asyncio.create_task(leadership.acquire(), name="leadership")
+    told = asyncio.create_task(stopping.wait())
+    try:
+        # If no gateway is active, waiting need not be announced.
+        await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        if not acquiring.done() and not stopping.is_set():
+            async with _answering(listener, tls, clients):
+                log.info("gateway_on_standby", url=url, leader=leadership.leader or "unknown")
+                await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
+        if acquiring.done():
+            acquiring.result()
+        return acquiring.done() and not stopping.is_set()
+    finally:
+        for task in (acquiring, told):
+            task.cancel()
+        await asyncio.gather(acquiring, told, return_exceptions=True)
 
-    leadership: Leadership
-    listener: socket.socket
-    tls: ssl.SSLContext | None
-    clients: OpenConnections
-    _: KW_ONLY
-    url: str
 
-    async def wait(self, stopping: asyncio.Event) -> bool:
-        """Wait until this gateway becomes active; False if it is stopped before."""
-        acquiring = asyncio.create_task(self.leadership.acquire(), name="leadership")
-        told = asyncio.create_task(stopping.wait())
-        try:
-            # If no gateway is active, waiting need not be announced.
-            await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            if not acquiring.done() and not stopping.is_set():
-                async with self._answering():
-                    leader = self.leadership.leader or "unknown"
-                    log.info("gateway_on_standby", url=self.url, leader=leader)
-                    await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
-            if acquiring.done():
-                acquiring.result()
-            return acquiring.done() and not stopping.is_set()
-        finally:
-            for task in (acquiring, told):
-                task.cancel()
-            await asyncio.gather(acquiring, told, return_exceptions=True)
+@contextlib.asynccontextmanager
+async def _answering(
+    listener: socket.socket, tls: ssl.SSLContext | None, clients: OpenConnections
+) -> AsyncIterator[None]:
+    server = UvicornServer(
+        _answer, tls=tls, clients=clients, proxy_headers=False, timeout_graceful_shutdown=1
+    )
+    # A second descriptor of the same socket: uvicorn closes what it was given.
+    serving = asyncio.create_task(server._serve([listener.dup()]), name="standby")
+    try:
+        yield
+    finally:
+        server.end()
+        await serving
 
-    @contextlib.asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
-        server = UvicornServer(
-            self._answer,
-            tls=self.tls,
-            clients=self.clients,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
-        # A second descriptor of the same socket: uvicorn closes what it was given.
-        serving = asyncio.create_task(server._serve([self.listener.dup()]), name="standby")
-        try:
-            yield
-        finally:
-            server.end()
-            await serving
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _answer_at("" if scope["type"] == "websocket" else scope["path"])
-        answer.headers.update({"retry-after": str(RETRY_AFTER_S), STANDBY_HEADER: "1"})
-        await answer(scope, receive, send)
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = _answer_at("" if scope["type"] == "websocket" else scope["path"])
+    answer.headers.update({"retry-after": str(RETRY_AFTER_S), STANDBY_HEADER: "1"})
+    await answer(scope, receive, send)
 
 
 def _answer_at(path: str) -> Response:

@@ -605,8 +605,6 @@ class WorkerPool:
             times += [0.0 if worker.free_slots else CLEANUP_S] * max(0, rest)
         return times
 
-    # Inside
-
     def _touch(self, worker: Worker) -> None:
         # Who was silent too long counts as gone until it is heard again, e.g. a process that was
         # stopped and continued: its socket never closed.
