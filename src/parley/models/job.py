@@ -37,7 +37,12 @@ class ModelJob:
     Args:
         row: the slot it belongs to.
         stage: what it needs first; None if no step is needed.
+
+    Args of state:
+        is_streamed: pieces are given as they come; otherwise all as one, at the end.
     """
+
+    is_streamed = True
 
     def __init__(self, row: int, stage: Stage | None) -> None:
         self.row = row
@@ -46,8 +51,10 @@ class ModelJob:
         self._pieces: list[OutputPiece] = []
 
     def take_pieces(self) -> list[OutputPiece]:
+        if not self._pieces or not (self.is_streamed or self.stage is None):
+            return []
         pieces, self._pieces = self._pieces, []
-        return pieces
+        return pieces if self.is_streamed else [join_pieces(pieces)]
 
     def cancel(self) -> None:
         """Work that says nothing is short, and is simply finished."""

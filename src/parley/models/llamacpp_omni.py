@@ -55,7 +55,7 @@ from parley.engine.work import (
 from parley.errors import BadInput, InferenceFailed, SetupError
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
-from parley.models.job import ModelJob, RowModel, join_pieces, seed_of
+from parley.models.job import ModelJob, RowModel, seed_of
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 
@@ -474,7 +474,7 @@ class ReplyJob(_Waiting):
         self._work = work
         self._open = open_link
         self._speaks = work.speak and talk.opening.speak
-        self._held: list[OutputPiece] = []
+        self.is_streamed = work.streaming and not work.is_whole
 
     def ask(self) -> ServerSession:
         work = self._work
@@ -507,16 +507,6 @@ class ReplyJob(_Waiting):
     def cancel(self) -> None:
         if self.stage is not None:
             self._end(Ending.CANCELLED, 0)
-
-    def take_pieces(self) -> list[OutputPiece]:
-        pieces = super().take_pieces()
-        if self._work.streaming and not self._work.is_whole:
-            return pieces
-        self._held += pieces
-        if self.stage is not None or not self._held:
-            return []
-        held, self._held = self._held, []
-        return [join_pieces(held)]
 
     def _end(self, ending: Ending, tokens: int) -> None:
         if self.link is not None:

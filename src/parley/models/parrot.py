@@ -39,7 +39,7 @@ from parley.engine.work import (
 )
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
-from parley.models.job import ModelJob, RowModel, join_pieces, merge_texts, seed_of
+from parley.models.job import ModelJob, RowModel, merge_texts, seed_of
 from parley.models.plan import ModelPlan
 from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelSettings
@@ -335,7 +335,7 @@ class _GenerateJob(ParrotJob):
         speaks = work.speak and conversation.opening.speak
         self._voice = heard.voice() if speaks else Pcm.empty(OUTPUT_RATE_HZ)
         self._played = 0
-        self._held: list[OutputPiece] = []
+        self.is_streamed = work.streaming
 
     def cancel(self) -> None:
         if self.stage is not None:
@@ -356,7 +356,7 @@ class _GenerateJob(ParrotJob):
 
     def _say(self) -> None:
         self._conversation.ledger.append(1)
-        self._held.append(OutputPiece(text=self._words[self._said]))
+        self._pieces.append(OutputPiece(text=self._words[self._said]))
         self._said += 1
         sound_is_due = self._said % WORDS_PER_SOUND == 0 and self._played < len(self._voice)
         self._continue(Stage.VOCODE if sound_is_due else Stage.DECODE)
@@ -364,13 +364,10 @@ class _GenerateJob(ParrotJob):
     def _play(self) -> None:
         chunk = self._voice.slice(self._played, self._played + UNIT_SAMPLES)
         self._played += len(chunk)
-        self._held.append(OutputPiece(pcm=chunk))
+        self._pieces.append(OutputPiece(pcm=chunk))
         self._continue(Stage.DECODE)
 
     def _continue(self, stage: Stage) -> None:
-        if self._work.streaming:
-            self._pieces += self._held
-            self._held = []
         ledger = self._conversation.ledger
         if self._said < len(self._words):
             is_full = ledger.length_tokens >= ledger.limit_tokens
@@ -384,8 +381,6 @@ class _GenerateJob(ParrotJob):
             self._end(Ending.DONE)
 
     def _end(self, ending: Ending) -> None:
-        if self._held:
-            self._pieces.append(join_pieces(self._held))
         conversation = self._conversation
         conversation.state = replace(conversation.state, has_replied=True, is_reply_open=True)
         self.finish(

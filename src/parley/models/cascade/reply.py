@@ -13,7 +13,6 @@ from parley.models.cascade.messages import Line
 from parley.models.cascade.parts import GREETED, NOTHING_HEARD, CascadeParts
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import Draft
-from parley.models.job import join_pieces
 
 
 class ReplyJob(CascadeJob):
@@ -38,7 +37,7 @@ class ReplyJob(CascadeJob):
         self._clauses: list[str] = []
         self._samples = 0
         self._called = self._reported = 0
-        self._held: list[OutputPiece] = []
+        self.is_streamed = work.streaming
         self._draws = state.draws
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
         temperature = 0.0 if work.is_greedy else work.temperature
@@ -130,7 +129,7 @@ class ReplyJob(CascadeJob):
         if len(self._draft.logprobs) > self._reported:
             piece = replace(piece, logprobs=self._draft.logprobs[self._reported :])
             self._reported = len(self._draft.logprobs)
-        (self._pieces if self._work.streaming else self._held).append(piece)
+        self._pieces.append(piece)
 
     def cancel(self) -> None:
         if self.stage is not None:
@@ -138,8 +137,6 @@ class ReplyJob(CascadeJob):
             self._end(Ending.CANCELLED)
 
     def _end(self, ending: Ending) -> None:
-        if self._held:
-            self._pieces.append(join_pieces(self._held))
         draft, conversation = self._draft, self._conversation
         words = "".join(self._said) if self._speaks else draft.text[: self._taken]
         said = words + draft.calls[: self._called]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.grammar import Mask
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.formats import TOO_MUCH, AllowedNext
@@ -93,7 +93,7 @@ class ReplyJob(ConversationJob):
         self.group: Group | None = None
         self.ending: Ending | None = None
         self.speech_tokens = 0
-        self.held: list[OutputPiece] = []
+        self.is_streamed = work.streaming
         self._token: int | None = None
         self._choice: Choice | None = None
         if self.speaks:
@@ -243,17 +243,11 @@ class ReplyJob(ConversationJob):
     def _say(self, text: str, pcm: Pcm | None) -> None:
         if not text and (pcm is None or not len(pcm)):
             return
-        piece = OutputPiece(text, pcm)
-        (self._pieces if self.work.streaming else self.held).append(piece)
+        self._pieces.append(OutputPiece(text, pcm))
 
     def _end(self, ending: Ending) -> None:
         if ending is not Ending.CANCELLED:
             self._say(self.text.delta(is_last=True), None)
-        if self.held:
-            sounds = [piece.pcm for piece in self.held if piece.pcm is not None]
-            whole = join(sounds, OUTPUT_RATE_HZ) if sounds else None
-            self._pieces.append(OutputPiece("".join(piece.text for piece in self.held), whole))
-            self.held = []
         text = self.text.text
         conversation = self.conversation
         if conversation.speech is not None:
