@@ -121,7 +121,7 @@ def read(
         pool_step=5,
     )
     if args.get("merge_audio_from_same_content") is False:
-        found.clips = [[clip] for group in found.clips for clip in group]
+        found.groups = [[clip] for group in found.groups for clip in group]
     parts = render(listed)
     if answer and not args.get("teacher_forcing"):
         opening = answer_prompt(

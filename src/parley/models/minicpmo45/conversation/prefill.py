@@ -7,32 +7,22 @@ cannot fail. So a step that raises has advanced no job and may be repeated with 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
 from parley.models.job import ModelJob
-from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.speech import VOICE_WAIT_S
-from parley.models.minicpmo45.conversation.state import Conversation, Frame
+from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
-from parley.models.minicpmo45.prompt.inputs import fuse
+from parley.models.minicpmo45.prompt.inputs import Media, fuse
 from parley.models.minicpmo45.prompt.layout import Prompt
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
 from parley.models.minicpmo45.tts.rows import SpeechBlock
-
-PICTURES_PER_STEP = 4
-"""Most pictures of one job that one step cuts and looks at."""
-
-CLIPS_PER_STEP = 4
-"""Most 30-second pieces of one job that one step hears."""
 
 
 class StartJob(ModelJob):
@@ -149,67 +139,6 @@ class ConversationJob(ModelJob):
         raise NotImplementedError
 
 
-@dataclass(slots=True)
-class Work:
-    """Media of a prefill that have to be encoded.
-
-    Args:
-        pictures: pixels and limits, in order; `seen` their tokens so far.
-        clips: whole sounds, cut every 30 s; `heard` their tokens so far.
-        chunked: whether the encoder's one-second chunk mask is on for them.
-        live: the next piece of a live stream, else None.
-        is_last: the live stream ends with it.
-    """
-
-    pictures: list[Frame] = field(default_factory=list)
-    seen: list[Tensor] = field(default_factory=list)
-    clips: list[Samples] = field(default_factory=list)
-    heard: list[Tensor] = field(default_factory=list)
-    chunked: bool = True
-    live: Samples | None = None
-    live_tokens: Tensor | None = None
-    is_last: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        return (
-            len(self.seen) == len(self.pictures)
-            and len(self.heard) == len(self.clips)
-            and (self.live is None or self.live_tokens is not None)
-        )
-
-    @property
-    def is_live_due(self) -> bool:
-        """True if the piece of a live stream has not been encoded yet."""
-        return self.live is not None and self.live_tokens is None
-
-    @property
-    def next_pictures(self) -> list[Frame]:
-        return self.pictures[len(self.seen) : len(self.seen) + PICTURES_PER_STEP]
-
-    @property
-    def next_clips(self) -> list[Samples]:
-        return self.clips[len(self.heard) : len(self.heard) + CLIPS_PER_STEP]
-
-    @property
-    def longest_frames(self) -> int:
-        """Mel frames of the longest clip: all clips of a request are padded to it."""
-        return max((math.ceil(len(clip) / HOP) for clip in self.clips), default=0)
-
-    @property
-    def audio(self) -> Tensor | None:
-        if self.live_tokens is not None:
-            return self.live_tokens
-        return torch.cat(self.heard) if self.heard else None
-
-    def take_signals(self, signals: Sequence[Samples]) -> None:
-        self.clips = [
-            signal[first : first + PIECE_SAMPLES]
-            for signal in signals
-            for first in range(0, max(1, len(signal)), PIECE_SAMPLES)
-        ]
-
-
 class PrefillJob(ConversationJob):
     """Encode what there is to see and hear, then feed it.
 
@@ -218,7 +147,7 @@ class PrefillJob(ConversationJob):
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
         super().__init__(model, conversation, Stage.ENCODE)
-        self.work = Work()
+        self.work = Media()
         self.prompt = Prompt(())
         self.added = 0
 

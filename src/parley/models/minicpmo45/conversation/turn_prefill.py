@@ -14,7 +14,7 @@ from parley.models.minicpmo45.audio_encoder.mel import FIRST_LIVE_SAMPLES
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import Conversation
-from parley.models.minicpmo45.prompt.inputs import Media, chat_messages
+from parley.models.minicpmo45.prompt.inputs import chat_messages
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     PromptMessage,
@@ -39,15 +39,13 @@ class TurnPrefill(PrefillJob):
         self.has_turn_sound = False
         self.restarts_audio = not state.has_started
         self.role: Role = "user"
-        media = Media()
         if conversation.opening.mode == "chat":
-            self._chat(work.segments, media)
+            self._chat(work.segments)
         else:
-            self._half_duplex(work.segments, media)
+            self._half_duplex(work.segments)
         self.added = len(self.prompt.ids)
-        self.work.pictures = media.pictures
         if self.work.live is None:
-            self.work.take_signals(media.signals())
+            self.work.cut_clips()
         if not self.added:
             self.done()
             return
@@ -77,11 +75,11 @@ class TurnPrefill(PrefillJob):
         if is_system and self.system_tokens + len(more.ids) == len(self.prompt.ids):
             self.system_tokens += len(more.ids)
 
-    def _chat(self, segments: Sequence[Segment], media: Media) -> None:
+    def _chat(self, segments: Sequence[Segment]) -> None:
         config = self.model.config
         messages = chat_messages(
             segments,
-            media,
+            self.work,
             max_slices=None,
             with_id=config.slices.use_image_id,
             pool_step=config.pool_step,
@@ -90,7 +88,7 @@ class TurnPrefill(PrefillJob):
             self.role = messages[-1].role
         self._append(render(messages), is_system=self.role == "system")
 
-    def _half_duplex(self, segments: Sequence[Segment], media: Media) -> None:
+    def _half_duplex(self, segments: Sequence[Segment]) -> None:
         """A user's turn stays open; the next message closes it."""
         self.work.chunked = False
         for role, content in _turns(segments):
@@ -100,9 +98,9 @@ class TurnPrefill(PrefillJob):
                 if isinstance(segment, Text):
                     parts.append(segment.text)
                 elif isinstance(segment, Image):
-                    parts.append(media.add_picture(segment, max_slices=1, with_id=False))
+                    parts.append(self.work.add_picture(segment, max_slices=1, with_id=False))
                 else:
-                    parts.append(self._sound(segment, role, media))
+                    parts.append(self._sound(segment, role))
             if role != "user":
                 self.restarts_audio = True
                 parts = (
@@ -120,7 +118,7 @@ class TurnPrefill(PrefillJob):
         self.closing = len(self.model.tokenizer.encode("<|tts_eos|><|im_end|>\n"))
         return "<|tts_eos|><|im_end|>\n<|im_start|>user\n"
 
-    def _sound(self, segment: Audio, role: Role, media: Media) -> PromptSound:
+    def _sound(self, segment: Audio, role: Role) -> PromptSound:
         samples = segment.pcm.samples
         pool_step = self.model.config.pool_step
         if role == "user":
@@ -133,9 +131,9 @@ class TurnPrefill(PrefillJob):
             if self.work.live is not None:
                 raise BadInput("One live piece of sound at a time.")
             self.work.live = samples
-            return media.add_clip(samples, pool_step=pool_step)
-        media.begin_group()
-        return media.add_clip(samples, pool_step=pool_step)
+        else:
+            self.work.begin_group()
+        return self.work.add_clip(samples, pool_step=pool_step)
 
     def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation

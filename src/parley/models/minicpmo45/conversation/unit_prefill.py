@@ -19,7 +19,6 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
-from parley.models.minicpmo45.prompt.inputs import Media
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     Placeholder,
@@ -48,11 +47,10 @@ class UnitPrefillJob(PrefillJob):
         self.suffix = 0
         self._kept: tuple[Samples, tuple[Frame, ...]] | None = None
         self.is_first_sound = False
-        media = Media()
         if self.is_unit:
-            self._unit(segments, media)
+            self._unit(segments)
         else:
-            self._system(segments, media)
+            self._system(segments)
         if not self.added:
             self.done()
             return
@@ -75,7 +73,7 @@ class UnitPrefillJob(PrefillJob):
                 raise
             self.require(self.added, answer_tokens=answer_tokens)
 
-    def _system(self, segments: Sequence[Segment], media: Media) -> None:
+    def _system(self, segments: Sequence[Segment]) -> None:
         """`<|im_start|>system`, text, newline, the voice between its tags, `<|im_end|>`.
 
         The newline and the tags are part of the layout, also without a voice. Outside of turn marks
@@ -101,11 +99,9 @@ class UnitPrefillJob(PrefillJob):
                     if role is not None and not voiced:
                         parts.append("\n<|audio_start|>")
                         voiced = True
-                    media.begin_group()
-                    sound = media.add_clip(
-                        segment.pcm.samples, pool_step=self.model.config.pool_step
-                    )
-                    parts.append(sound)
+                    self.work.begin_group()
+                    pool_step = self.model.config.pool_step
+                    parts.append(self.work.add_clip(segment.pcm.samples, pool_step=pool_step))
                 case Image():
                     raise BadInput("A duplex system prompt cannot contain pictures.")
         ids: list[int] = []
@@ -119,9 +115,9 @@ class UnitPrefillJob(PrefillJob):
                 ids += [self.model.tokenizer.ids.unk] * count
         self.prompt = Prompt(tuple(ids), tuple(places))
         self.added = len(ids)
-        self.work.take_signals(media.signals())
+        self.work.cut_clips()
 
-    def _unit(self, segments: Sequence[Segment], media: Media) -> None:
+    def _unit(self, segments: Sequence[Segment]) -> None:
         state = self.conversation.state
         frames: list[Frame] = list(state.frames)
         sound: Samples | None = None

@@ -6,15 +6,17 @@ lists of pictures and clips, by the rules of each way of talking. Nothing here t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.errors import BadInput
-from parley.models.minicpmo45.audio_encoder.mel import Samples, token_count
+from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples, token_count
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.prompt.layout import (
     Part,
@@ -27,19 +29,37 @@ from parley.models.minicpmo45.prompt.layout import (
 )
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
+PICTURES_PER_STEP = 4
+"""Most pictures of one request that one step cuts and looks at."""
+
+CLIPS_PER_STEP = 4
+"""Most 30-second pieces of one request that one step hears."""
+
 
 @dataclass(slots=True)
 class Media:
-    """Pictures and clips of one request, in the order of their placeholders.
+    """Pictures and sound of one request, in the order of their placeholders, and how much of it has
+    been encoded.
 
     Args:
-        pictures: pixels and slice limit.
-        clips: sound, grouped: clips of one group are one signal to the encoder.
+        pictures: pixels and slice limit; `seen` their tokens so far.
+        groups: sounds; those of one group are one signal to the encoder.
+        clips: these signals, cut every 30 s (`cut_clips`); `heard` their tokens so far.
+        chunked: whether the encoder's one-second chunk mask is on for them.
+        live: the next piece of a live stream, else None.
+        is_last: the live stream ends with it.
     """
 
     pictures: list[tuple[Pixels, int | None]] = field(default_factory=list)
-    clips: list[list[Samples]] = field(default_factory=list)
+    seen: list[Tensor] = field(default_factory=list)
+    groups: list[list[Samples]] = field(default_factory=list)
     sounds: int = 0
+    clips: list[Samples] = field(default_factory=list)
+    heard: list[Tensor] = field(default_factory=list)
+    chunked: bool = True
+    live: Samples | None = None
+    live_tokens: Tensor | None = None
+    is_last: bool = False
 
     def add_picture(self, image: Image, *, max_slices: int | None, with_id: bool) -> PromptPicture:
         """Add a picture; its own options override the mode's defaults."""
@@ -51,18 +71,57 @@ class Media:
 
     def begin_group(self) -> None:
         """Start a group: later clips are not joined to earlier ones."""
-        self.clips.append([])
+        self.groups.append([])
 
     def add_clip(self, samples: Samples, *, pool_step: int) -> PromptSound:
-        if not self.clips:
+        if not self.groups:
             self.begin_group()
-        self.clips[-1].append(samples)
+        self.groups[-1].append(samples)
         self.sounds += 1
         return PromptSound(self.sounds - 1, token_count(len(samples), pool_step))
 
     def signals(self) -> list[Samples]:
         """Input of the encoder: the clips of each group as one signal."""
-        return [np.concatenate(group) for group in self.clips if group]
+        return [np.concatenate(group) for group in self.groups if group]
+
+    def cut_clips(self) -> None:
+        self.clips = [
+            signal[first : first + PIECE_SAMPLES]
+            for signal in self.signals()
+            for first in range(0, max(1, len(signal)), PIECE_SAMPLES)
+        ]
+
+    @property
+    def is_done(self) -> bool:
+        return (
+            len(self.seen) == len(self.pictures)
+            and len(self.heard) == len(self.clips)
+            and not self.is_live_due
+        )
+
+    @property
+    def is_live_due(self) -> bool:
+        """True if the piece of a live stream has not been encoded yet."""
+        return self.live is not None and self.live_tokens is None
+
+    @property
+    def next_pictures(self) -> list[tuple[Pixels, int | None]]:
+        return self.pictures[len(self.seen) : len(self.seen) + PICTURES_PER_STEP]
+
+    @property
+    def next_clips(self) -> list[Samples]:
+        return self.clips[len(self.heard) : len(self.heard) + CLIPS_PER_STEP]
+
+    @property
+    def longest_frames(self) -> int:
+        """Mel frames of the longest clip: all clips of a request are padded to it."""
+        return max((math.ceil(len(clip) / HOP) for clip in self.clips), default=0)
+
+    @property
+    def audio(self) -> Tensor | None:
+        if self.live_tokens is not None:
+            return self.live_tokens
+        return torch.cat(self.heard) if self.heard else None
 
 
 def chat_messages(
