@@ -167,7 +167,9 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
         card.take(kept.nbytes)
     for network in (paper.voice.flow, paper.voice.vocoder):
         card.take(stored_bytes(network.parameters()))
-    card.take(VOICES_READY * plan._vocoder_bytes(chosen(kind)).voice)
+    asked = chosen(kind)
+    vocoder = plan._vocoder_bytes(asked.history, asked.settings.token2wav_steps)
+    card.take(VOICES_READY * vocoder.voice)
     card.take(plan.GRAPHS_BYTES + slots * plan.GRAPHS_SLOT_BYTES)
     for rows in (1, slots):
         for prepare in (

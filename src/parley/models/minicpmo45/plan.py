@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import platformdirs
 import torch
@@ -46,7 +46,6 @@ from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, Pag
 from parley.models.minicpmo45.runtime.products import ROWS_AT_ONCE
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
-from parley.models.minicpmo45.token2wav.token2wav import STEPS
 from parley.models.minicpmo45.token2wav.vocoder_files import (
     FLOW_FILE,
     FULL_FLOW,
@@ -212,8 +211,17 @@ def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
     parts: Counter[str] = Counter()
     for name, tensor in network.state_dict().items():
         parts[name.split(".", 1)[0]] += tensor.nbytes
-    if config.has_tts and (vocoder := _voice_bytes(chosen, folder)):
-        parts["vocoder"] = vocoder
+    voice = speech = offline = 0
+    if config.has_tts:
+        # The plan is about cards.
+        history = replace(chosen, device=torch.device("cuda")).history
+        live = _vocoder_bytes(history, settings.token2wav_steps)
+        if vocoder := live.weights if folder is None else _voice_bytes(settings, folder):
+            parts["vocoder"] = vocoder
+        cache = network.tts.make_cache(1, is_eight_bit=chosen.has_small_caches)
+        speech, voice = cache.nbytes + live.row, live.voice
+        if steps := chosen.offline_steps:
+            offline = _vocoder_bytes(history, steps).row
     loading = parts.total() + _workspace_bytes(shapes, size, chosen.kind)
     longest = settings.context_tokens + ANSWER_RESERVE
     context = network.llm.make_cache(1, longest, is_eight_bit=chosen.has_small_caches)
@@ -227,14 +235,6 @@ def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
     # in between.
     numbers = 2 * language.num_key_value_heads * language.head_dim * longest
     unpacking = 12 * numbers if chosen.has_small_caches else 0
-    voice = speech = offline = 0
-    if config.has_tts:
-        decoder: Any = network.tts
-        speech = decoder.make_cache(1, is_eight_bit=chosen.has_small_caches).nbytes
-        speech += _vocoder_bytes(chosen).row
-        voice = _vocoder_bytes(chosen).voice
-        steps = chosen.offline_steps
-        offline = 0 if steps is None else _vocoder_bytes(chosen, steps).row
     # Tensors that a step holds at its peak, of positions and of patches: an H200 took 886 and
     # 748 MiB, fragments included.
     position_numbers = 14 * language.hidden_size + 5 * language.intermediate_size
@@ -289,15 +289,8 @@ class _VocoderBytes:
     voice: int
 
 
-def _vocoder_bytes(chosen: LoadChoice, steps: int | None = None) -> _VocoderBytes:
-    """`steps`: of the flow; None: those of live answers."""
-    # The plan is about cards.
-    history = replace(chosen, device=torch.device("cuda")).history
-    return _counted_vocoder(history, steps or chosen.settings.token2wav_steps)
-
-
 @functools.cache
-def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _VocoderBytes:
+def _vocoder_bytes(history: torch.dtype | None, steps: int) -> _VocoderBytes:
     with without_memory():
         vocoder = random_token2wav(
             slots=1, shape=FULL_FLOW, device="meta", history=history, steps=steps
@@ -314,11 +307,9 @@ def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _Vocode
     )
 
 
-def _voice_bytes(chosen: LoadChoice, folder: Path | None) -> int:
+def _voice_bytes(settings: ModelSettings, folder: Path) -> int:
     """Bytes of the vocoder's weights, which stay in float32."""
-    if folder is None:
-        return _vocoder_bytes(chosen).weights
-    place = chosen.settings.token2wav or folder / TOKEN2WAV_FOLDER
+    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
     if missing_files(place):
         return 0
     return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))

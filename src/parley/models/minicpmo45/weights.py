@@ -58,7 +58,7 @@ log = logs.get(__name__)
 class Network(nn.Module):
     """All parts with weights, named as in the checkpoint."""
 
-    def __init__(self, config: MiniCPMOConfig, tts: nn.Module | None = None) -> None:
+    def __init__(self, config: MiniCPMOConfig) -> None:
         super().__init__()
         width = config.hidden_size
         self.llm = LanguageModel(config.language)
@@ -72,18 +72,14 @@ class Network(nn.Module):
         self.apm = AudioEncoder(config.audio)
         # The published code takes a quarter of the feed-forward width, equal to d_model there.
         self.audio_projection_layer = AudioProjection(config.audio.encoder_ffn_dim // 4, width)
-        if tts is not None:
-            self.tts = tts
+        if config.has_tts:
+            self.tts = MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=width))
 
 
-def build(config: MiniCPMOConfig, *, with_speech: bool = True) -> Network:
+def build(config: MiniCPMOConfig) -> Network:
     """The modules without memory ("meta" tensors); fill them with `load` or `randomise`."""
     with without_memory():
-        return Network(config, _speech(config) if with_speech and config.has_tts else None)
-
-
-def _speech(config: MiniCPMOConfig) -> nn.Module:
-    return MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=config.hidden_size))
+        return Network(config)
 
 
 def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -22,12 +22,12 @@ from torch import Tensor
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention, attending
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.fast_paths import hold
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
     bucket,
     buckets,
-    compare,
     filled,
     power,
     reaches,
@@ -243,5 +243,5 @@ class _Compared(SlotAttention):
         found = super().padded(layer, query, batch, cache)
         bare = replace(batch, numbers=None, first=None, mask=None)
         wanted = FusedAttention().padded(layer, query, bare, cache)
-        compare([found], [wanted], f"{self._what}, layer {layer},", LAYER_LIKENESS)
+        hold("attention", found, wanted, LAYER_LIKENESS, f"{self._what}, layer {layer},")
         return found

@@ -29,11 +29,12 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
+from parley.models.minicpmo45.runtime.fast_paths import hold
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
+    PLAIN_LIKENESS,
     bucket,
     buckets,
-    compare,
     filled,
     power,
     reaches,
@@ -315,7 +316,7 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
 
     found = logits()
     with attending(decoder, FusedAttention()):
-        compare([found], [logits()], "scores of the speech decoder")
+        hold("attention", found, logits(), PLAIN_LIKENESS, "scores of the speech decoder")
 
 
 def _replayed(
