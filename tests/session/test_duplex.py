@@ -114,6 +114,33 @@ async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_earl
             await talk.until("result", units)
 
 
+@pytest.mark.parametrize("continues", [True, False])
+async def test_an_answer_that_the_user_overtakes_is_never_sent(continues: bool) -> None:
+    parrot = Parrot(1)
+    parrot._spec = dataclasses.replace(parrot.spec, answers_short_units=True)
+    async with worker_harness(model=parrot) as harness:
+        talk = await started(harness, config={"force_listen_count": 0})
+        for piece in [loud(0.1)] * 5 + [quiet(0.1)] * 4:
+            talk.say(chunk(piece))
+        await talk.until("result", 1)
+        harness.gate.shut(Stage.DECODE)
+        for _ in range(2):
+            talk.say(chunk(quiet(0.1)))
+        await harness.gate.arrived()
+        for _ in range(2):
+            talk.say(chunk(loud(0.1) if continues else quiet(0.1)))
+        await talk.drained()
+        harness.gate.open()
+        result = await talk.until("result", 2)
+
+        assert result["is_listen"] is continues
+        if continues:
+            # Nothing of it is lost: it is answered with what follows.
+            while result["is_listen"]:
+                (result,) = await one_by_one(talk, chunk(quiet()))
+            assert "You spoke for 1.8 " in result["text"]
+
+
 @pytest.mark.parametrize("is_external", [True, False])
 async def test_an_interruption_makes_the_next_unit_listen(is_external: bool):
     async with worker_harness() as harness:

@@ -129,6 +129,8 @@ class DuplexRunner:
         """Finds pauses in which a unit may end."""
         self._quiet_samples = LONGEST_SAMPLES
         """Length of the pause since it was found."""
+        self._resumed_s = -math.inf
+        """When the user last spoke again after quiet."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -214,9 +216,12 @@ class DuplexRunner:
     def _has_paused(self, finder: UtteranceFinder, pcm: Pcm) -> bool:
         """True if the user may have finished. False while an answer is heard, which comes in whole
         seconds."""
+        was_quiet = finder.is_quiet
         found = finder.feed(pcm)
         if self._continues or self._interruptions.playback.is_heard:
             return False
+        if was_quiet and not finder.is_quiet:
+            self._resumed_s = self._session.clock.monotonic()
         if any(isinstance(event, SpeechEnded) and event.utterance for event in found):
             self._quiet_samples = 0
             return True
@@ -499,6 +504,11 @@ class DuplexRunner:
         if written:
             heard = dataclasses.replace(heard, text="\n".join(written))
         decided = await self._feed.unit(heard, due_s)
+        is_start = not decided.is_listen and not self._continues
+        if is_start and self._resumed_s > unit.received_s and await self._view.take_back():
+            # A pause inside a sentence was taken for its end.
+            heard = dataclasses.replace(heard, force_listen=True)
+            decided = await self._feed.unit(heard, due_s)
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()

@@ -133,6 +133,11 @@ class UtteranceFinder:
         """True if an utterance is open."""
         return self._speech_start is not None
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if the newest window is not speech."""
+        return self._speech_start is None or self.pause_start is not None
+
     def likely(self, pause_ms: int) -> Utterance | None:
         """The open utterance as it will be if the pause continues; None if there is none, or its
         pause is not that long yet, or shorter than the padding."""

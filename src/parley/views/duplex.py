@@ -245,6 +245,18 @@ class DuplexView:
             self._kept.append(_Unit(self._unit_start, self._segments, text))
         return replace(result, current_time=self._units)
 
+    async def take_back(self) -> bool:
+        """Return to before the unit that was just decided, instead of `finalize`; False: there is
+        no way back, and nothing has changed."""
+        start = self._unit_start
+        if start is None or not await self._slot.can_roll_back(start):
+            return False
+        await self._slot.roll_back(start)
+        self._kept.pop()
+        self._needs_finalize, self._unit_start = False, None
+        self._units -= 1
+        return True
+
     async def catch_up(self) -> None:
         """Do what was left undone while units were done again. Between two units."""
         await self._slot.prefill(())
