@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
-from tests.openai.talking_model import TalkingModel
+from tests.openai.sdk_client import talking as serving
 from tests.support.patience import HANG_S
-from tests.support.stack import RunningStack, running_stack
+from tests.support.stack import RunningStack
 
-from openai import AsyncOpenAI
 from parley.models.parrot import Parrot
 
 RATE_HZ = 24_000
@@ -129,10 +128,8 @@ def message(*content: Any, **more: Any) -> dict[str, Any]:
 async def talking(
     model: Parrot | None = None, **parts: Any
 ) -> AsyncIterator[tuple[RunningStack, Talk]]:
-    made = model or TalkingModel()
     async with (
-        running_stack(load_model=lambda: made, worker=ENERGY, **parts) as running,
-        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
+        serving(model, worker=ENERGY, **parts) as (running, client),
         client.realtime.connect(model="gpt-realtime") as connection,
     ):
         talk = Talk(connection)

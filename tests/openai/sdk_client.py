@@ -12,6 +12,7 @@ from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 
 from openai import AsyncOpenAI
+from parley.models.parrot import Parrot
 
 QUESTION: list[Any] = [{"role": "user", "content": "hi"}]
 
@@ -31,7 +32,7 @@ def client_of(running: Any, **more: Any) -> AsyncOpenAI:
 
 @contextlib.asynccontextmanager
 async def talking(
-    model: TalkingModel | None = None, **parts: Any
+    model: Parrot | None = None, **parts: Any
 ) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
     made = model or TalkingModel()
     async with (

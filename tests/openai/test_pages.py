@@ -7,6 +7,7 @@ import re
 import shlex
 from typing import Any
 
+import pytest
 from tests.docs.printed import ROOT, Sample, samples
 from tests.openai.talking_model import HEARD, TalkingModel
 from tests.support.patience import HANG_S
@@ -99,32 +100,20 @@ async def test_the_printed_v2_session_goes_as_promised():
     assert [name for name in told if name] == promised
 
 
-async def test_the_printed_v2_chat_goes_as_promised():
-    path, messages, promised, _ = printed("minicpmo-v2", 1)
+@pytest.mark.parametrize(
+    ("page", "index", "greetings"), [("minicpmo-v2", 1, 1), ("openai-live", 0, 0)]
+)
+async def test_each_message_of_a_printed_session_is_answered_as_promised(page, index, greetings):
+    path, messages, promised, _ = printed(page, index)
     told: list[str] = []
 
     async with running_stack() as running:
         url = f"ws://127.0.0.1:{running.gateway.port}{path}"
         async with connect(url) as socket, asyncio.timeout(HANG_S):
-            for message, answer in zip(messages, promised[1:], strict=True):
+            for message, answer in zip(messages, promised[greetings:], strict=True):
                 await socket.send(json.dumps(message))
                 before = len(told)
                 while answer not in told[before:]:
-                    told.append(json.loads(await socket.recv())["type"])
-
-    assert told == promised
-
-
-async def test_the_printed_live_session_goes_as_promised():
-    path, messages, promised, _ = printed("openai-live")
-    told: list[str] = []
-
-    async with running_stack() as running:
-        url = f"ws://127.0.0.1:{running.gateway.port}{path}"
-        async with connect(url) as socket, asyncio.timeout(HANG_S):
-            for message, answer in zip(messages, promised, strict=True):
-                await socket.send(json.dumps(message))
-                while told[-1:] != [answer]:
                     told.append(json.loads(await socket.recv())["type"])
 
     assert told == promised

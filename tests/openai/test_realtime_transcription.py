@@ -12,8 +12,8 @@ from openai.types.realtime.realtime_transcription_session_create_response import
     RealtimeTranscriptionSessionCreateResponse,
 )
 from tests.openai.realtime_talk import ENERGY, Talk, quiet, tone
+from tests.openai.sdk_client import talking
 from tests.openai.talking_model import HEARD, TalkingModel
-from tests.support.stack import running_stack
 
 from openai import AsyncOpenAI, BadRequestError
 
@@ -34,10 +34,8 @@ ITEM = [
 async def transcribing(
     model: TalkingModel | None = None, *, audio_input: Any = None
 ) -> AsyncIterator[tuple[AsyncOpenAI, Talk]]:
-    made = model or TalkingModel(can=True)
     async with (
-        running_stack(load_model=lambda: made, worker=ENERGY) as running,
-        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
+        talking(model, worker=ENERGY) as (_, client),
         client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
     ):
         talk = Talk(connection)
@@ -150,12 +148,8 @@ async def test_a_model_that_writes_nothing_down_says_so_per_turn_and_per_key():
 
 
 async def test_a_key_opens_a_session_with_its_settings():
-    made = TalkingModel(can=True)
     off: Any = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
-    async with (
-        running_stack(load_model=lambda: made, worker=ENERGY) as running,
-        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
-    ):
+    async with talking(worker=ENERGY) as (running, client):
         secret = await client.realtime.client_secrets.create(session=off)
         async with (
             AsyncOpenAI(api_key=secret.value, base_url=f"{running.url}/v1") as browser,

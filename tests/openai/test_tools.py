@@ -2,23 +2,23 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.docs.printed import samples
+from tests.openai import sdk_client
 from tests.openai.realtime_talk import ENERGY, Talk
 from tests.openai.sdk_client import chat, streamed_chat
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
 from tests.openai.test_realtime import TURN
 from tests.support.patience import HANG_S
 from tests.support.programs import python
-from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import connect
 
 import openai
-from openai import AsyncOpenAI
 from parley.client import ChatClient
 from parley.client.events import Answer, Calling
 from parley.errors import InvalidRequest
@@ -32,13 +32,7 @@ PLAYED_S = 1.0
 QUESTION: Any = {"role": "user", "content": "What is the weather?"}
 
 
-@contextlib.asynccontextmanager
-async def serving(model: TalkingModel) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
-    async with (
-        running_stack(load_model=lambda: model, worker=ENERGY) as running,
-        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1", max_retries=0) as client,
-    ):
-        yield running, client
+serving = functools.partial(sdk_client.talking, worker=ENERGY)
 
 
 @contextlib.asynccontextmanager
