@@ -18,6 +18,7 @@ Everything here but `aside` blocks: call it in a thread, any thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import importlib.util
 import json
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -303,9 +304,7 @@ def _lethal(what: str, death: _Died, limit_s: float) -> ParleyError:
 class _Died(Exception):
     """The process died during a job."""
 
-    def __init__(self, why: str, *, was_late: bool = False) -> None:
-        super().__init__(why)
-        self.was_late = was_late
+    was_late = False
 
 
 class _Child:
@@ -332,11 +331,6 @@ class _Child:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
-
-    @property
-    def has_used_its_time(self) -> bool:
-        """True if the system killed it for using too much processor time."""
-        return self._process.poll() == -signal.SIGXCPU
 
     def work(
         self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
@@ -391,37 +385,32 @@ class _Child:
             done += count
         return whole
 
-    def _deadline(self, limit_s: float) -> _Deadline:
-        return _Deadline(self, limit_s)
+    @contextlib.contextmanager
+    def _deadline(self, limit_s: float) -> Iterator[None]:
+        """Kill the process if the block takes longer; end it if the block fails."""
+        was_late = threading.Event()
+        timer = threading.Timer(limit_s, self._kill, (was_late,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except BaseException as error:
+            timer.cancel()
+            self.end()
+            if isinstance(error, _Died):
+                # Killed here, or by the system for using too much processor time.
+                error.was_late = was_late.is_set() or self._process.poll() == -signal.SIGXCPU
+            raise
+        finally:
+            timer.cancel()
+
+    def _kill(self, was_late: threading.Event) -> None:
+        was_late.set()
+        self._process.kill()
 
     def _how_it_ended(self) -> str:
         self._process.kill()
         return f"exit status {self._process.wait()}"
-
-
-class _Deadline:
-    """Kills a process that exceeds its time, and ends one whose job failed."""
-
-    def __init__(self, child: _Child, limit_s: float) -> None:
-        self._child = child
-        self._was_late = False
-        self._timer = threading.Timer(limit_s, self._on_late)
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._timer.cancel()
-        if error is None:
-            return
-        self._child.end()
-        if isinstance(error, _Died):
-            error.was_late = self._was_late or self._child.has_used_its_time
-
-    def _on_late(self) -> None:
-        self._was_late = True
-        self._child._process.kill()
 
 
 def _environment() -> dict[str, str]:

@@ -59,9 +59,9 @@ def open_encoder(
     """
     match form:
         case "pcm":
-            return PcmEncoder()
+            return SampleEncoder()
         case "wav":
-            return WavEncoder(rate_hz)
+            return SampleEncoder(wav_header(rate_hz, None))
     if importlib.util.find_spec("av") is None:
         raise InvalidRequest(
             f"This server cannot write {form}: only wav and pcm, until PyAV is installed.",
@@ -96,21 +96,11 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
     )
 
 
-class PcmEncoder:
-    """Raw 16-bit little-endian samples."""
+class SampleEncoder:
+    """16-bit little-endian samples, raw or behind a header."""
 
-    def add(self, pcm: Pcm) -> bytes:
-        return to_pcm16_bytes(pcm)
-
-    def finish(self) -> bytes:
-        return b""
-
-
-class WavEncoder:
-    """16-bit WAV with a header of unknown length."""
-
-    def __init__(self, rate_hz: int) -> None:
-        self._header = wav_header(rate_hz, None)
+    def __init__(self, header: bytes = b"") -> None:
+        self._header = header
 
     def add(self, pcm: Pcm) -> bytes:
         header, self._header = self._header, b""

@@ -54,27 +54,12 @@ class ResampleStream:
         return Pcm(samples, self.to_hz)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ratio:
-    """Filters of a conversion: `step` input samples are as long as the columns of `kernels`.
+def _kernels(taps: int, places: tuple[float, ...], *, from_hz: int, cutoff_hz: float) -> Samples:
+    """What each output sample takes of the input samples around it, shape (T, S).
 
     Args:
-        kernels: what each of these output samples takes of the input samples around it (T, S).
-    """
-
-    step: int
-    kernels: Samples
-
-    @property
-    def taps(self) -> int:
-        return len(self.kernels)
-
-
-def _ratio(
-    taps: int, places: tuple[float, ...], step: int, *, from_hz: int, cutoff_hz: float
-) -> _Ratio:
-    """Args:
-    places: of the output samples, in input samples behind the last one of the first half.
+        taps: T.
+        places: of the S output samples, in input samples behind the last one of the first half.
     """
     around = np.arange(taps)[:, None] - (taps // 2 - 1) - np.array(places)
     width = 2 * cutoff_hz / from_hz
@@ -82,14 +67,16 @@ def _ratio(
     kernels = width * np.sinc(width * around) * np.i0(_KAISER_BETA * np.sqrt(inside))
     kernels *= np.abs(around) < taps / 2
     # A constant stays what it is.
-    return _Ratio(step, (kernels / kernels.sum(0)).astype(np.float32))
+    even: Samples = (kernels / kernels.sum(0)).astype(np.float32)
+    return even
 
 
-_RATIOS: Final = {
-    (24_000, 16_000): _ratio(128, (0.0, 1.5), 3, from_hz=24_000, cutoff_hz=7600.0),
-    (24_000, 8_000): _ratio(192, (0.0,), 3, from_hz=24_000, cutoff_hz=3700.0),
-    (8_000, 16_000): _ratio(64, (0.0, 0.5), 1, from_hz=8_000, cutoff_hz=3700.0),
+_FILTERS: Final = {
+    (24_000, 16_000): (3, _kernels(128, (0.0, 1.5), from_hz=24_000, cutoff_hz=7600.0)),
+    (24_000, 8_000): (3, _kernels(192, (0.0,), from_hz=24_000, cutoff_hz=3700.0)),
+    (8_000, 16_000): (1, _kernels(64, (0.0, 0.5), from_hz=8_000, cutoff_hz=3700.0)),
 }
+"""Of a conversion: how many input samples are as long as the columns of its kernels, and these."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,25 +94,23 @@ class RateStream:
 
     def __post_init__(self) -> None:
         if not len(self.rest):
-            self.rest = np.zeros(self._ratio.taps // 2 - 1, np.float32)
-
-    @property
-    def _ratio(self) -> _Ratio:
-        return _RATIOS[self.from_hz, self.to_hz]
+            _, kernels = _FILTERS[self.from_hz, self.to_hz]
+            self.rest = np.zeros(len(kernels) // 2 - 1, np.float32)
 
     def feed(self, pcm: Pcm) -> Pcm:
         """Returns the samples that are final. `pcm` must have the stream's input rate."""
         if pcm.rate_hz != self.from_hz:
             raise ValueError(f"the stream takes {self.from_hz} Hz, got {pcm.rate_hz} Hz")
-        ratio, taps = self._ratio, self._ratio.taps
+        step, kernels = _FILTERS[self.from_hz, self.to_hz]
+        taps = len(kernels)
         samples = np.concatenate((self.rest, pcm.samples))
-        count = max(0, (len(samples) - taps) // ratio.step + 1)
-        self.rest = samples[ratio.step * count :].copy()
+        count = max(0, (len(samples) - taps) // step + 1)
+        self.rest = samples[step * count :].copy()
         if not count:
             return Pcm.empty(self.to_hz)
-        strides = (ratio.step * samples.itemsize, samples.itemsize)
+        strides = (step * samples.itemsize, samples.itemsize)
         windows = np.lib.stride_tricks.as_strided(samples, (count, taps), strides)
         # A copy, because windows that overlap are multiplied slowly, and with the lock held.
-        found = (windows.copy() @ ratio.kernels).reshape(-1)
+        found = (windows.copy() @ kernels).reshape(-1)
         np.clip(found, -1.0, 1.0, out=found)
         return Pcm(found, self.to_hz)

@@ -125,15 +125,14 @@ def decode_video(
     if not 1 <= stack_frames <= MAX_STACK:
         raise InvalidPayload(f"stack_frames must be 1 to {MAX_STACK}, got {stack_frames}.")
     try:
-        measured = _measure(data, limits)
-        duration_s = measured.duration_s
+        duration_s, only_keys = _measure(data, limits)
         times_s = frame_times(duration_s)
         extra_s = stack_times(duration_s, stack_frames)
         groups = _group(extra_s, times_s)
         if room is not None:
             room.take(pictures=len(times_s) + sum(1 for extras in groups if extras))
         wanted_s = sorted({*times_s, *extra_s})
-        shown = _decode_frames(data, wanted_s, limits, only_keys=measured.only_keys)
+        shown = _decode_frames(data, wanted_s, limits, only_keys=only_keys)
         sound = _decode_sound(data, limits)
     except MemoryError:
         raise
@@ -263,16 +262,9 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Facts from the packets of the video track. `only_keys`: decode key frames only."""
-
-    duration_s: float
-    only_keys: bool
-
-
-def _measure(data: bytes, limits: VideoLimits) -> _Measured:
-    """Measure from the packets alone, because headers may lack the length (browser recordings)."""
+def _measure(data: bytes, limits: VideoLimits) -> tuple[float, bool]:
+    """Length in seconds, and whether to decode key frames only; from the packets alone, because
+    headers may lack the length (browser recordings)."""
     with open_container(data) as container:
         if not container.streams.video:
             raise InvalidPayload("The video has no picture track.")
@@ -307,7 +299,7 @@ def _measure(data: bytes, limits: VideoLimits) -> _Measured:
         gaps_s = np.diff([min(starts_s), *sorted(keys_s), end_s])
         if len(keys_s) * pixels > limits.work_pixels or gaps_s.max() > step_s + _SLACK_S:
             raise _too_much_work(packets * pixels, limits)
-    return _Measured(duration_s, only_keys)
+    return duration_s, only_keys
 
 
 def _too_much_work(pixels: int, limits: VideoLimits) -> TooLarge:
