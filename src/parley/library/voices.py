@@ -62,7 +62,7 @@ _log = logs.get(__name__)
 
 
 class TooManyVoices(Refused):
-    """The library is full."""
+    """The library is full, or its owner has as many voices as it may have."""
 
     code = "too_many_voices"
     http_status = 409
@@ -75,16 +75,6 @@ class RegisteredVoice:
 
     name: str
     pcm: Pcm
-
-
-class TooManyOwnVoices(Refused):
-    """The owner has reached its limit of voices."""
-
-    code = "too_many_voices"
-    http_status = 409
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"You have registered {limit} voices already; delete one first.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +273,7 @@ class VoiceLibrary:
         Raises:
             InvalidPayload: no sound, too short, or no name.
             TooLarge: too many bytes or seconds.
-            TooManyVoices: the library is full.
-            TooManyOwnVoices: `user` has as many as it may have.
+            TooManyVoices: the library is full, or `user` has as many as it may have.
         """
         name = " ".join(name.split())
         if not name or len(name) > NAME_CHARS or not name.isprintable():
@@ -330,7 +319,9 @@ class VoiceLibrary:
             return
         owners = [card.owner for card in self._cards()]
         if owners.count(user.owner) >= self._limit_each:
-            raise TooManyOwnVoices(self._limit_each)
+            raise TooManyVoices(
+                f"You have registered {self._limit_each} voices already; delete one first."
+            )
         strangers = sum(owner.startswith("client:") for owner in owners)
         if user.key_id is None and strangers >= LIMIT_STRANGERS:
             raise TooManyVoices

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -39,43 +39,22 @@ MOST_S: Final = 10.0
 """Maximum length of the sound in one message."""
 
 
-class WireEncoder(Protocol):
-    """Encodes sound piece by piece."""
-
-    def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
-        """Encode a piece; Opus keeps samples that do not fill a packet until more arrive or until
-        it `ends`."""
-        ...
-
-    def forget(self) -> None:
-        """Drop samples that are waiting for a full packet."""
-        ...
-
-
-class WireDecoder(Protocol):
-    """Decodes sound piece by piece."""
-
-    def decode(self, data: bytes) -> Pcm:
-        """The sound of one message.
-
-        Raises:
-            InvalidPayload: the bytes are not audio in this coding, or longer than `MOST_S`.
-        """
-        ...
-
-
 def is_offered(coding: AudioCoding) -> bool:
     """True if this installation supports it."""
     return coding != "opus" or importlib.util.find_spec("av") is not None
 
 
-def encoder(coding: AudioCoding, rate_hz: int) -> WireEncoder:
-    """An encoder for sound at `rate_hz`."""
+def encoder(coding: AudioCoding, rate_hz: int) -> _Samples | _OpusEncoder:
+    """An encoder for sound at `rate_hz`, piece by piece."""
     return _OpusEncoder(rate_hz) if coding == "opus" else _Samples(coding, rate_hz)
 
 
-def decoder(coding: AudioCoding, rate_hz: int) -> WireDecoder:
-    """A decoder that returns sound at `rate_hz`."""
+def decoder(coding: AudioCoding, rate_hz: int) -> _Samples | _OpusDecoder:
+    """A decoder that returns sound at `rate_hz`, message by message.
+
+    Its `decode` raises `InvalidPayload`: the bytes are not audio in this coding, or longer than
+    `MOST_S`.
+    """
     return _OpusDecoder(rate_hz) if coding == "opus" else _Samples(coding, rate_hz)
 
 
@@ -127,6 +106,7 @@ class _OpusEncoder:
         return context
 
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
+        """Encode a piece; samples that do not fill a packet wait until more arrive or it `ends`."""
         sound = join([self._waiting, pcm], self._rate_hz)
         size = self._packet_samples
         self._has_started = self._has_started or bool(len(sound))
@@ -143,6 +123,7 @@ class _OpusEncoder:
         return packets
 
     def forget(self) -> None:
+        """Drop samples that wait for a full packet."""
         self._waiting = Pcm.empty(self._rate_hz)
         self._has_started = False
 
