@@ -102,13 +102,13 @@ def test_sound_is_a_whole_number_of_samples(size: int) -> None:
 def test_a_data_url_prefix_of_an_image_is_stripped() -> None:
     text = "data:image/jpeg;base64," + codec.to_base64(b"jpeg")
 
-    assert codec.image_bytes(text, field="frame") == b"jpeg"
+    assert codec.file_bytes(text, field="frame") == b"jpeg"
 
 
 @pytest.mark.parametrize("text", ["", "data:image/jpeg;base64,"])
 def test_an_image_of_no_bytes_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InvalidPayload, match="frame is empty"):
-        codec.image_bytes(text, field="frame")
+        codec.file_bytes(text, field="frame")
 
 
 def test_reference_sound_may_be_a_wav_file_of_any_length() -> None:

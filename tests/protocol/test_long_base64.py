@@ -62,7 +62,7 @@ def test_the_head_of_a_data_url_can_be_taken_off() -> None:
     url = codec.parse(raw)["url"]
 
     assert url.startswith("data:image/png")
-    assert codec.image_bytes(url, field="url") == data
+    assert codec.file_bytes(url, field="url") == data
 
 
 @pytest.mark.parametrize(

@@ -535,8 +535,8 @@ def pcm_bytes(text: str, *, field: str) -> bytes:
     return data
 
 
-def image_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
-    """Base64 of an image or clip file; a `data:` URL prefix is stripped."""
+def file_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+    """Base64 of a file, which must not be empty; a `data:` URL prefix is stripped."""
     if text.startswith("data:"):
         _, _, text = text.partition(",")
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
@@ -555,15 +555,11 @@ def voice_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byt
 
     Use `is_wav` on the result to know which.
     """
-    if text.startswith("data:"):
-        _, _, text = text.partition(",")
-    data = from_base64(text, field=field, limit_bytes=limit_bytes)
+    data = file_bytes(text, field=field, limit_bytes=limit_bytes)
     if not is_wav(data) and len(data) % SAMPLE_BYTES:
         raise errors.InvalidPayload(
             f"{field} is neither a WAV file nor a whole number of float32 samples.", field=field
         )
-    if not data:
-        raise errors.InvalidPayload(f"{field} is empty.", field=field)
     return data
 
 

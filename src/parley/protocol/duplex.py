@@ -261,7 +261,7 @@ def _adjust_chunk(value: dict[str, Any]) -> None:
         raise _missing("audio_base64")
 
 
-SHAPES: Final[dict[str, codec.Shape]] = {
+SHAPES: Final = codec.shapes_of(ClientMessage) | {
     "prepare": codec.Shape(
         Prepare,
         aliases={
@@ -293,11 +293,6 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         absent=_missing,
     ),
     "input_text": legacy.INPUT_TEXT,
-    "pause": codec.Shape(Pause),
-    "resume": codec.Shape(Resume),
-    "stop": codec.Shape(Stop),
-    "interrupt": codec.Shape(Interrupt),
-    "client_diagnostic": codec.Shape(ClientDiagnostic),
 }
 
 

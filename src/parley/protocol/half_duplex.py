@@ -163,7 +163,7 @@ def _adjust_prepare(value: dict[str, Any]) -> None:
     value["system_content"] = [part for part in parts if not values.is_silent_part(part)]
 
 
-SHAPES: Final[dict[str, codec.Shape]] = {
+SHAPES: Final = codec.shapes_of(ClientMessage) | {
     "prepare": codec.Shape(
         HalfDuplexPrepare,
         aliases={
@@ -178,7 +178,6 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         HalfDuplexAudioChunk, aliases={"audio_base64": ("audio", "audio_data")}
     ),
     "input_text": legacy.INPUT_TEXT,
-    "stop": codec.Shape(Stop),
 }
 
 

@@ -88,12 +88,10 @@ class Append(Wire, tag="input_audio_buffer.append"):
 
     def audio_bytes(self, least_samples: int = APPEND_LEAST_SAMPLES) -> bytes:
         """Raw float32 samples, at most 10 s."""
-        return values.check_length(
-            codec.pcm_bytes(self.audio, field="audio"),
-            field="audio",
-            least=least_samples,
-            most=APPEND_MOST_SAMPLES,
-        )
+        data = codec.pcm_bytes(self.audio, field="audio")
+        count = len(data) // codec.SAMPLE_BYTES
+        values.check_samples(count, field="audio", least=least_samples, most=APPEND_MOST_SAMPLES)
+        return data
 
     def frame_bytes(self) -> tuple[bytes, ...]:
         return values.frame_files(self.video_frames, field="video_frames")
@@ -302,7 +300,7 @@ SESSION_ALIASES: Final[codec.Aliases] = {
     "voice_config": ("config",),
 }
 
-SHAPES: Final[dict[str, codec.Shape]] = {
+SHAPES: Final = codec.shapes_of(ClientMessage) | {
     "session.update": codec.Shape(
         SessionUpdate, adjust=_adjust_update, lifts=frozenset({"session"})
     ),
@@ -314,8 +312,6 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         },
         lists=("video_frames",),
     ),
-    "conversation.item.create": codec.Shape(ConversationItemCreate),
-    "session.close": codec.Shape(SessionClose),
 }
 
 

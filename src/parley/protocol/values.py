@@ -93,7 +93,7 @@ class Base64Video(Wire, tag="video"):
     stack_frames: Annotated[int, Meta(ge=1, le=16)] = 1
 
     def file_bytes(self) -> bytes:
-        return codec.image_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
+        return codec.file_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
 
 
 class ToolCallPart(Wire, tag="tool_call"):
@@ -500,19 +500,13 @@ def voice_file(text: str | None, *, field: str) -> bytes | None:
 
 
 def image_file(text: str, *, field: str) -> bytes:
-    """A picture: see `codec.image_bytes`."""
-    return codec.image_bytes(text, field=field, limit_bytes=IMAGE_LIMIT_BYTES)
+    """A picture: see `codec.file_bytes`."""
+    return codec.file_bytes(text, field=field, limit_bytes=IMAGE_LIMIT_BYTES)
 
 
 def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:
     """Frames to image files; the first bad one is named."""
     return tuple(image_file(frame, field=f"{field}[{index}]") for index, frame in enumerate(frames))
-
-
-def check_length(data: bytes, *, field: str, least: int, most: int) -> bytes:
-    """Refuse sound of fewer than `least` or more than `most` samples of float32."""
-    check_samples(len(data) // codec.SAMPLE_BYTES, field=field, least=least, most=most)
-    return data
 
 
 def check_samples(samples: int, *, field: str, least: int = 0, most: int) -> None:
