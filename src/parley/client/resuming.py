@@ -41,8 +41,6 @@ class SentMessages:
         self._unsure: deque[str | bytes] = deque()
         self._bytes = 0
         self._received = 0
-        self.given_up = 0
-        """Messages that were too many to be kept."""
 
     @property
     def count(self) -> int:
@@ -56,7 +54,6 @@ class SentMessages:
         while self._bytes > UNSURE_BYTES and len(self._unsure) > 1:
             self._drop()
             self._received += 1
-            self.given_up += 1
 
     def received(self, number: int) -> None:
         """Number of messages that the server has received."""
