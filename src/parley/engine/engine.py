@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, TypeVar, cast
 
 from parley import logs
@@ -183,19 +184,18 @@ class Engine:
         """Run something on the engine thread, between two steps."""
         if not self.is_running:
             raise ServiceUnavailable("The model is not running.")
-        assert self._events is not None
-        future: asyncio.Future[T] = self._events.create_future()
+        done: Future[T] = Future()
+        # It cannot be cancelled any more: a caller that gives up abandons the wait, not the work.
+        done.set_running_or_notify_cancel()
 
         def run(model: Model) -> None:
             try:
-                value = function(model)
+                done.set_result(function(model))
             except Exception as error:
-                self._post(_set_exception, future, error)
-            else:
-                self._post(_set_result, future, value)
+                done.set_exception(error)
 
         self._loop.call(run)
-        return await future
+        return await asyncio.wrap_future(done)
 
     def _handle(self) -> SlotHandle | None:
         if not self._free:
@@ -464,13 +464,3 @@ class PendingResult(Generic[R]):
             self.value.set_exception(error)
             # A caller that stopped waiting has no use for the error; it is logged where it arose.
             self.value.exception()
-
-
-def _set_result(future: asyncio.Future[T], value: T) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -8,7 +8,6 @@ its supervisor starts another.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import secrets
@@ -16,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -527,28 +527,17 @@ def _load_detector(name: str) -> DetectorFactory:
 
 async def _aside(work: Callable[[], T]) -> T:
     """Do something long in a thread that does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(act: Callable[[], None]) -> None:
-        def on_loop() -> None:
-            if not future.done():
-                act()
-
-        with contextlib.suppress(RuntimeError):  # the loop has ended: no task waits any more
-            loop.call_soon_threadsafe(on_loop)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
 
     def body() -> None:
         try:
-            value = work()
+            done.set_result(work())
         except Exception as error:
-            failure = error
-            settle(lambda: future.set_exception(failure))
-        else:
-            settle(lambda: future.set_result(value))
+            done.set_exception(error)
 
     threading.Thread(target=body, name="loading", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(done)
 
 
 async def _read_device_memory(host: Host) -> None:
