@@ -109,10 +109,10 @@ def read_recording(folder: Folder) -> RecordingJson | None:
     try:
         recording = _recording.decode(folder.recording.read_bytes())
     except FileNotFoundError:
-        found = _from_journal(folder)
-        if found is None:
+        journal = _ended_journal(folder)
+        if journal is None:
             return None
-        recording = found
+        recording = timeline.build_recording(journal)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecording(f"recording.json cannot be read: {error}") from error
     if folder.replay_wav.exists():
@@ -125,16 +125,9 @@ def read_recording(folder: Folder) -> RecordingJson | None:
     return recording
 
 
-def _from_journal(folder: Folder) -> RecordingJson | None:
-    """The recording of an ended session that is not complete: its disk is full, or its process
-    died."""
-    journal = _ended_journal(folder)
-    return None if journal is None else timeline.build_recording(journal)
-
-
 def _ended_journal(folder: Folder) -> JournalEntries | None:
-    """The journal of a session that has ended; None if there is none that can be read, or the
-    session runs."""
+    """The journal of a session that has ended, if its recording is not complete: its disk is full,
+    or its process died. None if there is none that can be read, or the session runs."""
     if folder.is_live():
         return None
     try:

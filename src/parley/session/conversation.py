@@ -356,7 +356,8 @@ class ConversationRunner:
         if not self._is_rebuilt:
             await self._begin()
         runs = {"listener": self._listener.run(), "answerer": self._answer()}
-        tasks = [self._spawn(name, work) for name, work in runs.items()]
+        name = self._session.session_id
+        tasks = [asyncio.create_task(runs[part], name=f"{name}:{part}") for part in runs]
         await until_one_ends(tasks)
         return SessionEnded("stopped")
 
@@ -451,9 +452,6 @@ class ConversationRunner:
         # Calls have names that were drawn: what was sent of them cannot be repeated.
         response.is_cancelled = told["has_calls"]
         return response
-
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=f"{self._session.session_id}:{name}")
 
     async def close(self) -> None:
         self._view.stop_generation()

@@ -327,8 +327,7 @@ class DuplexRunner:
                 self._session.emit(Failed(error))
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
-            limit = self._context_tokens
-            if limit is not None and self._has_waiting(limit):
+            if self._is_full():
                 return SessionEnded("context_full")
 
     # ---- another worker continues ------------------------------------------------------------
@@ -585,11 +584,11 @@ class DuplexRunner:
         high, low = WINDOW_SHARES
         return round(high * limit), round(low * limit)
 
-    def _has_waiting(self, limit: int) -> bool:
-        return (
-            not self._session.rolls_over
-            and max(self._last_tokens, self._view.kv_cache_length) >= limit
-        )
+    def _is_full(self) -> bool:
+        limit = self._context_tokens
+        if limit is None or self._session.rolls_over:
+            return False
+        return max(self._last_tokens, self._view.kv_cache_length) >= limit
 
 
 class _FinalizeFailed(ParleyError):

@@ -160,7 +160,7 @@ class TurnListener:
         self._has_taken_turn = remembered["has_taken_turn"]
         self._is_answering = self._is_sequential and remembered["is_answering"]
         is_into_answer = self._is_answering and not remembered["has_backlog"]
-        if is_into_answer and not _may_interrupt(detection):
+        if is_into_answer and (detection is None or detection.interruption.mode == "off"):
             self._past_answer_s = answered_s
         self._heard_samples, self._start = remembered["heard_samples"], remembered["start"]
         self._item_id, self._is_announced = remembered["item_id"], remembered["is_announced"]
@@ -506,10 +506,6 @@ class TurnListener:
     def _announce_silence(self, at_sample: int) -> None:
         self._is_announced = False
         self._session.emit(SpeechStopped(self._item_id, _ms(at_sample)))
-
-
-def _may_interrupt(detection: TurnDetection | None) -> bool:
-    return detection is not None and detection.interruption.mode != "off"
 
 
 def _ms(samples: int) -> int:
