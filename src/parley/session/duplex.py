@@ -189,7 +189,9 @@ class DuplexRunner:
     def _hear(self, heard: AudioInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
             raise WrongPhase("audio", self._session.phase)
-        now_s = self._break_silence()
+        now_s = self._silent_since_s = self._session.clock.monotonic()
+        if self._call_left_s is None:
+            self._session.deadlines.set("silence", now_s + self._limits.duplex_silence_s)
         if heard.playback is not None:
             self._interruptions.report(heard.playback)
         if self._frames or heard.playback is not None:
@@ -259,12 +261,10 @@ class DuplexRunner:
         session.enter(Phase.PAUSED)
         session.emit(SessionPaused(seconds))
 
-    def _break_silence(self) -> float:
-        """The client is heard again; returns the time."""
-        now_s = self._silent_since_s = self._session.clock.monotonic()
+    def _break_silence(self) -> None:
+        self._silent_since_s = self._session.clock.monotonic()
         if self._call_left_s is None:
-            self._session.deadlines.set("silence", now_s + self._limits.duplex_silence_s)
-        return now_s
+            self._set("silence", self._limits.duplex_silence_s)
 
     # ---- what time does --------------------------------------------------------------------
 
@@ -327,7 +327,8 @@ class DuplexRunner:
                 self._session.emit(Failed(error))
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
-            if self._is_full():
+            limit = self._context_tokens
+            if limit is not None and self._is_full(limit):
                 return SessionEnded("context_full")
 
     # ---- another worker continues ------------------------------------------------------------
@@ -584,11 +585,9 @@ class DuplexRunner:
         high, low = WINDOW_SHARES
         return round(high * limit), round(low * limit)
 
-    def _is_full(self) -> bool:
-        limit = self._context_tokens
-        if limit is None or self._session.rolls_over:
-            return False
-        return max(self._last_tokens, self._view.kv_cache_length) >= limit
+    def _is_full(self, limit: int) -> bool:
+        length = max(self._last_tokens, self._view.kv_cache_length)
+        return length >= limit and not self._session.rolls_over
 
 
 class _FinalizeFailed(ParleyError):

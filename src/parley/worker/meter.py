@@ -45,10 +45,6 @@ class _Tally:
     counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
     sum_ms: float = 0.0
 
-    def add(self, duration_ms: float) -> None:
-        self.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
-        self.sum_ms += duration_ms
-
     @property
     def durations(self) -> Durations:
         return Durations(tuple(self.counts), round(self.sum_ms, 3))
@@ -76,13 +72,17 @@ class WorkerMeter:
         self._interruptions[state] += 1
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
+        tally = self._stages[stage]
         for duration_ms in durations_ms:
-            self._stages[stage].add(duration_ms)
+            tally.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
+            tally.sum_ms += duration_ms
 
     def add_answer(self, kind: Kind, stage: str, duration_ms: float) -> None:
         """One answer: a unit, or from a request to the first piece."""
-        self._stages[stage].add(duration_ms)
-        self._answers[kind].add(duration_ms)
+        bucket = bisect_left(STAGE_BUCKETS_MS, duration_ms)
+        for tally in (self._stages[stage], self._answers[kind]):
+            tally.counts[bucket] += 1
+            tally.sum_ms += duration_ms
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
         else:
