@@ -25,6 +25,7 @@ import {
   noteSupply,
   hearTurn,
   messagesOf,
+  holdMessages,
   hearOn,
   eventually,
   noteFlush,
@@ -239,6 +240,7 @@ const scenarios = {
     await tap(page);
     const field = page.locator('.compose textarea');
     await field.fill('What do you see?');
+    const held = await holdMessages(page);
     await field.press('Enter');
     // The only slot is its own: nothing is said of a busy server.
     await page.locator('main[data-calling=true]').waitFor();
@@ -246,6 +248,7 @@ const scenarios = {
     await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
     await asked;
     assert.ok(await page.locator('.topbar .status').isHidden());
+    await held.release();
     const done = await wire.has((message) => message.type === 'done');
     await page.waitForSelector('.message.assistant p-player', { timeout: 60_000 });
 

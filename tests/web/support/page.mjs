@@ -256,6 +256,29 @@ export function wiretap(page) {
   return wire;
 }
 
+/** Messages on sockets that the page opens from now on reach it when this is released. */
+export async function holdMessages(page) {
+  await page.evaluate(() => {
+    const waiting = [];
+    let isHeld = true;
+    for (const name of ['onmessage', 'onclose']) {
+      const { get, set } = Object.getOwnPropertyDescriptor(WebSocket.prototype, name);
+      const hold = (listen) => (event) => (isHeld ? waiting.push(() => listen(event)) : listen(event));
+      Object.defineProperty(WebSocket.prototype, name, {
+        get,
+        set(listen) {
+          set.call(this, listen && hold(listen));
+        },
+      });
+    }
+    globalThis.__release = () => {
+      isHeld = false;
+      for (const deliver of waiting) deliver();
+    };
+  });
+  return { release: () => page.evaluate(() => globalThis.__release()) };
+}
+
 /**
  * Until it is true in the page, which looks itself: a question of ours every few milliseconds would cost more than
  * most pages do. Playwright's own waitForFunction compiles text later on, which the page's policy forbids.
