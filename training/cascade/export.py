@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from parley.models import pocket_data
-from parley.models.cascade import store
+from training.cascade import packing
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.safetensors"):
         old.unlink()
-    store.write(out, "asr", store.pack(load_file(run / "asr.safetensors")))
+    packing.write(out, "asr", packing.pack(load_file(run / "asr.safetensors")))
     shutil.copy(run / "asr.json", out)
     llm(run, out)
     for name in ("lexicon.xz", "letters.npz"):
@@ -37,7 +37,7 @@ def main() -> None:
             shutil.copy(options.data / name, out)
     for name in ("voice", "eyes"):
         if (run / f"{name}.safetensors").exists():
-            store.write(out, name, store.pack(load_file(run / f"{name}.safetensors")))
+            packing.write(out, name, packing.pack(load_file(run / f"{name}.safetensors")))
             shutil.copy(run / f"{name}.json", out)
     (out / pocket_data.INDEX).write_text(json.dumps({"format": 1}))
     print(sum(path.stat().st_size for path in out.iterdir()) / 1e6, "MB")
@@ -49,15 +49,15 @@ def llm(run: Path, out: Path) -> None:
     blocks = load_file(run / "llm4.safetensors")
     stored = {}
     for name, tensor in blocks.items():
-        stored[f"{name}.blocks"], stored[f"{name}.steps"] = store.blocked(tensor)
+        stored[f"{name}.blocks"], stored[f"{name}.steps"] = packing.blocked(tensor)
     rest = {name: tensor for name, tensor in floats.items() if name not in blocks}
     if (run / "lora.safetensors").exists():
         learnt = load_file(run / "lora.safetensors")
         for name in {name.rpartition(".")[0] for name in learnt}:
             a, b = thinned(learnt[name + ".a"], learnt[name + ".b"])
             rest[f"{name}.weight.a"], rest[f"{name}.weight.b"] = a, b
-    packed = store.pack(rest)
-    store.write(out, "llm", packed | stored)
+    packed = packing.pack(rest)
+    packing.write(out, "llm", packed | stored)
     words = lzma.compress((run / "tokenizer.json").read_bytes(), preset=9 | lzma.PRESET_EXTREME)
     (out / "tokenizer.json.xz").write_bytes(words)
     shutil.copy(run / "llm.json", out)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from parley.models.cascade import store
 from parley.models.cascade.vision.photographs import STAGES
+from training.cascade import packing
 
 EPSILON = 1e-3
 
@@ -44,7 +44,7 @@ def packed(published: dict[str, Tensor]) -> dict[str, Tensor]:
     }  # fmt: skip
     for name, conv, norm in layers:
         tensors[name + ".weight"], tensors[name + ".bias"] = folded(published, conv, norm)
-    return store.pack(tensors)
+    return packing.pack(tensors)
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     published = torch.load(options.weights, map_location="cpu", weights_only=True)
-    store.write(options.out, "eyes", packed(published))
+    packing.write(options.out, "eyes", packed(published))
     lemmas = dict(
         line.split("\t", 1)
         for line in (options.names / "imagenet_synset_to_lemma.txt").read_text().splitlines()

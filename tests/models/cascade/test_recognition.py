@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.contracts.conversations import Cast, turn, voice
 from tests.models.cascade.parts import FixedRecogniser, small_cascade
+from training.cascade import packing
 
 from parley.engine.segments import Audio
 from parley.engine.work import Generate, StartSession
@@ -157,7 +158,7 @@ def test_weights_in_blocks_of_four_bits_are_read_as_they_were_written():
     packed = halves.astype(np.uint8)
     raw[:, 4:] = packed[:, :16] | packed[:, 16:] << 4
 
-    values = store.unblocked(*store.blocked(torch.from_numpy(raw)))
+    values = store.unblocked(*packing.blocked(torch.from_numpy(raw)))
 
     wanted = halves * np.array([[0.5], [0.25]]) + np.array([[-1.0], [-2.0]])
     assert np.allclose(values.numpy(), wanted, atol=0.02)
@@ -168,7 +169,7 @@ def test_rows_of_few_large_values_are_compressed_and_read_as_they_were(tmp_path)
     rows = torch.from_numpy(random.normal(0, 1, (40, 300)).astype(np.float32))
     peaked = rows.clone()
     peaked[:, 7] = 40.0
-    store.write(tmp_path, "part", store.pack({"embed.weight": peaked, "up.weight": rows}))
+    packing.write(tmp_path, "part", packing.pack({"embed.weight": peaked, "up.weight": rows}))
 
     with store.opened(tmp_path, "part") as tensors:
         assert sorted(tensors) == ["embed.weight", "up.weight"]

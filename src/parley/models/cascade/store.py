@@ -4,7 +4,7 @@ A folder of weights holds `cascade.json` (its format), `*.safetensors` (each und
 the text files of tokenizers and lexicon. A matrix `name` is stored as int8 rows with `name.scale`
 (float16), or as `name.blocks` (four bits, 32 to a block, with scale and minimum) with the low-rank
 `name.a`, `name.b` that fine-tuning added; vectors are float16. Rows of which few values are large
-are compressed, as `name.zlib`.
+are compressed, as `name.zlib`. `training/cascade/packing.py` writes such files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -33,51 +31,10 @@ from parley.models.cascade.llama import MATRICES, Llama, LlamaShape
 from parley.models.cascade.recognition import Recogniser
 from parley.models.cascade.whisper import Vocabulary, Whisper, WhisperShape
 
-SHARD_BYTES = 48_000_000
-ZLIB_SHARE = 0.75
-"""Rows are compressed if they become smaller than this: an embedding to 0.7, others to 0.9."""
 BLOCK = 32
 LOADERS = 2
 """Number of threads that unpack stored matrices. Each computes on one core, whatever torch is set
 to."""
-
-
-def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Float matrices as int8 rows, the rest as float16."""
-    packed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype == torch.uint8 or tensor.ndim < 2 or tensor.shape[-1] == 1:
-            packed[name] = (tensor if tensor.dtype == torch.uint8 else tensor.half()).contiguous()
-            continue
-        rows = tensor.float().flatten(1)
-        scale = (rows.abs().amax(1) / 127).clamp(min=1e-7).half()
-        values = (rows / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
-        packed[name + ".scale"] = scale
-        squeezed = zlib.compress(values.numpy().tobytes(), 9)
-        if tensor.ndim == 2 and len(squeezed) < ZLIB_SHARE * values.nbytes:
-            packed[name + ".zlib"] = torch.frombuffer(bytearray(squeezed), dtype=torch.uint8)
-        else:
-            packed[name] = values.view(tensor.shape).contiguous()
-    return packed
-
-
-def write(folder: Path, name: str, packed: Mapping[str, Tensor]) -> list[Path]:
-    """Write tensors as shards `NAME-1.safetensors` …, each under the limit."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for key, tensor in packed.items():
-        if size + tensor.nbytes > SHARD_BYTES and shards[-1]:
-            shards.append({})
-            size = 0
-        shards[-1][key] = tensor
-        size += tensor.nbytes
-    paths = []
-    for number, shard in enumerate(shards, 1):
-        path = folder / f"{name}-{number}.safetensors"
-        save_file(shard, path)
-        paths.append(path)
-    return paths
 
 
 def read(folder: Path, name: str) -> dict[str, Tensor]:
@@ -86,24 +43,14 @@ def read(folder: Path, name: str) -> dict[str, Tensor]:
     Raises:
         SetupError: the files are absent or broken.
     """
-    return dict(each(folder, name))
-
-
-def each(folder: Path, name: str) -> Iterator[tuple[str, Tensor]]:
-    """Float32 tensors of all shards, one at a time; blocks of four bits are joined with what was
-    learnt.
-
-    Raises:
-        SetupError: the files are absent or broken.
-    """
     with opened(folder, name) as tensors:
-        for key, make in tensors.items():
-            yield key, make()
+        return {key: make() for key, make in tensors.items()}
 
 
 @contextlib.contextmanager
 def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]:
-    """As `each`: names, and what makes the tensor, in any thread.
+    """Names of all shards' tensors, and what makes each as float32, in any thread; blocks of four
+    bits are joined with what was learnt.
 
     Raises:
         SetupError: the files are absent or broken.
@@ -160,27 +107,8 @@ def _float(stored: Mapping[str, Callable[[], Tensor]], key: str) -> Tensor:
     return tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
 
 
-def blocked(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """GGUF's rows of Q4_1 blocks, 20 bytes each, as blocks of 18: scale and minimum in one byte.
-
-    Returns:
-        The blocks (O, 18 I / 32), and per row what a scale's and a minimum's step is worth (O, 2).
-    """
-    raw = blocks.numpy().reshape(blocks.shape[0], -1, 20)
-    head = raw[..., :4].copy().view(np.float16).astype(np.float32)
-    scale_step = np.maximum(head[..., 0].max(1), 1e-8) / 255
-    minimum_step = np.minimum(head[..., 1].min(1), -1e-8) / 255
-    steps = np.stack((scale_step, minimum_step), 1).astype(np.float16)
-    exact = steps.astype(np.float32)
-    new = np.empty((*raw.shape[:2], 18), np.uint8)
-    new[..., 0] = np.clip(np.round(head[..., 0] / exact[:, :1]), 0, 255)
-    new[..., 1] = np.clip(np.round(head[..., 1] / exact[:, 1:]), 0, 255)
-    new[..., 2:] = raw[..., 4:]
-    return torch.from_numpy(new.reshape(blocks.shape[0], -1)), torch.from_numpy(steps)
-
-
 def unblocked(blocks: Tensor, steps: Tensor) -> Tensor:
-    """Blocks as `blocked` writes them to floats (O, I).
+    """Blocks (O, 18 I / 32), of which each row has steps (O, 2), to floats (O, I).
 
     The low halves of a block's 16 bytes are weights 0 to 15, the high halves 16 to 31.
     """
