@@ -282,6 +282,20 @@ def test_in_doubt_about_danger_it_asks_once_and_takes_the_answer():
     assert "danger" not in str(talked(doubtful, "Never mind, no.", doubtful)[-1])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My husband is going to kill me.",
+        "My husband will kill me if I leave",
+        "My dad is going to kill me, he has a knife",
+        "My father said he's going to kill me and I'm scared of him",
+        "He said he will kill me.",
+    ],
+)
+def test_a_threat_is_no_idiom(text):
+    assert "emergency number" in (note_for(text) or "")
+
+
 def test_who_speaks_of_another_in_danger_is_told_what_to_do_for_them():
     (note,) = talked("my friend took too many pills and won't wake up")
 

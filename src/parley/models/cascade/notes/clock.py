@@ -128,6 +128,8 @@ def _of_the_year(low: str, now: Now) -> str | None:
         year = int(found[1] or now().year) - ("last year" in low) + ("next year" in low)
         is_so = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         return f"{'Yes' if is_so else 'No'}, {year} is {'a' if is_so else 'not a'} leap year."
+    if born := re.search(r"\bhow old\b.*\bborn in (\d{4})\b", low):
+        return f"Who was born in {born[1]} turns {now().year - int(born[1])} in {now().year}."
     found = _SAYS["left"].search(low)
     if found:
         today = now().date()

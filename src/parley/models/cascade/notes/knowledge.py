@@ -265,7 +265,7 @@ def is_filler(words: str) -> bool:
 def fact_note(low: str, *, is_exact: bool = False) -> str | None:
     """The fact whose key words the question has; `is_exact`: and no others."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
-    low = re.sub(r"\b(?:in )?(?:what|which) year\b", "when", _SAYS["aside"].sub("", low))
+    low = re.sub(r"\b(?:in )?(?:what|which) (?:year|month)\b", "when", _SAYS["aside"].sub("", low))
     several = _SAYS["of_several"].search(as_digits(low))
     if several and several[3] != "1":
         # "How many legs do three spiders have?"

@@ -60,8 +60,10 @@ _AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?
 
 def _halves(text: str) -> str:
     text = re.sub(r"\b(\d+) and a half\b", r"\1.5", text)
+    text = re.sub(r"\b(?:an?|1) dozen (?=[a-z]+ (?:at|for|cost) )", "12 ", text)
     text = re.sub(
-        r"\b(\d+) ?(?:feet|foot|ft|')(?: and)? ?(\d+) ?(?:inch(?:es)?|in\b|\")",
+        rf"\b(\d+) ?(?:feet|foot|ft|')(?: and)? ?(\d+)"
+        rf"(?: ?(?:inch(?:es)?|in(?= (?:in|to|into) )|\")|(?! ?{_NAMES})(?= (?:in|to|into) |\W*$))",
         lambda found: f"{12 * int(found[1]) + int(found[2])} inches",
         text,
     )

@@ -61,6 +61,7 @@ _ALWAYS: Final = Replies("notes/manners")
 """What always gets the same reply, whatever else is known of it."""
 _FOLLOWS: Final = Replies("notes/follows")
 _TALK: Final = Replies("notes/everyday")
+_ADVICE: Final = Replies("notes/advice")
 _FORMS: Final = Replies("notes/forms")
 """For what no note answers."""
 _TOOLS = (
@@ -196,7 +197,8 @@ def _known(
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
     told = memory.recall(text, memory.listen([*earlier, text]))
-    if told:
+    advice = _advice(low, earlier)
+    if told and not (advice and told.startswith("You said: ")):
         return told
     named = memory.introduced(text, earlier)
     if named:
@@ -214,7 +216,7 @@ def _known(
         found = found or _plain(text, earlier, seed, answers)
     if found is None and told is not None:
         return NOT_TOLD
-    found = found or _replaced(text, earlier, ask)
+    found = found or advice or _replaced(text, earlier, ask)
     if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
         found = _plain(there, earlier, seed, answers)
     found = found or _of_last(low, earlier, answers, seed)
@@ -229,16 +231,27 @@ def _follow(
     ask: Callable[[str], str | None],
 ) -> str | None:
     """The note for what has a meaning only after the last answers, or after what users told: a
-    reply, or the note for the question that it stands for, which begins with `? `."""
+    reply, or the note for the question that it stands for, which begins with `? `, or with `?? ` if
+    nothing needs to be known of it."""
     pairs = [*zip(reversed(answers), map(lowered, reversed(earlier)), strict=False)]
     known = [pair for pair in pairs if not _SAYS["lost"].search(pair[0])] or pairs
     said = [latest(one) for pair in known[:2] for one in pair]
     context = "\n".join((low, *said, "", *told.sentences()))
     found = _FOLLOWS.find(context, len(answers))
-    if not found or not found.startswith("? "):
+    if not found or not found.startswith("?"):
         return found
-    asked = lowered(found[2:])
-    return ask(asked) or _TALK.find(asked, len(answers)) or "I don't know that one, sorry."
+    asked = lowered(found.lstrip("? "))
+    known = ask(asked) or _TALK.find(asked, len(answers))
+    return known if known or found.startswith("?? ") else "I don't know that one, sorry."
+
+
+def _advice(low: str, earlier: Sequence[str]) -> str | None:
+    """Advice, if users ask for some, on what they name, or told before."""
+    if not _SAYS["advice"].search(low):
+        return None
+    told = (low, *map(lowered, earlier[:-4:-1]))
+    found = next(filter(None, map(_ADVICE.find, told)), None)
+    return fact_note(found[2:].lower()) if found and found.startswith("? ") else found
 
 
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:

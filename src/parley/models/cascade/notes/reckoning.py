@@ -97,6 +97,7 @@ def sum_note(low: str) -> str | None:
     plain = text
     for pattern, _, work in _SINGLE:
         plain = pattern.sub(functools.partial(_worked_out, work), plain)
+    plain = _PERCENT_OF.sub(lambda found: number(_percent(found)).replace(",", ""), plain)
     found = _SAYS["binary"].search(plain)
     if found:
         return chain(found[1], _SAYS["part"].findall(found[2]))
@@ -107,12 +108,8 @@ def sum_note(low: str) -> str | None:
             if is_swapped:
                 first, second = second, first
             return chain(first, [(_NAMES[operator], second)])
-    percent = re.search(
-        rf"{NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {NUMBER}", text
-    )
-    if percent:
-        value = float(percent[1]) * float(percent[2]) / 100
-        return f"{percent[1]} percent of {percent[2]} is {number(value)}."
+    if percent := _PERCENT_OF.search(text):
+        return f"{percent[1]} percent of {percent[2]} is {number(_percent(percent))}."
     for pattern, form, work in _SINGLE:
         found = pattern.search(text)
         if found:
@@ -120,6 +117,15 @@ def sum_note(low: str) -> str | None:
             if value >= 0:
                 return form.format(number(value), number(work(value)))
     return None
+
+
+_PERCENT_OF: Final = re.compile(
+    rf"{NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {NUMBER}"
+)
+
+
+def _percent(found: re.Match[str]) -> float:
+    return float(found[1]) * float(found[2]) / 100
 
 
 def _bracketed(written: str) -> str | None:
