@@ -42,19 +42,19 @@ SHORTEST_WAIT_S: Final = 0.1
 def common_event(message: Any) -> events.Event | None:
     """The event of a message that several dialects share under some name; None: none."""
     match message:
-        case legacy.Queued() | legacy.QueueUpdate():
-            return _waiting(message)
-        case realtime.SessionQueued() | realtime.SessionQueueUpdate():
-            return _waiting(message)
+        case legacy.PlaceFields():
+            return events.Waiting(
+                message.position, message.estimated_wait_s, message.ticket_id, message.queue_length
+            )
         case legacy.QueueDone() | realtime.SessionQueueDone():
             return events.Assigned()
-        case legacy.InterruptionMessage() | realtime.ResponseInterruption():
+        case legacy.InterruptionFields():
             return events.Interruption(message.state, message.heard_ms, message.text)
         case legacy.InputTranscript(text=text):
             return events.Transcript(text)
         case realtime.InputTranscriptionCompleted(transcript=text):
             return events.Transcript(text)
-        case legacy.RecordingLostMessage() | realtime.SessionRecordingLost():
+        case legacy.LossFields():
             return events.RecordingIncomplete(message.entries)
         case legacy.Stopped():
             return events.Ended("stopped")
@@ -64,12 +64,6 @@ def common_event(message: Any) -> events.Event | None:
             return events.Problem(as_error(body.code, body.message))
         case _:
             return None
-
-
-def _waiting(message: Any) -> events.Waiting:
-    return events.Waiting(
-        message.position, message.estimated_wait_s, message.ticket_id, message.queue_length
-    )
 
 
 class LiveClient(ABC):
@@ -119,14 +113,6 @@ class LiveClient(ABC):
         """`queued`, `connected`, `active` or `closed`, as the server sees it."""
 
     # -- what dialects add --
-
-    def _decode(self, frame: str | bytes) -> Any:
-        """Decodes a message of the server.
-
-        Raises:
-            UnknownEvent: a later version says more than we know.
-        """
-        return self._messages.decode_server(self._sound.text(frame))
 
     def _translate(self, message: Any) -> events.Event | None:
         """A message of this dialect as an event; None for what clients need not know."""
@@ -351,7 +337,7 @@ class LiveClient(ABC):
             if (ack := self._returning.due_ack()) is not None:
                 link.post_aside(ack)
         try:
-            message = self._decode(frame)
+            message = self._messages.decode_server(self._sound.text(frame))
         except UnknownEvent:
             return None  # A later version says more than we know.
         event = self._translate(message)
