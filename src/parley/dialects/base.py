@@ -141,6 +141,8 @@ class Dialect(ABC):
 
     queue_words: ClassVar[tuple[type[msgspec.Struct], ...]] = ()
     """The messages of the queue, where clients receive any: first, later and last one."""
+    event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {}
+    """The messages of events that say the same in the same fields; `messages` has the others."""
     announces_assignment: ClassVar[bool] = True
     """True if `queue_done` is sent without a wait, too."""
     asks_first: ClassVar[bool] = False
@@ -337,13 +339,16 @@ class Dialect(ABC):
                 return self.answer(error)
             case SessionEnded():
                 return self.ending(event)
+            case _ if words := self.event_words.get(type(event)):
+                return Reply((words(**asdict(event)),))
             case _:
                 is_ready = isinstance(event, SessionReady)
                 return Reply(tuple(self.messages(event)), offers_resume=is_ready)
 
     @abstractmethod
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
-        """Any event but `Failed` and `SessionEnded` as messages; none where there are no words."""
+        """Any event but `Failed`, `SessionEnded` and those of `event_words` as messages; none where
+        there are no words."""
 
     def frames(self, reply: Reply) -> tuple[str | bytes, ...]:
         """Messages as WebSocket messages, text or binary."""

@@ -10,7 +10,7 @@ import msgspec
 from parley.dialects import events
 from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
-from parley.dialects.legacy import LegacyDialect, extra, phrase
+from parley.dialects.legacy import LegacyDialect, phrase
 from parley.dialects.sound import in_pieces, pcm_text
 from parley.errors import BadInput, ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
@@ -115,8 +115,6 @@ class ChatDialect(LegacyDialect):
                 return (told,)
             case events.ToolCallDone(index, call):
                 return (chat.ToolCall(index=index, id=call.id, is_final=True),)
-            case events.RecordingLost():
-                return (extra(event),)
             case _:
                 # Turns, units, pauses: chat has no such words.
                 return ()

@@ -12,7 +12,7 @@ from parley import errors
 from parley.dialects import events
 from parley.dialects.base import Reply, UpgradeRequest
 from parley.dialects.formatted import SoundDialect
-from parley.dialects.legacy import LegacyDialect, extra, written
+from parley.dialects.legacy import LegacyDialect, written
 from parley.dialects.sound import reference, within
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import duplex, realtime, values
@@ -131,8 +131,6 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return (duplex.DuplexResumed(),)
             case events.SessionInterrupted():
                 return (duplex.Interrupted(),)
-            case events.InterruptionChanged() | events.RecordingLost() | events.SilenceExplained():
-                return (extra(event),)
             case _:
                 # Requests and turns: this dialect has no such words.
                 return ()

@@ -11,7 +11,7 @@ import msgspec
 from parley.dialects import events
 from parley.dialects.base import SessionContext
 from parley.dialects.formatted import SoundDialect
-from parley.dialects.legacy import LegacyDialect, extra, phrase, written
+from parley.dialects.legacy import LegacyDialect, phrase, written
 from parley.dialects.sound import in_pieces, reference
 from parley.errors import (
     AlreadyPrepared,
@@ -120,8 +120,6 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                         audio_duration_ms=event.audio_ms,
                     ),
                 )
-            case events.InterruptionChanged() | events.RecordingLost() | events.SilenceExplained():
-                return (extra(event),)
             case _:
                 # Requests, units, pauses: this dialect has no such words.
                 return ()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,6 +34,11 @@ class LegacyDialect(Dialect):
     keeps: ClassVar[frozenset[str]] = frozenset({"prepare"})
     ignores: ClassVar[frozenset[str]] = frozenset({"client_diagnostic"})
     queue_words = (legacy.Queued, legacy.QueueUpdate, legacy.QueueDone)
+    event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {
+        InterruptionChanged: legacy.InterruptionMessage,
+        RecordingLost: legacy.RecordingLostMessage,
+        SilenceExplained: legacy.StatusMessage,
+    }
     ends: ClassVar[Mapping[str, tuple[str, str]]] = {
         "context_full": ("The context is full.", "context_full"),
         "server_shutdown": ("The server is shutting down.", "service_unavailable"),
@@ -80,18 +84,6 @@ def written(message: legacy.InputText) -> TextInput:
     if not message.text.strip() and not message.images:
         raise MissingField("text")
     return TextInput(message.text.strip(), within(message.image_bytes))
-
-
-_EXTRA: Final[Mapping[type, type[msgspec.Struct]]] = {
-    InterruptionChanged: legacy.InterruptionMessage,
-    RecordingLost: legacy.RecordingLostMessage,
-    SilenceExplained: legacy.StatusMessage,
-}
-
-
-def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgspec.Struct:
-    """Messages of a running conversation that the three share."""
-    return _EXTRA[type(event)](**asdict(event))
 
 
 def phrase(text: str, code: str, param: str | UnsetType = UNSET) -> Error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -58,6 +57,9 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
     first_types = frozenset({"session.init"})
     keeps = frozenset({"session.init"})
     has_several_chats = True
+    event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {
+        events.InterruptionChanged: ResponseInterruption
+    }
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -119,8 +121,6 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                 )
             case events.UnitDone():
                 return self._deltas(event)
-            case events.InterruptionChanged():
-                return (ResponseInterruption(**asdict(event)),)
             case events.Prefilled():
                 return self._begin_answer(event)
             case events.OutputDelta():

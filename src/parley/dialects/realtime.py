@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import ClassVar, Final, assert_never
 
@@ -51,6 +50,11 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     leaves_open = (errors.BadInput, errors.InferenceFailed)
     closes_after = (errors.TooLarge, errors.BadSessionId)
     heard_field = said_field = "audio"
+    event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {
+        events.InterruptionChanged: realtime.ResponseInterruption,
+        events.SilenceExplained: realtime.SessionStatus,
+        events.RecordingLost: realtime.SessionRecordingLost,
+    }
     keeps = frozenset({"session.update"})
     ignores = frozenset({"client_diagnostic"})
 
@@ -134,12 +138,6 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                     return ()
                 item_id = f"item_{event.index}"
                 return (realtime.InputTranscriptionCompleted(item_id=item_id, transcript=text),)
-            case events.InterruptionChanged():
-                return (realtime.ResponseInterruption(**asdict(event)),)
-            case events.SilenceExplained():
-                return (realtime.SessionStatus(**asdict(event)),)
-            case events.RecordingLost():
-                return (realtime.SessionRecordingLost(**asdict(event)),)
             case _:
                 # Requests, turns, pauses: this dialect has no such words.
                 return ()
