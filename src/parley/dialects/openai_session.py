@@ -17,12 +17,14 @@ from parley.dialects.openai_fields import (
     OUTPUT_FIELDS,
     TOOL_FIELDS,
     TRANSCRIPTION_FIELDS,
+    SemanticVad,
+    ServerVad,
     check_names,
     object_of,
     refusal,
     shown,
+    told,
 )
-from parley.dialects.openai_told import SemanticVad, ServerVad, told
 from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
 from parley.protocol.codec import Converter

@@ -45,7 +45,7 @@ from parley.dialects.events import (
     TurnTranscribed,
 )
 from parley.dialects.openai_base import Decoded, OpenAIDialect
-from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names
+from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names, told
 from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
     ConversationItems,
@@ -71,7 +71,6 @@ from parley.dialects.openai_session import (
     unpacked,
     voice_of,
 )
-from parley.dialects.openai_told import told
 from parley.dialects.sound import OpenAIInput, within
 from parley.errors import BadInput, InvalidRequest, ParleyError
 from parley.protocol import codec
