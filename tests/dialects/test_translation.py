@@ -33,13 +33,12 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.dialects.formatted import SoundDialect
-from parley.dialects.half_duplex import VOICE_PROMPT
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import WireSound
 from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
+from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
 from parley.results import PrefillResult
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)

@@ -85,7 +85,7 @@ def voiced(prompt: str | None, voice: Pcm | bytes | None) -> tuple[values.VoiceP
     if sample is None:
         return None
     return (
-        values.TextPart(text="Mimic the voice from the audio sample."),
+        values.TextPart(text=values.VOICE_PROMPT),
         values.Base64Audio(data=sample),
         values.TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
     )

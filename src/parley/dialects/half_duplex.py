@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final, assert_never
+from typing import ClassVar, assert_never
 
 import msgspec
 
@@ -26,9 +26,6 @@ from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import InputText, Stop
 from parley.protocol.values import Generation, TextPart
-
-VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
-"""Prompt before the voice of a session. Source: service.md 4.3."""
 
 
 class HalfDuplexDialect(SoundDialect, LegacyDialect):
@@ -187,4 +184,4 @@ def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | events.S
     voice = reference(message.voice_bytes())
     if voice is None:
         return (prompt,)
-    return (TextPart(VOICE_PROMPT), voice, prompt)
+    return (TextPart(values.VOICE_PROMPT), voice, prompt)

@@ -24,6 +24,8 @@ CONTEXT_TOKENS: Final = 8_192
 given this much where nothing else is set."""
 
 DEFAULT_SYSTEM_PROMPT: Final = "You are a helpful assistant."
+VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
+"""Text before the voice in a prompt. Source: service.md 4.3."""
 
 TEXT_LIMIT_CHARS: Final = 65_536
 IMAGE_LIMIT_BYTES: Final = 20 * 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from parley.media.pcm import Pcm
-from parley.protocol.values import TextPart, TtsMode
+from parley.protocol.values import VOICE_PROMPT, TextPart, TtsMode
 from parley.views.content import AudioPart, Message, Part, has_audio
 
 Language = Literal["en", "zh"]
@@ -44,10 +44,6 @@ _AROUND: dict[tuple[TtsMode, Language], tuple[str, str]] = {
 
 RESERVED_VOICE = "Use the <reserved_53> voice."
 """Stands for the model's own voice where no reference is given."""
-
-
-VOICE_PROMPT = "Mimic the voice from the audio sample."
-"""Text before a voice in a half-duplex prompt. Source: service.md 4.3."""
 
 
 def with_voice(message: Message, voice: Pcm | None) -> Message:
