@@ -13,8 +13,12 @@ from parley.views.chat import ChatView
 from parley.views.content import AudioPart, ImagePart, Message
 
 
-async def test_a_request_is_answered_as_it_comes(slot):
-    view = ChatView(slot)
+@pytest.fixture
+def view(slot):
+    return ChatView(slot)
+
+
+async def test_a_request_is_answered_as_it_comes(view):
     prefilled = await view.prefill("s", [Message.of("user", "Hello", AudioPart(speak(1.5)))])
 
     chunks = [chunk async for chunk in view.streaming_generate("s")]
@@ -35,8 +39,7 @@ async def test_a_request_is_answered_as_it_comes(slot):
     assert len(chunks) > 5
 
 
-async def test_one_piece_says_the_same_as_many(slot):
-    view = ChatView(slot)
+async def test_one_piece_says_the_same_as_many(view):
     message = Message.of("user", "Hello", AudioPart(speak(1.5)), ImagePart(picture(480, 640)))
     await view.prefill("a", [message])
     chunks = [chunk async for chunk in view.streaming_generate("a")]
@@ -49,8 +52,7 @@ async def test_one_piece_says_the_same_as_many(slot):
     np.testing.assert_array_equal(present(answer.audio).samples, streamed)
 
 
-async def test_the_limit_is_kept(slot):
-    view = ChatView(slot)
+async def test_the_limit_is_kept(view):
     await view.prefill("s", [Message.of("user", "one two three four")])
 
     answer = await view.generate("s", Generation(max_new_tokens=3))
@@ -77,8 +79,7 @@ async def test_a_stopped_answer_ends_early():
         assert not view.is_generating
 
 
-async def test_a_reader_who_leaves_stops_the_model(slot):
-    view = ChatView(slot)
+async def test_a_reader_who_leaves_stops_the_model(view):
     await view.prefill("s", [Message.of("user", AudioPart(speak(100)))])
 
     stream = view.streaming_generate("s")
@@ -89,8 +90,7 @@ async def test_a_reader_who_leaves_stops_the_model(slot):
     assert (await view.generate("t")).text == "You wrote: again"
 
 
-async def test_a_system_message_is_put_in_front_for_a_voice(slot):
-    view = ChatView(slot)
+async def test_a_system_message_is_put_in_front_for_a_voice(view):
     plain = await view.prefill("a", [Message.of("user", "hi")])
 
     voiced = await view.prefill(
@@ -113,9 +113,7 @@ async def test_a_request_needs_a_beginning(slot, messages):
         await ChatView(slot).prefill("s", messages)
 
 
-async def test_too_much_is_refused(slot):
-    view = ChatView(slot)
-
+async def test_too_much_is_refused(view):
     with pytest.raises(ContextFull, match="maximum context length is 8192 tokens"):
         await view.prefill("s", [Message.of("user", "word " * 9000)])
     with pytest.raises(InvalidRequest, match="Nothing has been prefilled"):

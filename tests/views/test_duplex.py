@@ -17,6 +17,11 @@ READY = DuplexConfig(force_listen_count=0)
 FRAME = np.zeros((480, 640, 3), np.uint8)
 
 
+@pytest.fixture
+def view(slot):
+    return DuplexView(slot)
+
+
 async def unit(view, sound, frames=(), force_listen=False):
     await view.prefill(sound, frames)
     result = await view.generate(force_listen)
@@ -24,8 +29,7 @@ async def unit(view, sound, frames=(), force_listen=False):
     return result
 
 
-async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(slot):
-    view = DuplexView(slot)
+async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(view):
     await view.prepare(options=READY)
 
     results = [await unit(view, sound) for sound in [speak(1)] * 3 + [silence(1)] * 5]
@@ -36,9 +40,7 @@ async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(slot):
     assert "".join(result.text for result in results) == "You spoke for 3.0 seconds at -13 dB."
 
 
-async def test_lengths_are_counted_to_the_token(slot):
-    view = DuplexView(slot)
-
+async def test_lengths_are_counted_to_the_token(view):
     prompt = await view.prepare("Be kind.", ref_audio=speak(2.0), options=READY)
     lengths = [(await unit(view, speak(1))).kv_cache_length for _ in range(3)]
     with_frame = await unit(view, speak(1), [FRAME])
@@ -73,8 +75,7 @@ LISTENED = 1 + 10 + 2
         (5, 1, ["You spoke"], 1),
     ],
 )
-async def test_the_context_holds_what_was_heard_of_an_answer(slot, unheard, unsent, says, listens):
-    view = DuplexView(slot)
+async def test_the_context_holds_what_was_heard_of_an_answer(view, unheard, unsent, says, listens):
     before, texts = await spoken(view, 2)
     assert texts == ["You spoke for ", "3.0 seconds at "]
 
@@ -88,8 +89,7 @@ async def test_the_context_holds_what_was_heard_of_an_answer(slot, unheard, unse
     assert view.kv_cache_length == expected + LISTENED
 
 
-async def test_an_answer_that_was_cut_is_not_continued(slot):
-    view = DuplexView(slot)
+async def test_an_answer_that_was_cut_is_not_continued(view):
     await spoken(view, 1)
     await view.cut_answer(10, 0)
 
@@ -98,8 +98,7 @@ async def test_an_answer_that_was_cut_is_not_continued(slot):
     assert all(result.is_listen for result in results)
 
 
-async def test_an_answer_can_be_cut_again(slot):
-    view = DuplexView(slot)
+async def test_an_answer_can_be_cut_again(view):
     before, _ = await spoken(view, 2)
 
     await view.cut_answer(0, 1)
@@ -108,8 +107,7 @@ async def test_an_answer_can_be_cut_again(slot):
     assert view.kv_cache_length == before + 2 * LISTENED + 1 + 2
 
 
-async def test_an_answer_longer_ago_than_units_are_kept_stays(slot):
-    view = DuplexView(slot)
+async def test_an_answer_longer_ago_than_units_are_kept_stays(view):
     await spoken(view, 1)
     for _ in range(4):
         await unit(view, silence(1), force_listen=True)
@@ -119,8 +117,7 @@ async def test_an_answer_longer_ago_than_units_are_kept_stays(slot):
     assert view.kv_cache_length == length
 
 
-async def test_an_answer_is_cut_between_two_units_only(slot):
-    view = DuplexView(slot)
+async def test_an_answer_is_cut_between_two_units_only(view):
     await spoken(view, 1)
     await view.prefill(silence(1))
     await view.generate()
@@ -129,8 +126,7 @@ async def test_an_answer_is_cut_between_two_units_only(slot):
         await view.cut_answer(0, 0)
 
 
-async def test_the_next_prefill_waits_for_a_finalize(slot):
-    view = DuplexView(slot)
+async def test_the_next_prefill_waits_for_a_finalize(view):
     await view.prepare()
     await view.prefill(speak(1))
     await view.generate()
@@ -143,8 +139,7 @@ async def test_the_next_prefill_waits_for_a_finalize(slot):
     assert (await view.prefill(speak(1))).success
 
 
-async def test_nothing_in_nothing_out(slot):
-    view = DuplexView(slot)
+async def test_nothing_in_nothing_out(view):
     prompt = await view.prepare()
 
     heard = await view.prefill(None)
@@ -156,8 +151,7 @@ async def test_nothing_in_nothing_out(slot):
     assert view.kv_cache_length == prompt
 
 
-async def test_text_only_on_request(slot):
-    view = DuplexView(slot)
+async def test_text_only_on_request(view):
     await view.prepare(options=DuplexConfig(force_listen_count=0, generate_audio=False))
     await unit(view, speak(1))
 
@@ -167,8 +161,7 @@ async def test_text_only_on_request(slot):
     assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_stop_ends_the_answers(slot):
-    view = DuplexView(slot)
+async def test_stop_ends_the_answers(view):
     await view.prepare()
 
     view.stop()
@@ -207,8 +200,7 @@ async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
         assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_a_recording_can_be_run_through(slot):
-    view = DuplexView(slot)
+async def test_a_recording_can_be_run_through(view, slot):
     await view.prepare(options=READY)
 
     results = await view.offline_inference(sequence(speak(1.5), silence(3.2)))

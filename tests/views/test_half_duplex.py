@@ -17,6 +17,18 @@ from parley.views.half_duplex import HalfDuplexView, TurnRequest
 SYSTEM = Message.of("system", "You are kind.")
 
 
+@pytest.fixture
+def view(slot):
+    return HalfDuplexView(slot)
+
+
+@pytest.fixture
+async def talk(view):
+    """A view that has read its system prompt, of 8 tokens."""
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    return view
+
+
 def said(seconds):
     return Message.of("user", AudioPart(speak(seconds)))
 
@@ -26,32 +38,26 @@ async def take_turn(view, seconds, generation=None):
     return [chunk async for chunk in view.generate("s", generation)]
 
 
-async def test_what_was_taken_in_early_is_given_back_for_another_turn(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-
+async def test_what_was_taken_in_early_is_given_back_for_another_turn(talk):
     for seconds in (1.0, 1.5):
-        assert await view.prefill_early(TurnRequest("s", (said(seconds),)))
-    await take_turn(view, 2.0)
+        assert await talk.prefill_early(TurnRequest("s", (said(seconds),)))
+    await take_turn(talk, 2.0)
 
-    assert view.kv_cache_length == 8 + 3 + 20 + 3 + 8
-    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+    assert talk.kv_cache_length == 8 + 3 + 20 + 3 + 8
+    assert present(talk.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
-async def test_words_written_meanwhile_make_it_another_turn(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    await view.prefill_early(TurnRequest("s", (said(1.0),)))
+async def test_words_written_meanwhile_make_it_another_turn(talk):
+    await talk.prefill_early(TurnRequest("s", (said(1.0),)))
     both = Message("user", (TextPart("Hello"), AudioPart(speak(1.0))))
-    await view.prefill(TurnRequest("s", (both,)))
-    [chunk async for chunk in view.generate("s")]
+    await talk.prefill(TurnRequest("s", (both,)))
+    [chunk async for chunk in talk.generate("s")]
 
-    text = present(view.decoded).text
+    text = present(talk.decoded).text
     assert text == "You spoke for 1.0 seconds at -13 dB. You wrote: Hello"
 
 
-async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(slot):
-    view = HalfDuplexView(slot)
+async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(view):
     window = Window(kind="basic", high_tokens=160, low_tokens=100)
     await view.reset_session("s", window=window)
 
@@ -60,33 +66,28 @@ async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(
     assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
 
 
-async def test_another_session_knows_nothing_of_what_was_being_taken_in(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-
-    early = asyncio.create_task(view.prefill_early(TurnRequest("s", (said(1.0),))))
+async def test_another_session_knows_nothing_of_what_was_being_taken_in(talk):
+    early = asyncio.create_task(talk.prefill_early(TurnRequest("s", (said(1.0),))))
     await asyncio.sleep(0)
-    await view.reset_session("s")
+    await talk.reset_session("s")
     await early
-    await take_turn(view, 2.0)
+    await take_turn(talk, 2.0)
 
-    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+    assert present(talk.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
-async def test_nothing_is_taken_in_for_a_session_that_was_replaced_meanwhile(slot, monkeypatch):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    prefill = view._prefill
+async def test_nothing_is_taken_in_for_a_session_that_was_replaced_meanwhile(talk, monkeypatch):
+    prefill = talk._prefill
 
     async def replaced(*given):
         result = await prefill(*given)
-        await view.reset_session("s")
+        await talk.reset_session("s")
         return result
 
-    monkeypatch.setattr(view, "_prefill", replaced)
+    monkeypatch.setattr(talk, "_prefill", replaced)
 
-    assert not await view.prefill_early(TurnRequest("s", (said(1.0),)))
-    assert view.early_words.text == ""
+    assert not await talk.prefill_early(TurnRequest("s", (said(1.0),)))
+    assert talk.early_words.text == ""
 
 
 async def test_where_the_model_fails_nothing_was_taken_in_early():
@@ -102,47 +103,42 @@ async def test_where_the_model_fails_nothing_was_taken_in_early():
     assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_an_answer_that_was_started_early_is_the_answer(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    wanted = await take_turn(view, 1.0)
-    whole = view.kv_cache_length
-    await view.rollback()
-    await view.reset_session("s")
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
+async def test_an_answer_that_was_started_early_is_the_answer(talk, slot):
+    wanted = await take_turn(talk, 1.0)
+    whole = talk.kv_cache_length
+    await talk.rollback()
+    await talk.reset_session("s")
+    await talk.prefill(TurnRequest("s", (SYSTEM,)))
     calls = counted(slot)
 
-    assert await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
+    assert await talk.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
     assert calls == [1]
-    prefilled = await view.prefill(TurnRequest("s", (said(1.0),)))
-    before = view.kv_cache_length
-    found = [chunk async for chunk in view.generate("s")]
+    prefilled = await talk.prefill(TurnRequest("s", (said(1.0),)))
+    before = talk.kv_cache_length
+    found = [chunk async for chunk in talk.generate("s")]
 
     assert calls == [1]
     assert prefilled.context_tokens == before == 8 + 3 + 10
     assert [chunk.text_delta for chunk in found] == [chunk.text_delta for chunk in wanted]
-    assert view.kv_cache_length == whole
-    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
-    assert await view.cut_answer("You")
-    assert view.kv_cache_length < whole
+    assert talk.kv_cache_length == whole
+    assert present(talk.decoded).text == "You spoke for 1.0 seconds at -13 dB."
+    assert await talk.cut_answer("You")
+    assert talk.kv_cache_length < whole
 
 
-async def test_a_model_that_is_paid_for_starts_no_answer_early(slot, monkeypatch):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    spec = replace(view.spec, answers_early=False)
+async def test_a_model_that_is_paid_for_starts_no_answer_early(talk, monkeypatch, slot):
+    spec = replace(talk.spec, answers_early=False)
     monkeypatch.setattr(HalfDuplexView, "spec", spec)
     calls = counted(slot)
 
-    assert await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
+    assert await talk.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
     assert calls == []
-    await take_turn(view, 1.0)
+    await take_turn(talk, 1.0)
 
     assert calls == [1]
 
 
-async def test_an_early_answer_is_made_again_where_it_was_stopped_or_another_is_wanted(slot):
-    view = HalfDuplexView(slot)
+async def test_an_early_answer_is_made_again_where_it_was_stopped_or_another_is_wanted(view):
     short = Generation(max_new_tokens=3)
     for early, asked, is_stopped in ((short, Generation(), False), (None, None, True)):
         await view.reset_session("s")
@@ -201,8 +197,7 @@ async def test_an_early_answer_that_fails_is_the_failure_of_the_answer():
     assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
-async def test_no_answer_is_started_early_for_which_something_would_be_forgotten(slot):
-    view = HalfDuplexView(slot)
+async def test_no_answer_is_started_early_for_which_something_would_be_forgotten(view, slot):
     await view.reset_session("s", window=Window(kind="basic", high_tokens=400, low_tokens=300))
     calls = counted(slot)
 
@@ -225,8 +220,7 @@ def counted(slot):
     return calls
 
 
-async def test_another_session_begins_again(slot):
-    view = HalfDuplexView(slot)
+async def test_another_session_begins_again(view):
     await take_turn(view, 3.0)
 
     await view.prefill(TurnRequest("t", (SYSTEM,)))
@@ -236,8 +230,7 @@ async def test_another_session_begins_again(slot):
         await anext(view.generate("s"))
 
 
-async def test_there_is_a_point_to_return_to_after_the_system_prompt(slot):
-    view = HalfDuplexView(slot)
+async def test_there_is_a_point_to_return_to_after_the_system_prompt(view):
     assert not await view.can_rollback()
     await view.prefill(TurnRequest("s", (SYSTEM,)))
     await view.prefill(TurnRequest("s", (said(1.0),)))
@@ -285,8 +278,7 @@ async def test_a_failing_answer_can_be_rolled_back():
         assert present(view.decoded).ending is Ending.DONE
 
 
-async def test_cleanup_gives_the_memory_back(engine, slot):
-    view = HalfDuplexView(slot)
+async def test_cleanup_gives_the_memory_back(engine, view):
     await take_turn(view, 10.0)
     assert (await engine.memory()).used_bytes >= 640_000
 
@@ -307,27 +299,24 @@ async def test_a_voice_can_come_from_a_file(slot, tmp_path):
     assert (await take_turn(view, 1.0))[-1].is_final
 
 
-async def test_an_answer_can_be_cut_to_what_was_heard_of_it(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    before = view.kv_cache_length
-    await take_turn(view, 1.0)
-    whole = view.kv_cache_length
+async def test_an_answer_can_be_cut_to_what_was_heard_of_it(talk):
+    before = talk.kv_cache_length
+    await take_turn(talk, 1.0)
+    whole = talk.kv_cache_length
 
-    assert await view.cut_answer("You spoke for")
-    assert view.kv_cache_length == whole - 5
-    await take_turn(view, 2.0)
-    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+    assert await talk.cut_answer("You spoke for")
+    assert talk.kv_cache_length == whole - 5
+    await take_turn(talk, 2.0)
+    assert present(talk.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
     # Nothing was heard: the user's turn continues.
-    assert await view.cut_answer("")
-    await take_turn(view, 1.0)
-    assert present(view.decoded).text == "You spoke for 3.0 seconds at -13 dB."
-    assert view.kv_cache_length > before
+    assert await talk.cut_answer("")
+    await take_turn(talk, 1.0)
+    assert present(talk.decoded).text == "You spoke for 3.0 seconds at -13 dB."
+    assert talk.kv_cache_length > before
 
 
-async def test_a_turn_may_drop_the_point_without_which_it_is_not_cut(slot):
-    view = HalfDuplexView(slot)
+async def test_a_turn_may_drop_the_point_without_which_it_is_not_cut(view):
     await take_turn(view, 1.0)
     view.clear_rollback_point()
     length = view.kv_cache_length
