@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -75,21 +75,38 @@ class SliceRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageConfig:
-    """Sizes of the language model. Field names are those of the file, here and in the others."""
+class DecoderConfig:
+    """Sizes of a decoder's layers. Field names are those of the file, here and in the others.
 
-    vocab_size: int
+    Args:
+        num_key_value_heads: 0: each head has its own.
+        head_dim: 0: the heads divide the width.
+        has_norms: queries and keys are normed.
+    """
+
+    has_norms: ClassVar[bool] = False
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
     num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rope_theta: float
+    num_key_value_heads: int = 0
+    head_dim: int = 0
     hidden_act: str = "silu"
-    max_position_embeddings: int = 40960
     rms_norm_eps: float = 1e-6
     attention_bias: bool = False
+
+    def __post_init__(self) -> None:
+        heads = self.num_attention_heads
+        object.__setattr__(self, "num_key_value_heads", self.num_key_value_heads or heads)
+        object.__setattr__(self, "head_dim", self.head_dim or self.hidden_size // heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageConfig(DecoderConfig):
+    has_norms: ClassVar[bool] = True
+    vocab_size: int
+    rope_theta: float
+    max_position_embeddings: int = 40960
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +258,5 @@ def _language(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise SetupError("config.json lacks rope_theta and rope_parameters.rope_theta.")
     if raw.get("use_sliding_window"):
         raise SetupError("config.json switches sliding-window attention on; it is not supported.")
-    heads = int(raw.get("num_attention_heads", 1))
-    return {
-        "num_key_value_heads": heads,
-        **raw,
-        "head_dim": raw.get("head_dim") or int(raw.get("hidden_size", 0)) // heads,
-        "rope_theta": base,
-    }
+    given = {name: value for name, value in raw.items() if value is not None}
+    return {**given, "rope_theta": base}

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.config import DecoderConfig
 from parley.models.minicpmo45.device import set_precision
-from parley.models.minicpmo45.llm.network import shape_of
 from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
 from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
-from parley.models.minicpmo45.runtime.decoder import DecoderShape
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, hold
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
@@ -104,10 +103,9 @@ def uses_of(chosen: LoadChoice) -> list[Use]:
         Use("sound", 50, sound, sound, audio.d_model // sound, dtype, ends_together=True),
     ]
     if config.has_tts:
-        tts: Any = config.tts
-        count = int(tts["num_attention_heads"])
-        key_heads = int(tts.get("num_key_value_heads", count))
-        uses.append(Use("speech", 1, count, key_heads, int(tts["hidden_size"]) // count, dtype))
+        tts = SpeechConfig.from_json(config.tts)
+        heads, key_heads = tts.num_attention_heads, tts.num_key_value_heads
+        uses.append(Use("speech", 1, heads, key_heads, tts.head_dim, dtype))
         uses.append(
             Use(
                 "flow",
@@ -267,18 +265,18 @@ def fused(chosen: LoadChoice, *, has_small_caches: bool) -> None:
     Args:
         has_small_caches: keys and values are written in 8 bits.
     """
-    shapes = [shape_of(chosen.config.language)]
+    decoders: list[DecoderConfig] = [chosen.config.language]
     if chosen.config.has_tts:
-        shapes.append(SpeechConfig.from_json(chosen.config.tts).shape)
-    for shape in shapes:
-        if shape.activation != "silu":
-            raise FastPathFailed("fused", f"its kernel knows no activation {shape.activation!r}")
+        decoders.append(SpeechConfig.from_json(chosen.config.tts))
+    for config in decoders:
+        if config.hidden_act != "silu":
+            raise FastPathFailed("fused", f"its kernel knows no activation {config.hidden_act!r}")
         for tokens in (1, len(SLOTS), len(SLOTS) * UNIT_TOKENS):
-            _compare_fused(shape, tokens, chosen.device, chosen.dtype, has_small_caches)
+            _compare_fused(config, tokens, chosen.device, chosen.dtype, has_small_caches)
 
 
 def _compare_fused(
-    shape: DecoderShape, tokens: int, device: torch.device, dtype: torch.dtype, is_eight_bit: bool
+    config: DecoderConfig, tokens: int, device: torch.device, dtype: torch.dtype, is_eight_bit: bool
 ) -> None:
     random = torch.Generator(device=device).manual_seed(tokens)
 
@@ -288,34 +286,35 @@ def _compare_fused(
     def same(found: Tensor, wanted: Tensor, what: str) -> None:
         hold("fused", found, wanted, SHORT_TOLERANCE, f"{what} of {tokens} tokens")
 
-    x, added, weight = normal(tokens, shape.width), normal(tokens, shape.width), normal(shape.width)
-    total, normed = fused_kernels.add_norm(x, added, weight, shape.eps)
+    wide, eps = config.hidden_size, config.rms_norm_eps
+    x, added, weight = normal(tokens, wide), normal(tokens, wide), normal(wide)
+    total, normed = fused_kernels.add_norm(x, added, weight, eps)
     same(total, x + added, "sums")
-    same(normed, F.rms_norm(x + added, weight.shape, weight, shape.eps), "norms")
-    gates, ups = normal(tokens, 2 * shape.inner_width).chunk(2, -1)
+    same(normed, F.rms_norm(x + added, weight.shape, weight, eps), "norms")
+    gates, ups = normal(tokens, 2 * config.intermediate_size).chunk(2, -1)
     same(fused_kernels.gate(gates, ups), F.silu(gates) * ups, "gates")
-    width, count = shape.head_width, shape.heads + shape.key_heads
-    heads = normal(tokens, count + shape.key_heads, width)
+    width, first, keyed = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+    heads = normal(tokens, first + 2 * keyed, width)
     norms: tuple[Tensor | None, Tensor | None] = (None, None)
-    if shape.has_norms:
+    if config.has_norms:
         norms = (normal(width), normal(width))
     turn = rotary(10 * torch.randn(tokens, 1, width // 2, generator=random, device=device))
     cos, sin = (table.to(dtype) for table in turn)
     columns = torch.randperm(2 * tokens + 8, generator=random, device=device)[:tokens]
-    query, keys, values = torch.split(heads, [shape.heads, shape.key_heads, shape.key_heads], 1)
+    query, keys, values = torch.split(heads, [first, keyed, keyed], 1)
     caches = [
         SlotCache(
-            layers=1, rows=1, heads=shape.key_heads, capacity=2 * tokens + 7, head_dim=width,
+            layers=1, rows=1, heads=keyed, capacity=2 * tokens + 7, head_dim=width,
             dtype=dtype, device=device, is_eight_bit=is_eight_bit,
         )
         for _ in range(2)
     ]  # fmt: skip
     flat = (query.flatten(1), keys.flatten(1), values.flatten(1))
-    given = (*flat, *norms, cos, sin, columns, *caches[0].layer(0), shape.eps)
+    given = (*flat, *norms, cos, sin, columns, *caches[0].layer(0), eps)
     found = fused_kernels.place_heads(*given)
     if norms[0] is not None:
         query, keys = (
-            F.rms_norm(part, (width,), norm, shape.eps)
+            F.rms_norm(part, (width,), norm, eps)
             for part, norm in zip((query, keys), norms, strict=True)
         )
     query, keys = rotated(query, cos, sin), rotated(keys, cos, sin)

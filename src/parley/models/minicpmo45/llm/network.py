@@ -19,27 +19,10 @@ from torch import Tensor, nn
 from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
-from parley.models.minicpmo45.runtime.decoder import DecoderShape, DecoderStack
+from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.layers import outputs_together
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
-
-
-def shape_of(config: LanguageConfig) -> DecoderShape:
-    """Sizes of the language model's layers."""
-    return DecoderShape(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        inner_width=config.intermediate_size,
-        heads=config.num_attention_heads,
-        key_heads=config.num_key_value_heads,
-        head_width=config.head_dim,
-        eps=config.rms_norm_eps,
-        activation=config.hidden_act,
-        has_bias=config.attention_bias,
-        has_norms=True,
-        words=config.vocab_size,
-    )
 
 
 class LanguageModel(nn.Module):
@@ -49,7 +32,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.attention = FusedAttention()
-        self.model = DecoderStack(shape_of(config))
+        self.model = DecoderStack(config, words=config.vocab_size)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def rebuild_buffers(self, device: torch.device) -> None:

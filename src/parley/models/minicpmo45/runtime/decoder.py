@@ -10,7 +10,6 @@ width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.config import DecoderConfig
 from parley.models.minicpmo45.runtime import fused
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
@@ -28,52 +28,33 @@ RotaryTables = tuple[Tensor, Tensor]
 """Cosines and sines of `caches.rotated`, of all new tokens, (N, 1, D)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderShape:
-    """Sizes of a decoder.
-
-    Args:
-        has_norms: queries and keys are normed.
-        words: rows of its embedding; 0: it has none.
-    """
-
-    layers: int
-    width: int
-    inner_width: int
-    heads: int
-    key_heads: int
-    head_width: int
-    eps: float
-    activation: str
-    has_bias: bool = False
-    has_norms: bool = False
-    words: int = 0
-
-
 class DecoderAttention(nn.Module):
     """Projections of attention, and norms of queries and keys."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        inner, key_inner = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-        self.q_proj = nn.Linear(shape.width, inner, bias=shape.has_bias)
-        self.k_proj = nn.Linear(shape.width, key_inner, bias=shape.has_bias)
-        self.v_proj = nn.Linear(shape.width, key_inner, bias=shape.has_bias)
-        self.o_proj = nn.Linear(inner, shape.width, bias=shape.has_bias)
-        if shape.has_norms:
-            self.q_norm = nn.RMSNorm(shape.head_width, shape.eps)
-            self.k_norm = nn.RMSNorm(shape.head_width, shape.eps)
+        width, has_bias = config.hidden_size, config.attention_bias
+        inner = config.num_attention_heads * config.head_dim
+        key_inner = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(width, inner, bias=has_bias)
+        self.k_proj = nn.Linear(width, key_inner, bias=has_bias)
+        self.v_proj = nn.Linear(width, key_inner, bias=has_bias)
+        self.o_proj = nn.Linear(inner, width, bias=has_bias)
+        if config.has_norms:
+            self.q_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
 
 
 class DecoderMlp(nn.Module):
     """The gated feed-forward."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
-        self.down_proj = nn.Linear(shape.inner_width, shape.width, bias=False)
-        self.activation = activation(shape.activation)
+        width, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.activation = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
@@ -98,13 +79,13 @@ class JoinedLayer(NamedTuple):
 class DecoderLayer(nn.Module):
     """One layer by PyTorch's operators."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.shape = shape
-        self.self_attn = DecoderAttention(shape)
-        self.mlp = DecoderMlp(shape)
-        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.config = config
+        self.self_attn = DecoderAttention(config)
+        self.mlp = DecoderMlp(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def joined(self) -> JoinedLayer:
         attention, mlp = self.self_attn, self.mlp
@@ -121,10 +102,11 @@ class DecoderLayer(nn.Module):
         """Queries, keys and values (N, heads, D) of states (N, W), the first two turned."""
         attention, normed = self.self_attn, self.input_layernorm(x)
         parts = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
-        made = torch.cat(parts, dim=-1).view(len(x), -1, self.shape.head_width)
-        heads, turned = self.shape.heads, self.shape.heads + self.shape.key_heads
+        made = torch.cat(parts, dim=-1).view(len(x), -1, self.config.head_dim)
+        heads = self.config.num_attention_heads
+        turned = heads + self.config.num_key_value_heads
         both = made[:, :turned]
-        if self.shape.has_norms:
+        if self.config.has_norms:
             query, keys = both[:, :heads], both[:, heads:]
             both = torch.cat((attention.q_norm(query), attention.k_norm(keys)), dim=1)
         both = rotated(both, *turn)
@@ -137,15 +119,20 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderStack(nn.Module):
-    """All layers, and the norm behind them."""
+    """All layers, and the norm behind them.
 
-    def __init__(self, shape: DecoderShape) -> None:
+    Args:
+        words: rows of its embedding; 0: it has none.
+    """
+
+    def __init__(self, config: DecoderConfig, *, words: int = 0) -> None:
         super().__init__()
-        self.shape = shape
-        if shape.words:
-            self.embed_tokens = nn.Embedding(shape.words, shape.width)
-        self.layers = nn.ModuleList([DecoderLayer(shape) for _ in range(shape.layers)])
-        self.norm = nn.RMSNorm(shape.width, shape.eps)
+        self.config = config
+        if words:
+            self.embed_tokens = nn.Embedding(words, config.hidden_size)
+        layers = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList([DecoderLayer(config) for _ in layers])
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.joined: list[JoinedLayer] = []
 
     def join(self) -> None:
@@ -171,7 +158,7 @@ class DecoderStack(nn.Module):
             return self._fused(x, batch, turn, cache, attention)
         if self.joined:
             return self._joined(x, batch, turn, cache, attention)
-        rows, heads = x.flatten(0, 1), (*x.shape[:2], self.shape.heads, -1)
+        rows, heads = x.flatten(0, 1), (*x.shape[:2], self.config.num_attention_heads, -1)
         layer: Any
         for index, layer in enumerate(self.layers):
             query, keys, values = layer.asked(rows, turn)
@@ -187,12 +174,13 @@ class DecoderStack(nn.Module):
         cache: SlotCache,
         attention: FusedAttention,
     ) -> Tensor:
-        shape, eps = self.shape, self.shape.eps
-        rows, first, last = x.flatten(0, 1), shape.heads, shape.heads + shape.key_heads
-        act, width = activation(shape.activation), (shape.width,)
+        config, eps = self.config, self.config.rms_norm_eps
+        first = config.num_attention_heads
+        rows, last = x.flatten(0, 1), first + config.num_key_value_heads
+        act, width = activation(config.hidden_act), (config.hidden_size,)
         for index, layer in enumerate(self.joined):
             made = torch.mm(F.rms_norm(rows, width, layer.norm, eps), layer.asks)
-            made = made.view(len(rows), -1, shape.head_width)
+            made = made.view(len(rows), -1, config.head_dim)
             turned = rotated(made[:, :last], *turn)
             cache.write_padded(index, batch, turned[:, first:], made[:, last:])
             query = turned[:, :first].view(*x.shape[:2], first, -1)
@@ -211,10 +199,10 @@ class DecoderStack(nn.Module):
         cache: SlotCache,
         attention: FusedAttention,
     ) -> Tensor:
-        shape, eps = self.shape, self.shape.eps
+        config, eps = self.config, self.config.rms_norm_eps
         multiplied = partial(of_all, has_kernel=attention.has_products)
         assert batch.columns is not None
-        heads = (*x.shape[:2], shape.heads, shape.head_width)
+        heads = (*x.shape[:2], config.num_attention_heads, config.head_dim)
         layers: list[Any] = [*self.layers]
         following = [layer.input_layernorm.weight for layer in layers[1:]] + [self.norm.weight]
         norms: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -222,7 +210,7 @@ class DecoderStack(nn.Module):
         normed = layers[0].input_layernorm(rows)
         for index, layer in enumerate(layers):
             asks, mlp = layer.self_attn, layer.mlp
-            if shape.has_norms:
+            if config.has_norms:
                 norms = (asks.q_norm.weight, asks.k_norm.weight)
             query, keys, values = multiplied(normed, asks.q_proj, asks.k_proj, asks.v_proj)
             given = (*norms, *turn, batch.columns, *cache.layer(index), eps)

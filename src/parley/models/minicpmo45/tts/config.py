@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.config import sizes
-from parley.models.minicpmo45.runtime.decoder import DecoderShape
+from parley.models.minicpmo45.config import DecoderConfig, sizes
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 ATTENTION_TYPES = ("full_attention", "sliding_window", "sliding_recompute", "reindex")
@@ -25,9 +24,12 @@ _ONLY = {
 }
 """Fields of which this decoder knows one value."""
 
+_LLAMA = {"head_dim": 0, "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False}
+"""What its layers do not take from the file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechConfig:
+class SpeechConfig(DecoderConfig):
     """What `tts_config` decides. Field names are those of the file.
 
     Args:
@@ -38,11 +40,6 @@ class SpeechConfig:
     """
 
     llm_dim: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
     num_audio_tokens: int
     num_text_tokens: int
     audio_bos_token_id: int
@@ -63,27 +60,9 @@ class SpeechConfig:
         return self.num_audio_tokens - 1
 
     @property
-    def head_width(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
-    @property
     def sampling(self) -> SpeechSampling:
         return SpeechSampling(
             repetition_penalty=self.repetition_penalty, top_p=self.top_p, top_k=self.top_k
-        )
-
-    @property
-    def shape(self) -> DecoderShape:
-        """Sizes of the layers; a Llama's, without fields of the file."""
-        return DecoderShape(
-            layers=self.num_hidden_layers,
-            width=self.hidden_size,
-            inner_width=self.intermediate_size,
-            heads=self.num_attention_heads,
-            key_heads=self.num_key_value_heads,
-            head_width=self.head_width,
-            eps=1e-6,
-            activation="silu",
         )
 
     @classmethod
@@ -102,9 +81,7 @@ class SpeechConfig:
                     f"tts_config asks for {name} {raw[name]!r}; "
                     f"this speech decoder knows {value!r}."
                 )
-        # Without a number of key heads, each head has its own.
-        given = {"num_key_value_heads": raw.get("num_attention_heads"), **raw}
-        config = sizes(cls, given, "tts_config")
+        config = sizes(cls, {**raw, **_LLAMA}, "tts_config")
         config._check(llm_width)
         return config
 

@@ -78,7 +78,7 @@ class SpeechNetwork(nn.Module):
         self.emb_text = nn.Embedding(config.num_text_tokens, width)
         self.emb_code = nn.ModuleList([nn.Embedding(codes, width)])
         self.projector_semantic = SpeechProjector(config.llm_dim, width)
-        self.model = DecoderStack(config.shape)
+        self.model = DecoderStack(config)
         self.head_code = nn.ModuleList([weight_norm(nn.Linear(width, codes, bias=False), dim=0)])
         self.rows: list[SpeechRow] = []
         self.attention = FusedAttention()
@@ -117,7 +117,7 @@ class SpeechNetwork(nn.Module):
         self.cache = self.make_cache(slots, columns, is_eight_bit=is_eight_bit)
         weight = self.emb_text.weight
         self.numbers = torch.arange(self.cache.capacity + 1, device=weight.device)
-        half = self.config.head_width // 2
+        half = self.config.head_dim // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
         frequencies = 1.0 / (ROPE_BASE**steps)
         if weight.dtype is torch.bfloat16:
@@ -137,7 +137,7 @@ class SpeechNetwork(nn.Module):
             rows=rows,
             heads=config.num_key_value_heads,
             capacity=min(columns or longest, longest),
-            head_dim=config.head_width,
+            head_dim=config.head_dim,
             dtype=weight.dtype,
             device=weight.device,
             is_eight_bit=is_eight_bit,
