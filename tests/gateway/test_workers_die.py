@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from tests.support.gateways import (
     HELLO,
+    QUICK,
     RunningGateway,
     all_free,
     arriving,
@@ -24,7 +26,6 @@ from tests.support.talking import PATHS, end_of, hear, hear_until, say
 from websockets.asyncio.client import connect
 
 from parley.gateway import acquisition, worker_pool
-from parley.gateway.upstream import DialPolicy
 from parley.protocol.control import BEAT_EVERY_S, SILENCE_LIMIT_S
 
 
@@ -143,9 +144,9 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(acquisition, "QUIET_S", 0.2)
-    patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=HANG_S)
+    patient = replace(QUICK, pause_s=0.4, probe_every_s=2 * HANG_S)
     async with (
-        running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway,
+        running_gateway(policy=patient) as gateway,
         unreachable(gateway),
         connect(gateway.ws(PATHS["realtime"])) as client,
     ):
@@ -156,8 +157,8 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
 
 
 async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable():
-    endless = DialPolicy(attempts=1000, pause_s=0.05, open_limit_s=HANG_S)
-    async with running_gateway(policy=endless, probe_every_s=0.2) as gateway, unreachable(gateway):
+    endless = replace(QUICK, attempts=1000, pause_s=0.05, probe_every_s=0.2)
+    async with running_gateway(policy=endless) as gateway, unreachable(gateway):
         told, code = await turned_away(gateway.ws(PATHS["realtime"]))
 
     assert told in ("worker_connect_failed", "service_unavailable")
@@ -211,11 +212,8 @@ async def test_an_unreachable_worker_is_used_again_when_its_health_answers(gatew
 
 
 async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_back():
-    patient = DialPolicy(attempts=2, pause_s=2 * HANG_S)
-    async with (
-        running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway,
-        unreachable(gateway),
-    ):
+    patient = replace(QUICK, attempts=2, pause_s=2 * HANG_S, probe_every_s=2 * HANG_S)
+    async with running_gateway(policy=patient) as gateway, unreachable(gateway):
         client = await connect(gateway.ws(PATHS["realtime"]))
         await until(lambda: gateway.runtime.dispatcher.worker_pool.leases)
 

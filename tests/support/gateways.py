@@ -50,7 +50,7 @@ uvicorn.server.asyncio = _Impatient()  # type: ignore[assignment, attr-defined]
 # `queued` before the message that a test expects.
 acquisition.QUIET_S = HANG_S  # type: ignore[misc]
 
-QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S)
+QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S, probe_every_s=0.05)
 
 
 def settings(**parts: dict[str, Any]) -> Settings:
@@ -109,15 +109,12 @@ async def running_gateway(
     policy: DialPolicy = QUICK,
     make_runtime: Callable[..., GatewayRuntime] = GatewayRuntime,
     web: Path | None = None,
-    probe_every_s: float = 0.05,
     **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
     """Serve while the block runs; stops immediately afterwards."""
     gateway = Gateway(
         settings(**parts),
-        make_runtime=lambda s, **more: make_runtime(
-            s, dial_policy=policy, probe_every_s=probe_every_s, **more
-        ),
+        make_runtime=lambda s, **more: make_runtime(s, dial_policy=policy, **more),
         **({"web": web} if web else {}),
     )
     started = asyncio.Event()

@@ -58,9 +58,7 @@ async def running_stack(
     settings = gateways.settings(**parts)
     gateway = Gateway(
         settings,
-        make_runtime=lambda s, **more: GatewayRuntime(
-            s, dial_policy=gateways.QUICK, probe_every_s=0.05, **more
-        ),
+        make_runtime=lambda s, **more: GatewayRuntime(s, dial_policy=gateways.QUICK, **more),
     )
     running = RunningStack(gateway, settings)
     started = asyncio.Event()

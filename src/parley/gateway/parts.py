@@ -169,7 +169,6 @@ class Serving:
         monitoring: Monitoring,
         sessions: Sessions,
         dialects: DialectRegistry,
-        probe_every_s: float,
         closing: asyncio.Future[bool],
     ) -> None:
         metrics, upstream_settings = monitoring.metrics, links.upstream_settings
@@ -178,7 +177,7 @@ class Serving:
             worker_pool=dispatcher.worker_pool,
             admission=access.admission,
             metrics=metrics,
-            probe_every_s=probe_every_s,
+            probe_every_s=upstream_settings.policy.probe_every_s,
         )
         self.acquisition = Acquisition(
             dispatcher=dispatcher,

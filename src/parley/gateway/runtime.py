@@ -13,7 +13,6 @@ from typing import Any, Final
 from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.dialects import registry
-from parley.dialects.registry import DialectRegistry
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.handover import store_id
 from parley.gateway.parts import AccessControl, Links, Monitoring, Serving, Stores
@@ -51,14 +50,12 @@ class GatewayRuntime:
         *,
         clock: Clock | None = None,
         dial_policy: DialPolicy | None = None,
-        dialects: DialectRegistry | None = None,
-        probe_every_s: float = 2.0,
         reload: Callable[[], Reloaded],
     ) -> None:
         self.settings = settings
         self.clock = clock = clock or SystemClock()
         self.reload = reload
-        self.dialects = dialects or registry.installed()
+        self.dialects = registry.installed()
         self.closing: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.dispatcher = Dispatcher(clock, settings.queue, settings.eta)
         self.access = AccessControl(settings, self.dispatcher)
@@ -86,7 +83,6 @@ class GatewayRuntime:
             monitoring=self.monitoring,
             sessions=self.sessions,
             dialects=self.dialects,
-            probe_every_s=probe_every_s,
             closing=self.closing,
         )
 

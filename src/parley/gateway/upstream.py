@@ -23,11 +23,16 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DialPolicy:
-    """Attempts and timeouts of a connection to a worker. Source: service.md 2.7."""
+    """Attempts and timeouts of a connection to a worker. Source: service.md 2.7.
+
+    Args:
+        probe_every_s: interval at which workers are asked that are new or could not be reached.
+    """
 
     attempts: int = 5
     pause_s: float = 1.0
     open_limit_s: float = 5.0
+    probe_every_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from parley.transport import Connection, ConnectionClosed, connection_of
 ANSWER_LIMIT_S: Final = 5.0
 HAND_OVER_S: Final = 30.0
 """An answer that is being made is waited for."""
-PROBE_EVERY_S: Final = 2.0
 GONE_EVERY_S: Final = 0.25
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
 SLOTS_LIMIT: Final = 4096
@@ -43,7 +42,7 @@ class WorkerControl:
     worker_pool: WorkerPool
     admission: Admission
     metrics: Metrics
-    probe_every_s: float = PROBE_EVERY_S
+    probe_every_s: float
 
     def __post_init__(self) -> None:
         self.store_id = ""
