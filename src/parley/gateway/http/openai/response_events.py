@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from parley.errors import ParleyError
 from parley.gateway.http.openai.answering import AnswerEnded
 from parley.gateway.http.openai.response_request import Item, ResponseRequest
@@ -142,10 +144,7 @@ class ResponseWriter:
             "store": self._stored,
             "text": {"format": asked.text.format or {"type": "text"}},
             "tool_choice": asked.tool_choice or "auto",
-            "tools": [
-                {"strict": None, "parameters": None, "description": None, "type": "function"} | tool
-                for tool in asked.tools
-            ],
+            "tools": msgspec.to_builtins(asked.tools),
             "top_logprobs": asked.top_logprobs or 0,
             "truncation": "disabled",
             "usage": usage,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from parley.errors import BadInput, InvalidRequest, MissingField
+from parley.errors import InvalidRequest, MissingField
 from parley.gateway.http.openai import completions
 from parley.gateway.http.openai.answering import renamed
 from parley.gateway.http.openai.completions import Completion
@@ -135,7 +135,7 @@ InputItem = InputMessage | FunctionCallItem | FunctionOutputItem | ReferenceItem
 # ---- the request ---------------------------------------------------------------------------
 
 
-class FunctionTool(values.ToolFunction):
+class FunctionTool(values.ToolFunction, omit_defaults=False):
     """A function that may be called; other kinds of tools run at OpenAI."""
 
     type: Literal["function"] = "function"
@@ -171,7 +171,7 @@ class ResponseRequest(completions.Sampling, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=values.LOGPROBS_MOST)] | None = None
-    tools: Annotated[tuple[dict[str, Any], ...], Meta(max_length=values.TOOLS_MOST)] = ()
+    tools: Annotated[tuple[FunctionTool, ...], Meta(max_length=values.TOOLS_MOST)] = ()
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     text: TextOptions = TextOptions()
@@ -198,7 +198,6 @@ def _adjust(value: dict[str, Any]) -> None:
 
 
 SHAPE: Final = codec.Shape(ResponseRequest, adjust=_adjust, failed=completions.refused)
-TOOL: Final = codec.Shape(FunctionTool, failed=completions.refused)
 _items: Final = codec.Converter(tuple[InputItem, ...])
 
 
@@ -213,6 +212,7 @@ def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
     if value.get("input") is None and value.get("previous_response_id") is None:
         raise MissingField("input")
     _check_fields(value)
+    _check_tools(value.get("tools"))
     given = value.get("input")
     asked: ResponseRequest = codec.read(value, SHAPE)
     _check(asked)
@@ -232,6 +232,17 @@ def _check_fields(value: dict[str, Any]) -> None:
         if value.get(name) not in (None, nothing):
             raise InvalidRequest(
                 f"{name} is not a field of responses: use /v1/chat/completions.", field=name
+            )
+
+
+def _check_tools(tools: Any) -> None:
+    completions.check_kinds(tools)
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict) and "name" not in tool and isinstance(tool.get("function"), dict):
+            raise InvalidRequest(
+                f"tools[{index}].name is required: responses have name, description and parameters "
+                "next to type, not in function.",
+                field=f"tools[{index}].name",
             )
 
 
@@ -260,7 +271,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         items: everything said so far, references resolved.
 
     Raises:
-        InvalidRequest: an item, a tool or an option that this server cannot do.
+        InvalidRequest: an item or an option that this server cannot do.
     """
     told = messages_of(items)
     if asked.instructions is not None:
@@ -276,7 +287,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         logprobs=asked.asks_logprobs,
         top_logprobs=asked.top_logprobs or 0,
         response_format=format_of(asked.text.format),
-        tools=tools_of(asked) or None,
+        tools=tuple(map(_tool, asked.tools)) or None,
         tool_choice=asked.tool_choice,
         parallel_tool_calls=asked.parallel_tool_calls,
         store=asked.store,
@@ -294,37 +305,11 @@ def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": inner}
 
 
-def tools_of(asked: ResponseRequest) -> tuple[values.Tool, ...]:
-    """The functions that may be called.
-
-    Raises:
-        InvalidRequest: a tool that is not a function.
-    """
-    completions.check_kinds(asked.tools)
-    functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
-    return tuple(
-        values.Tool(
-            function=values.ToolFunction(
-                name=each.name, description=each.description, parameters=each.parameters
-            )
-        )
-        for each in functions
+def _tool(each: FunctionTool) -> values.Tool:
+    function = values.ToolFunction(
+        name=each.name, description=each.description, parameters=each.parameters
     )
-
-
-def _function(tool: dict[str, Any], where: str) -> FunctionTool:
-    if "name" not in tool and isinstance(tool.get("function"), dict):
-        raise InvalidRequest(
-            f"{where}.name is required: responses have name, description and parameters next to "
-            "type, not in function.",
-            field=f"{where}.name",
-        )
-    try:
-        read: FunctionTool = codec.read(tool, TOOL)
-    except BadInput as error:
-        name = f"{where}.{error.field}"
-        raise InvalidRequest(str(error).replace(error.field or "", name, 1), field=name) from None
-    return read
+    return values.Tool(function=function)
 
 
 def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
