@@ -1,5 +1,6 @@
 import base64
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,8 @@ async def test_an_answer_that_the_user_overtakes_is_never_sent(continues: bool) 
             # Nothing of it is lost: it is answered with what follows.
             while result["is_listen"]:
                 (result,) = await one_by_one(talk, chunk(quiet()))
-            assert "You spoke for 1.8 " in result["text"]
+            (seconds,) = re.findall(r"You spoke for ([\d.]+) ", result["text"])
+            assert float(seconds) >= 1.5
 
 
 @pytest.mark.parametrize("is_external", [True, False])

@@ -73,11 +73,12 @@ _log = logs.get(__name__)
 WINDOW_SHARES: Final = (0.85, 0.6)
 """Of the context, in a conversation that slides: when the oldest is forgotten, and what remains."""
 
-CLOSING: Final = VadOptions(min_silence_duration_ms=192)
-"""The pause that ends a unit of a client that sends short pieces; the model judges it."""
+CLOSING: Final = VadOptions(min_silence_duration_ms=128)
+"""The pause that ends a unit of a client that sends short pieces. It is too short for an answer;
+the model recognises what was said in it, and judges how long the quiet must be."""
 
 MORE_SAMPLES: Final = 16 * 64
-LONGEST_SAMPLES: Final = 16 * 1280
+LONGEST_SAMPLES: Final = 16 * 1344
 """Where it waits for more silence, units of so much follow whenever it is idle: up to the longest
 that it waits for (`turns.end_of_turn`)."""
 
@@ -199,7 +200,7 @@ class DuplexRunner:
             heard = dataclasses.replace(heard, frames=frames, playback=None)
             self._frames = ()
         if self._interruptions.is_armed:
-            if self._continues or self._interruptions.playback.is_heard:
+            if self._is_answering:
                 self._interruptions.hear(heard.pcm)
             else:
                 self._interruptions.learn(heard.pcm)
@@ -209,18 +210,18 @@ class DuplexRunner:
         backlog = math.ceil(arrivals.backlog_s / self._spec.unit_s) if has_waiting else 0
         has_unit = self._mailbox.hear(heard, now_s, backlog=backlog)
         if self._finder is not None and len(heard.pcm) <= AT_ONCE_SAMPLES:
-            has_unit |= self._has_paused(self._finder, heard.pcm) and self._mailbox.close_unit(
-                now_s
-            )
+            if self._has_paused(self._finder, heard.pcm):
+                has_unit |= self._mailbox.close_unit(now_s)
+            has_unit |= self._may_end_unit()
         if has_unit:
             self._changed.set()
 
     def _has_paused(self, finder: UtteranceFinder, pcm: Pcm) -> bool:
-        """True if the user may have finished. False while an answer is heard, which comes in whole
-        seconds."""
+        """True if the user has just fallen silent. False while an answer is heard, which comes in
+        whole seconds."""
         was_quiet = finder.is_quiet
         found = finder.feed(pcm)
-        if self._continues or self._interruptions.playback.is_heard:
+        if self._is_answering:
             return False
         if was_quiet and not finder.is_quiet:
             self._resumed_s = self._session.clock.monotonic()
@@ -228,10 +229,18 @@ class DuplexRunner:
             self._quiet_samples = 0
             return True
         self._quiet_samples += LONGEST_SAMPLES if finder.is_speaking else len(pcm)
-        is_idle = self._unit is None and not self._mailbox.units
+        return False
+
+    def _may_end_unit(self) -> bool:
+        """True if the user may have finished, and enough was heard since the last unit ended."""
         partial = self._mailbox.partial
-        has_more = partial is not None and len(partial.pcm) >= MORE_SAMPLES
-        return is_idle and has_more and self._quiet_samples < LONGEST_SAMPLES
+        if partial is None or self._quiet_samples >= LONGEST_SAMPLES or self._is_answering:
+            return False
+        return len(partial.pcm) >= MORE_SAMPLES and not self._mailbox.units
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._continues or self._interruptions.playback.is_heard
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
@@ -452,6 +461,8 @@ class DuplexRunner:
 
     async def _next_unit(self) -> PendingUnit:
         while True:
+            if self._finder is not None and self._may_end_unit():
+                self._mailbox.close_unit(self._session.clock.monotonic())
             unit = self._mailbox.take() if self._session.phase is Phase.ACTIVE else None
             if unit is not None:
                 self._unit = unit
