@@ -195,14 +195,17 @@ class Maintenance:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
-        """Synchronise the index with the folders; reads only new and unfinished recordings."""
-        state = self.state
         async with self._indexing:
-            known, unsettled = await state.unsettled()
-            rows, gone = await asyncio.to_thread(_look, self.folders, known, unsettled)
-            await state.index(rows)
-            await state.forget(gone)
-            await state.forget_responses_of(gone)
+            await refresh(self.state, self.folders)
+
+
+async def refresh(state: State, folders: RecordingFolders) -> None:
+    """Synchronise an index with the folders; reads only new and unfinished recordings."""
+    known, unsettled = await state.unsettled()
+    rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
+    await state.index(rows)
+    await state.forget(gone)
+    await state.forget_responses_of(gone)
 
 
 def _look(
