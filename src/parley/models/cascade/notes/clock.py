@@ -27,6 +27,9 @@ _FEASTS: Final = {
     "new year's eve": (12, 31), "new year's day": (1, 1), "new year day": (1, 1),
     "new year eve": (12, 31), "halloween": (10, 31), "valentine's day": (2, 14),
 }  # fmt: skip
+_FEAST: Final = re.compile(
+    rf"\b(?<=week is )({'|'.join(sorted(_FEASTS, key=len, reverse=True))})\b"
+)
 
 
 def clock_note(low: str, now: Now) -> str | None:
@@ -106,9 +109,15 @@ def _shifted(low: str, now: Now) -> str | None:
     return f"It is {' and '.join(said) or 'no time at all'} until {name}."
 
 
+def _dated(feast: re.Match[str]) -> str:
+    """The date of a feast, as it is asked for."""
+    month, day = _FEASTS[feast[1]]
+    return f"{MONTHS[month - 1].lower()} {day}"
+
+
 def _of_the_year(low: str, now: Now) -> str | None:
     """Facts about this year: a weekday, a season, the remaining days."""
-    found = _SAYS["weekday_of"].search(low)
+    found = _SAYS["weekday_of"].search(_FEAST.sub(_dated, low))
     if found:
         month = [one.lower() for one in MONTHS].index(found[1]) + 1
         try:

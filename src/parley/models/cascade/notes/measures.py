@@ -240,6 +240,8 @@ def _divided(text: str) -> str | None:
     amounts = [float(one) for one in re.findall(_N, text)]
     if len(amounts) == 2 and _SAYS["each"].search(text):
         return chain(str(max(amounts)), [("divided by", str(min(amounts)))])
+    if shared := _SAYS["shared"].search(text):
+        return chain(shared[1], [("divided by", shared[2])])
     cost = _SAYS["cost_of_one"].search(text)
     return chain(cost[2], [("divided by", cost[1])]) if cost else None
 

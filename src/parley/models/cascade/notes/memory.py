@@ -195,9 +195,9 @@ def recall(text: str, told: Told) -> str | None:
 def said_before(low: str, told: Told) -> str | None:
     """The sentence of the user's that has most of a question's words."""
     words = _words(low)
-    if not words or not _SAYS["question"].search(low):
+    if not words or "why" in low or not _SAYS["question"].search(low):
         return None
-    said = [one for one in told.said if lowered(one) != low]
+    said = [one for one in told.said if lowered(one) not in low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks more than whether it was spoken of.
     needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))

@@ -241,8 +241,8 @@ def _follow(
     if not found or not found.startswith("?"):
         return found
     asked = lowered(found.lstrip("? "))
-    known = ask(asked) or _TALK.find(asked, len(answers))
-    return known if known or found.startswith("?? ") else "I don't know that one, sorry."
+    note = ask(asked) or _TALK.find(asked, len(answers))
+    return note if note or found.startswith("?? ") else "I don't know that one, sorry."
 
 
 def _advice(low: str, earlier: Sequence[str]) -> str | None:
