@@ -153,7 +153,7 @@ async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pyte
         assert answer.split()[1] == b"408"
         assert gateway.runtime.links.budget.used_bytes == 0
         assert gateway.runtime.access.open_connections.ended == {"slow_body": 1}
-        text = gateway.runtime.monitoring.metrics.page().decode()
+        text = gateway.runtime.metrics.page().decode()
         assert 'parley_connections_ended_total{reason="slow_body"} 1.0' in text
 
 
@@ -190,7 +190,7 @@ async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back
         await second.send(head + b'"' + b"a" * (4 << 20))
         refused = await second.head()
     await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
-    counted = gateway.runtime.monitoring.metrics._errors["service_unavailable", "gateway"]
+    counted = gateway.runtime.metrics._errors["service_unavailable", "gateway"]
 
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 10" in refused.lower()
@@ -455,7 +455,7 @@ async def test_a_client_that_leaves_during_its_upload_is_not_an_error(
             await until(lambda: gateway.runtime.access.admission.sessions_by_address)
         await until(lambda: not gateway.runtime.access.admission.sessions_by_address)
 
-        assert not gateway.runtime.monitoring.metrics._errors
+        assert not gateway.runtime.metrics._errors
     assert "Traceback" not in caplog.text
 
 

@@ -112,7 +112,7 @@ async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     security = {"admin_token": "a-token-for-tests"}
     async with running_gateway(security=security) as gateway, gateway.http() as http:
         for _ in range(70):
-            gateway.runtime.monitoring.metrics.look()
+            gateway.runtime.metrics.look()
         refused = await http.get("/api/admin/history")
         answer = await http.get(
             "/api/admin/history", headers={"x-admin-token": "a-token-for-tests"}

@@ -91,10 +91,7 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped(gatew
 
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
         assert sent < 100
-        assert (
-            'parley_errors_total{code="slow_client"'
-            in gateway.runtime.monitoring.metrics.page().decode()
-        )
+        assert 'parley_errors_total{code="slow_client"' in gateway.runtime.metrics.page().decode()
 
 
 async def test_a_worker_that_does_not_read_slows_the_client():

@@ -144,7 +144,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages(gateway, work
         await worker._say(
             Heartbeat("idle", 0, 0, 0, 0, {"decode": times}, {Kind.OMNI_DUPLEX: times}, {"oops": 2})
         )
-        await until(lambda: "oops" in gateway.runtime.monitoring.metrics.page().decode())
+        await until(lambda: "oops" in gateway.runtime.metrics.page().decode())
         page = (await http.get("/metrics")).text
 
     for line in (

@@ -166,7 +166,7 @@ async def refused(gateway: RunningGateway, cases: dict[str, bytes], *codes: int)
                     wrong[name] = ended
         assert await bystander.echoes()
     assert wrong == {}
-    assert ("worker_lost", "gateway") not in gateway.runtime.monitoring.metrics._errors
+    assert ("worker_lost", "gateway") not in gateway.runtime.metrics._errors
 
 
 async def tolerated(gateway: RunningGateway, cases: dict[str, bytes]) -> None:

@@ -705,7 +705,7 @@ async def test_a_client_is_asked_to_try_again_and_at_last_that_there_is_nothing(
         early, early_code = await end_of(await come_back(gateway))
         clock.advance(WINDOW_S)
         late, late_code = await end_of(await come_back(gateway))
-        page = gateway.runtime.monitoring.metrics.page().decode()
+        page = gateway.runtime.metrics.page().decode()
 
     assert (early, early_code) == ([], 1012)
     assert [message["reason"] for message in late] == ["unknown"]

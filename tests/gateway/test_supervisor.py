@@ -66,7 +66,7 @@ async def test_health_is_503_while_a_maintenance_task_is_down_and_ok_when_it_run
     class Faulty(GatewayRuntime):
         def __init__(self, *args, **more) -> None:
             super().__init__(*args, **more)
-            self.monitoring.supervisor = Supervisor(first_retry_s=0.01, settled_s=0.01)
+            self.supervisor = Supervisor(first_retry_s=0.01, settled_s=0.01)
             run = self.stores.maintenance.run
 
             async def fails() -> None:
@@ -78,11 +78,11 @@ async def test_health_is_503_while_a_maintenance_task_is_down_and_ok_when_it_run
 
     with capture_logs() as lines:
         async with running_gateway(make_runtime=Faulty) as gateway, gateway.http() as http:
-            await until(lambda: gateway.runtime.monitoring.supervisor.failing)
+            await until(lambda: gateway.runtime.supervisor.failing)
             down = await http.get("/health")
             status = (await http.get("/status")).json()
             may_run.set()
-            await until(lambda: not gateway.runtime.monitoring.supervisor.failing)
+            await until(lambda: not gateway.runtime.supervisor.failing)
             up = await http.get("/health")
 
     assert (down.status_code, down.json()["healthy"]) == (503, False)

@@ -90,7 +90,7 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
                 answer = await http.post(path, json=body)
                 assert answer.status_code == 507, (path, answer.text)
                 assert answer.json()["code"] == "insufficient_storage"
-            await until(lambda: server.runtime.monitoring.metrics.recording_lost == 10, 10)
+            await until(lambda: server.runtime.metrics.recording_lost == 10, 10)
             status = (await http.get("/status")).json()["recording"]
             assert status == {"lost_entries": 10, "failing_workers": 1, "no_room_workers": 0}
             assert "parley_recording_lost_entries_total 10.0" in (await http.get("/metrics")).text

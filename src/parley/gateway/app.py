@@ -88,7 +88,7 @@ class GatewayApp:
             runtime = self.runtime = self._make_runtime(self._settings)
             with logs.keeping_recent(operations.LINES_KEPT) as recent:
                 self.routes = _routes(runtime, self._files, recent)
-                failures = Failures(runtime.monitoring.metrics, self._files)
+                failures = Failures(runtime.metrics, self._files)
                 table = RouteTable(self.routes, _no_such_route)
                 self._exchanges = Exchanges(table, runtime, failures)
                 async with runtime.run() as state:

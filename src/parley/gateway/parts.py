@@ -26,7 +26,6 @@ from parley.gateway.resumption import Resumption
 from parley.gateway.session_relay import SessionRelay
 from parley.gateway.sessions import Sessions
 from parley.gateway.state import State
-from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
 from parley.gateway.upstream import DialPolicy, UpstreamSettings
 from parley.gateway.usage import KeyUsage
@@ -133,26 +132,6 @@ class Links:
         )
 
 
-class Monitoring:
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        access: AccessControl,
-        sessions: Sessions,
-        session_logs: LogSweep,
-    ) -> None:
-        self.metrics = Metrics(
-            authenticator=access.authenticator,
-            open_connections=access.open_connections,
-            sessions=sessions,
-            session_logs=session_logs,
-            data_dir=settings.storage.data_dir,
-        )
-        self.supervisor = Supervisor()
-        self.tracing = Tracing.of(settings.trace, "parley-gateway")
-
-
 class Serving:
     """What brings clients to their sessions.
 
@@ -166,13 +145,14 @@ class Serving:
         *,
         access: AccessControl,
         links: Links,
-        monitoring: Monitoring,
+        metrics: Metrics,
+        tracing: Tracing,
         sessions: Sessions,
         dialects: DialectRegistry,
         closing: asyncio.Future[bool],
     ) -> None:
-        metrics, upstream_settings = monitoring.metrics, links.upstream_settings
-        dispatcher, self.rebuilding = sessions.dispatcher, sessions.rebuilding
+        dispatcher, upstream_settings = sessions.dispatcher, links.upstream_settings
+        self.rebuilding = sessions.rebuilding
         self.worker_control = WorkerControl(
             worker_pool=dispatcher.worker_pool,
             admission=access.admission,
@@ -184,7 +164,7 @@ class Serving:
             upstream_settings=upstream_settings,
             metrics=metrics,
             usage=access.usage,
-            tracing=monitoring.tracing,
+            tracing=tracing,
         )
         self.moving = Moving(sessions=sessions, worker_control=self.worker_control)
         self.worker_control.leaving.listen(self.moving.begin)

@@ -15,10 +15,12 @@ from parley.clock import Clock, SystemClock
 from parley.dialects import registry
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.handover import store_id
-from parley.gateway.parts import AccessControl, Links, Monitoring, Serving, Stores
+from parley.gateway.metrics import Metrics
+from parley.gateway.parts import AccessControl, Links, Serving, Stores
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.reload import Reloaded
 from parley.gateway.sessions import Sessions
+from parley.gateway.supervisor import Supervisor
 from parley.gateway.upstream import DialPolicy
 from parley.gateway.waits import wait_until
 from parley.gateway.worker_control import process_is_gone
@@ -27,6 +29,7 @@ from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.settings import Settings
+from parley.tracing import Tracing
 
 SWEEP_EVERY_S: Final = 1.0
 FORGIVEN_S: Final = 0.5
@@ -70,17 +73,21 @@ class GatewayRuntime:
             drop_log=self.stores.log_sweep.drop,
             window_s=settings.limits.resume_window_s,
         )
-        self.monitoring = Monitoring(
-            settings,
-            access=self.access,
+        self.metrics = Metrics(
+            authenticator=self.access.authenticator,
+            open_connections=self.access.open_connections,
             sessions=self.sessions,
             session_logs=self.stores.log_sweep,
+            data_dir=settings.storage.data_dir,
         )
+        self.supervisor = Supervisor()
+        self._tracing = Tracing.of(settings.trace, "parley-gateway")
         self.serving = Serving(
             settings,
             access=self.access,
             links=self.links,
-            monitoring=self.monitoring,
+            metrics=self.metrics,
+            tracing=self._tracing,
             sessions=self.sessions,
             dialects=self.dialects,
             closing=self.closing,
@@ -102,7 +109,7 @@ class GatewayRuntime:
     async def run(self) -> AsyncIterator[Mapping[str, Any]]:
         """Run the background tasks while the server serves. Yields the state that `ServerPort`
         needs."""
-        stores, monitoring, serving = self.stores, self.monitoring, self.serving
+        stores, serving = self.stores, self.serving
         async with stores.state, asyncio.TaskGroup() as tasks:
             await asyncio.to_thread(keep_private, stores.folders.root)
             await stores.maintenance.restore()
@@ -115,14 +122,14 @@ class GatewayRuntime:
             decoding = decoder.use(DecoderLimits.of(self.settings.limits))
             background: dict[str, Callable[[], Awaitable[None]]] = {
                 "maintenance": stores.maintenance.run,
-                "metrics history": monitoring.metrics.look_forever,
+                "metrics history": self.metrics.look_forever,
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": stores.handover.run,
                 "worker probe": serving.worker_control.probe_forever,
                 "session logs": functools.partial(stores.log_sweep.run, self._known_logs),
             }
             running = [
-                tasks.create_task(monitoring.supervisor.keep(name, work), name=name)
+                tasks.create_task(self.supervisor.keep(name, work), name=name)
                 for name, work in background.items()
             ]
             await self._find_left_behind()
@@ -143,7 +150,7 @@ class GatewayRuntime:
                 await stores.maintenance.finish()
                 await asyncio.to_thread(stores.recordings.close)
                 await asyncio.to_thread(decoding.close)
-                await asyncio.to_thread(monitoring.tracing.close)
+                await asyncio.to_thread(self._tracing.close)
 
     async def shut_down(
         self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0, keep: bool = False
@@ -219,7 +226,7 @@ class GatewayRuntime:
             due_s = time.monotonic() + SWEEP_EVERY_S
             await asyncio.sleep(SWEEP_EVERY_S)
             late_s = max(0.0, time.monotonic() - due_s)
-            self.monitoring.metrics.lag(late_s)
+            self.metrics.lag(late_s)
             if late_s > FORGIVEN_S:
                 log.warning("event_loop_blocked", seconds=round(late_s, 1))
                 worker_pool.forgive(late_s)

@@ -126,7 +126,7 @@ class ChatForwarder:
         self.body_bytes = int(runtime.settings.limits.chat_frame_mb * MIB)
         self.apps = runtime.access.apps
         self.closing = runtime.closing
-        self.metrics = runtime.monitoring.metrics
+        self.metrics = runtime.metrics
         self.queue_settings = runtime.settings.queue
 
     @property

@@ -95,7 +95,7 @@ class Restarted(msgspec.Struct, kw_only=True):
 
 
 def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
-    metrics, moving = runtime.monitoring.metrics, runtime.serving.moving
+    metrics, moving = runtime.metrics, runtime.serving.moving
     worker_control, worker_pool = runtime.serving.worker_control, runtime.dispatcher.worker_pool
     router = admin_router(role="operate")
     disk = _DiskReport(runtime.clock, runtime.stores.folders, runtime.settings.storage)

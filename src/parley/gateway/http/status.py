@@ -387,7 +387,7 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
 
 def routes(runtime: GatewayRuntime) -> Router:
     dispatcher, sessions = runtime.dispatcher, runtime.sessions
-    metrics, supervisor = runtime.monitoring.metrics, runtime.monitoring.supervisor
+    metrics, supervisor = runtime.metrics, runtime.supervisor
     gateway = runtime.settings.gateway
     clock, worker_pool, queue = dispatcher.clock, dispatcher.worker_pool, dispatcher.queue
     router = Router(tag="status")
