@@ -83,11 +83,6 @@ class BoundedHttp(HttpToolsProtocol):
         self._is_in_body = False
         self._is_draining = False
         self._is_drain_counted = False
-        self._is_chunked = False
-        self._length = 0
-        """Bytes of the body, as its head says."""
-        self._hosts: list[bytes] = []
-        self._fields_bytes = 0
         self._body_bytes = 0
         self._body_pieces = 0
         self._trailers = 0
@@ -143,12 +138,6 @@ class BoundedHttp(HttpToolsProtocol):
             known = error if isinstance(error, BadHead) else BadHead(msg)
             self._refuse(known.status, str(known))
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._is_chunked = False
-        self._length = self._fields_bytes = 0
-        self._hosts = []
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
             # A trailer field says nothing about the request: not who sent it, nor from where.
@@ -159,14 +148,6 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.headers) >= FIELDS_LIMIT:
             raise BadHead(f"Request has more than {FIELDS_LIMIT} header fields.", 431)
         super().on_header(name, value)
-        self._fields_bytes += len(name) + len(value)
-        match self.headers[-1][0]:
-            case b"host":
-                self._hosts.append(value)
-            case b"content-length":
-                self._length = int(value)
-            case b"transfer-encoding":
-                self._is_chunked = True
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_timer()
@@ -247,6 +228,19 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_draining and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def _fields(self, name: bytes) -> list[bytes]:
+        """Values of a header field of the newest request."""
+        return [value for each, value in self.headers if each == name]
+
+    @property
+    def _is_chunked(self) -> bool:
+        return bool(self._fields(b"transfer-encoding"))
+
+    @property
+    def _length(self) -> int:
+        """Bytes of the body, as its head says."""
+        return int((self._fields(b"content-length") or [b"0"])[-1])
+
     @property
     def _has_body(self) -> bool:
         return self._is_chunked or self._length > 0
@@ -264,11 +258,12 @@ class BoundedHttp(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadHead("Only HTTP/1.0 and HTTP/1.1 are supported.")
-        if len(self.url) + self._fields_bytes > HEAD_LIMIT_BYTES:
+        fields_bytes = sum(len(name) + len(value) for name, value in self.headers)
+        if len(self.url) + fields_bytes > HEAD_LIMIT_BYTES:
             raise BadHead(f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.", 431)
         if self.url.count(b"&") >= FIELDS_LIMIT:
             raise BadHead("A query may have at most 100 fields.")
-        hosts = self._hosts
+        hosts = self._fields(b"host")
         if len(hosts) > 1 or (not hosts and version != "1.0"):
             raise BadHead("A request must have one Host field.")
         _, is_absolute, authority = self.url.partition(b"://")
