@@ -13,18 +13,9 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from parley.client import events
 from parley.client.access import Access, AccessOptions, ConnectionLost, as_error
 from parley.client.connection import Attempts, Link
-from parley.client.events import (
-    Answer,
-    Calling,
-    Ended,
-    Event,
-    Piece,
-    Reconnecting,
-    Understood,
-    Waiting,
-)
 from parley.client.live import common_event, given
 from parley.client.sound import file_out, sound_in, sound_out, voice_out, voiced
 from parley.clock import Clock, SystemClock
@@ -128,7 +119,7 @@ class ChatClient:
         *,
         timeout_s: float | None = None,
         **attached: Unpack[Attached],
-    ) -> Answer:
+    ) -> events.Answer:
         """The whole answer in one piece; `attached` as in `request`.
 
         Args:
@@ -141,10 +132,10 @@ class ChatClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                aclosing(self.stream(ask, **attached)) as events,
+                aclosing(self.stream(ask, **attached)) as answering,
             ):
-                async for event in events:
-                    if isinstance(event, Answer):
+                async for event in answering:
+                    if isinstance(event, events.Answer):
                         return event
         except TimeoutError:
             raise TimedOut("The answer", timeout_s or 0) from None
@@ -152,7 +143,7 @@ class ChatClient:
 
     async def stream(
         self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[events.Event, None]:
         """The events of one answer: `Waiting`…, `Understood`, `Piece`… and `Calling`…, `Answer` (or
         `Ended` when stopped while waiting).
 
@@ -168,9 +159,9 @@ class ChatClient:
             talk = _Exchange(self._clock)
             try:
                 path = attempts.path(wire.PATH)
-                async with aclosing(talk.run(self._access, path, request)) as events:
-                    async for event in events:
-                        if isinstance(event, Waiting):
+                async with aclosing(talk.run(self._access, path, request)) as answering:
+                    async for event in answering:
+                        if isinstance(event, events.Waiting):
                             attempts.waits(event.ticket_id)
                         yield event
                 return
@@ -178,7 +169,7 @@ class ChatClient:
                 if talk.is_answered:
                     raise
                 await attempts.pause(error)
-                yield Reconnecting(attempts.made, error)
+                yield events.Reconnecting(attempts.made, error)
 
 
 class _Exchange:
@@ -192,7 +183,9 @@ class _Exchange:
         self.is_answered = False
         """True if the request has had an effect, or was refused."""
 
-    async def run(self, access: Access, path: str, request: Request) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, access: Access, path: str, request: Request
+    ) -> AsyncGenerator[events.Event, None]:
         link = await Link.open(access, path)
         try:
             link.post(request)
@@ -205,21 +198,23 @@ class _Exchange:
                 event = self._event(message)
                 if event is not None:
                     yield event
-                if isinstance(event, Answer | Ended):
+                if isinstance(event, events.Answer | events.Ended):
                     return
         finally:
             await link.close()
 
-    def _event(self, message: wire.ServerMessage) -> Event | None:
+    def _event(self, message: wire.ServerMessage) -> events.Event | None:
         match message:
             case wire.ToolCall(is_final=True):
                 # Whether it is whole is said by `done`.
                 return None
             case wire.ToolCall():
                 self._note_piece()
-                return Calling(message.index, message.id, message.name, message.arguments_delta)
+                return events.Calling(
+                    message.index, message.id, message.name, message.arguments_delta
+                )
             case wire.PrefillDone(input_tokens=tokens):
-                return Understood(tokens)
+                return events.Understood(tokens)
             case wire.Chunk():
                 return self._piece(message)
             case wire.Done():
@@ -231,20 +226,20 @@ class _Exchange:
                 self._asked_s = self._clock.monotonic()
         return common_event(message)
 
-    def _piece(self, message: wire.Chunk) -> Piece:
+    def _piece(self, message: wire.Chunk) -> events.Piece:
         self._note_piece()
         sound = sound_in(message.audio_data, field="audio_data")
         if sound is not None:
             self._sounds.append(sound)
-        return Piece(message.text_delta or "", sound)
+        return events.Piece(message.text_delta or "", sound)
 
-    def _answer(self, message: wire.Done) -> Answer:
+    def _answer(self, message: wire.Done) -> events.Answer:
         self._note_piece()
         # Streamed sound is all in the pieces; a server that repeats it here adds nothing.
         if not self._sounds:
             whole = sound_in(message.audio_data, field="audio_data")
             self._sounds = [] if whole is None else [whole]
-        return Answer(
+        return events.Answer(
             text=message.text,
             sound=join(self._sounds, OUTPUT_RATE_HZ) if self._sounds else None,
             input_tokens=message.input_tokens,

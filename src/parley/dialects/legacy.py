@@ -14,14 +14,8 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.dialects import events
 from parley.dialects.base import Dialect, Reply
-from parley.dialects.events import (
-    InterruptionChanged,
-    RecordingLost,
-    SilenceExplained,
-    TextInput,
-    TurnTranscribed,
-)
 from parley.dialects.sound import within
 from parley.errors import BadInput, MissingField, ParleyError
 from parley.protocol import legacy
@@ -35,9 +29,9 @@ class LegacyDialect(Dialect):
     ignores: ClassVar[frozenset[str]] = frozenset({"client_diagnostic"})
     queue_words = (legacy.Queued, legacy.QueueUpdate, legacy.QueueDone)
     event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {
-        InterruptionChanged: legacy.InterruptionMessage,
-        RecordingLost: legacy.RecordingLostMessage,
-        SilenceExplained: legacy.StatusMessage,
+        events.InterruptionChanged: legacy.InterruptionMessage,
+        events.RecordingLost: legacy.RecordingLostMessage,
+        events.SilenceExplained: legacy.StatusMessage,
     }
     ends: ClassVar[Mapping[str, tuple[str, str]]] = {
         "context_full": ("The context is full.", "context_full"),
@@ -52,7 +46,7 @@ class LegacyDialect(Dialect):
         field = failure.field if isinstance(failure, BadInput) else None
         return phrase(str(failure), failure.code, field or UNSET)
 
-    def transcript(self, event: TurnTranscribed) -> tuple[msgspec.Struct, ...]:
+    def transcript(self, event: events.TurnTranscribed) -> tuple[msgspec.Struct, ...]:
         """Transcript of the user's speech, for clients that requested it."""
         if not self.wants_transcript or event.text is None:
             return ()
@@ -75,7 +69,7 @@ class LegacyDialect(Dialect):
         return Reply((phrase("Cancelled", "cancelled"),), 1000, "cancelled")
 
 
-def written(message: legacy.InputText) -> TextInput:
+def written(message: legacy.InputText) -> events.TextInput:
     """Written words and pictures as an event.
 
     Raises:
@@ -83,7 +77,7 @@ def written(message: legacy.InputText) -> TextInput:
     """
     if not message.text.strip() and not message.images:
         raise MissingField("text")
-    return TextInput(message.text.strip(), within(message.image_bytes))
+    return events.TextInput(message.text.strip(), within(message.image_bytes))
 
 
 def phrase(text: str, code: str, param: str | UnsetType = UNSET) -> Error:

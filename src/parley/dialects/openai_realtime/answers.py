@@ -8,14 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley.dialects.events import (
-    OutputDelta,
-    ToolCallDelta,
-    ToolCallDone,
-    ToolCallStarted,
-    TurnCompleted,
-    TurnStarted,
-)
+from parley.dialects import events
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
 from parley.dialects.sound import OpenAIOutput, in_pieces
 from parley.protocol import openai_realtime as wire
@@ -49,7 +42,7 @@ class ResponseEvents:
         may_call: whether functions are on offer.
     """
 
-    started: TurnStarted
+    started: events.TurnStarted
     asked: dict[str, Any]
     session: dict[str, Any]
     output: dict[str, Any]
@@ -113,21 +106,21 @@ class ResponseEvents:
 
     # Calls.
 
-    def call(self, event: ToolCallStarted) -> list[msgspec.Struct]:
+    def call(self, event: events.ToolCallStarted) -> list[msgspec.Struct]:
         part = ToolCallPart(name=event.name, arguments="", id=event.call_id)
         self._call = CallSoFar(event.item_id, len(self._output), part, event.previous_id)
         return self._add_item(
             call_item(event.item_id, part, status="in_progress"), event.previous_id
         )
 
-    def arguments(self, event: ToolCallDelta) -> list[msgspec.Struct]:
+    def arguments(self, event: events.ToolCallDelta) -> list[msgspec.Struct]:
         """More of its arguments."""
         call = self._call
         if call is None:
             return []
         return [wire.CallArgumentsDelta(**self._call_place(call), delta=event.arguments)]
 
-    def call_done(self, event: ToolCallDone) -> list[msgspec.Struct]:
+    def call_done(self, event: events.ToolCallDone) -> list[msgspec.Struct]:
         """Ends the call, which may turn out not to be one."""
         call, self._call = self._call, None
         if call is None:
@@ -154,7 +147,7 @@ class ResponseEvents:
 
     # Words and sound.
 
-    def say(self, event: OutputDelta) -> list[msgspec.Struct]:
+    def say(self, event: events.OutputDelta) -> list[msgspec.Struct]:
         found: list[msgspec.Struct] = self._open_message()
         if not self.started.is_spoken:
             words = [wire.TextDelta(**self._place, delta=event.text)] if event.text else []
@@ -166,7 +159,7 @@ class ResponseEvents:
             found.append(wire.ResponseAudioDelta(**self._place, delta=self._sound.text(pcm)))
         return found
 
-    def end(self, event: TurnCompleted) -> list[msgspec.Struct]:
+    def end(self, event: events.TurnCompleted) -> list[msgspec.Struct]:
         status, details = _status(event)
         closing: list[msgspec.Struct] = []
         if self._call is not None:
@@ -180,7 +173,7 @@ class ResponseEvents:
         response["usage"] = _usage(event)
         return [*closing, wire.ResponseDone(response=response), wire.RateLimitsUpdated()]
 
-    def _close_message(self, index: int, event: TurnCompleted) -> list[msgspec.Struct]:
+    def _close_message(self, index: int, event: events.TurnCompleted) -> list[msgspec.Struct]:
         is_done = event.ending is Ending.DONE and not event.has_failed
         item_status = "completed" if is_done else "incomplete"
         item = self._item(item_status, [self._content(event.text)])
@@ -239,7 +232,7 @@ class ResponseEvents:
         return {"type": "output_text", "text": text}
 
 
-def _status(event: TurnCompleted) -> tuple[str, dict[str, Any] | None]:
+def _status(event: events.TurnCompleted) -> tuple[str, dict[str, Any] | None]:
     if event.has_failed:
         error = event.error
         code = error.code if error is not None else "inference_error"
@@ -257,7 +250,7 @@ def _status(event: TurnCompleted) -> tuple[str, dict[str, Any] | None]:
             return "completed", None
 
 
-def _usage(event: TurnCompleted) -> dict[str, Any]:
+def _usage(event: events.TurnCompleted) -> dict[str, Any]:
     tokens = event.tokens
     output = tokens.output + tokens.speech
     return {

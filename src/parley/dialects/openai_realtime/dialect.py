@@ -16,34 +16,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
-from parley.dialects.events import (
-    AudioCleared,
-    AudioCommitted,
-    AudioInput,
-    ClientEvent,
-    Content,
-    DetectionChanged,
-    InputCleared,
-    InputCommitted,
-    InterruptionChanged,
-    ItemCreated,
-    ItemDeleted,
-    ItemTruncated,
-    OutputDelta,
-    ResponseCancelled,
-    ResponseRequested,
-    ServerEvent,
-    SetupChanged,
-    SpeechStarted,
-    SpeechStopped,
-    ToolCallDelta,
-    ToolCallDone,
-    ToolCallStarted,
-    TurnCompleted,
-    TurnStarted,
-    TurnTranscribed,
-)
 from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names, told
 from parley.dialects.openai_realtime.answers import ResponseEvents
@@ -222,25 +196,25 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             case _:
                 return Decoded(message)
 
-    def act(self, decoded: Decoded[wire.ClientMessage]) -> Sequence[ClientEvent | Reply]:
+    def act(self, decoded: Decoded[wire.ClientMessage]) -> Sequence[events.ClientEvent | Reply]:
         found = self._events(decoded)
         if self._has_started or isinstance(decoded.message, wire.SessionUpdateEvent):
             return found
         # From here on there is something to record.
         self._has_started = True
         self._in_force = self._settings
-        return [self._settings.setup, DetectionChanged(self._settings.detection), *found]
+        return [self._settings.setup, events.DetectionChanged(self._settings.detection), *found]
 
-    def _events(self, decoded: Decoded[wire.ClientMessage]) -> list[ClientEvent | Reply]:
+    def _events(self, decoded: Decoded[wire.ClientMessage]) -> list[events.ClientEvent | Reply]:
         match decoded.message:
             case wire.SessionUpdateEvent(session=session):
                 return self._update(session)
             case wire.AudioAppend():
-                return [AudioInput(decoded.media)]
+                return [events.AudioInput(decoded.media)]
             case wire.AudioCommit():
-                return [AudioCommitted(make_id("item"), decoded.message.event_id)]
+                return [events.AudioCommitted(make_id("item"), decoded.message.event_id)]
             case wire.AudioClear():
-                return [AudioCleared()]
+                return [events.AudioCleared()]
             case wire.ItemCreate():
                 return self._create(decoded.message, decoded.media)
             case wire.ItemRetrieve(item_id=item_id):
@@ -249,15 +223,15 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return [Reply((wire.ItemRetrieved(item=self._items.find(item_id)),))]
             case wire.ItemDelete(item_id=item_id):
                 self._items.remove(item_id)
-                return [ItemDeleted(item_id), Reply((wire.ItemGone(item_id=item_id),))]
+                return [events.ItemDeleted(item_id), Reply((wire.ItemGone(item_id=item_id),))]
             case wire.ItemTruncate():
                 return self._truncate(decoded.message)
             case wire.ResponseCreate(response=response):
                 return [self._ask(response, decoded.media)]
             case wire.ResponseCancel(response_id=response_id):
-                return [ResponseCancelled(response_id)]
+                return [events.ResponseCancelled(response_id)]
 
-    def _update(self, changes: dict[str, Any]) -> list[ClientEvent | Reply]:
+    def _update(self, changes: dict[str, Any]) -> list[events.ClientEvent | Reply]:
         session = merged(self._session, changes, calls_tools=self._calls_tools)
         if self._has_started and session["type"] != self._session["type"]:
             raise InvalidRequest(
@@ -265,11 +239,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 field="session.type",
             )
         settings = settings_of(session, can_choose=self._can_choose)
-        found: list[ClientEvent | Reply] = []
+        found: list[events.ClientEvent | Reply] = []
         if settings.setup != self._in_force.setup:
-            found.append(SetupChanged(settings.setup))
+            found.append(events.SetupChanged(settings.setup))
         if settings.detection != self._in_force.detection:
-            found.append(DetectionChanged(settings.detection))
+            found.append(events.DetectionChanged(settings.detection))
         self._session, self._settings, self._in_force = session, settings, settings
         self._sound.take(session["audio"]["input"]["format"]["type"])
         if changes.get("resume") is True:
@@ -278,8 +252,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return [*found, Reply((told,), offers_resume=self.wants_resume)]
 
     def _create(
-        self, message: wire.ItemCreate, content: Message[Content]
-    ) -> list[ClientEvent | Reply]:
+        self, message: wire.ItemCreate, content: Message[events.Content]
+    ) -> list[events.ClientEvent | Reply]:
         brought = message.item
         item_id = str(brought.get("id") or make_id("item"))
         if item_id in self._items:
@@ -301,11 +275,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             "previous_item_id": None if previous == "root" else previous,
         }
         return [
-            ItemCreated(item_id, content, after),
+            events.ItemCreated(item_id, content, after),
             Reply((wire.ItemAdded(**told), wire.ItemDone(**told))),
         ]
 
-    def _truncate(self, message: wire.ItemTruncate) -> list[ClientEvent | Reply]:
+    def _truncate(self, message: wire.ItemTruncate) -> list[events.ClientEvent | Reply]:
         item = self._items.find(message.item_id)
         if item.get("role") != "assistant":
             raise InvalidRequest(
@@ -324,7 +298,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         told = wire.ItemCut(
             item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms
         )
-        return [ItemTruncated(message.item_id, message.audio_end_ms), Reply((told,))]
+        return [events.ItemTruncated(message.item_id, message.audio_end_ms), Reply((told,))]
 
     @staticmethod
     def _without_words(item: dict[str, Any]) -> None:
@@ -333,8 +307,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             part.pop("transcript", None)
 
     def _ask(
-        self, response: dict[str, Any], items: tuple[Message[Content], ...] | None
-    ) -> ResponseRequested:
+        self, response: dict[str, Any], items: tuple[Message[events.Content], ...] | None
+    ) -> events.ResponseRequested:
         modalities = response.get("output_modalities")
         speaks = None if modalities is None else is_spoken(modalities, "response")
         told(response.get("metadata"), "metadata", "response.metadata")
@@ -345,7 +319,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             self._asked.pop(next(iter(self._asked)))
         self._asked[self._references] = {**response, "audio": {"output": output}}
         instructions = response.get("instructions")
-        return ResponseRequested(
+        return events.ResponseRequested(
             reference=self._references,
             instructions=instructions if isinstance(instructions, str) else None,
             wants_speech=speaks,
@@ -384,33 +358,33 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case InterruptionChanged():
+            case events.InterruptionChanged():
                 self._heard_ms = event.heard_ms if event.state == "stopped" else None
                 return ()
-            case SpeechStarted():
+            case events.SpeechStarted():
                 told = wire.UserSpeechStarted(audio_start_ms=event.at_ms, item_id=event.item_id)
                 return (told, *self._cut_answer())
-            case SpeechStopped():
+            case events.SpeechStopped():
                 return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
-            case InputCleared():
+            case events.InputCleared():
                 return [wire.BufferCleared()]
-            case InputCommitted():
+            case events.InputCommitted():
                 return self._committed(event)
-            case TurnTranscribed():
+            case events.TurnTranscribed():
                 return self._transcribed(event)
-            case TurnStarted():
+            case events.TurnStarted():
                 return self._started(event)
-            case OutputDelta(is_final=False) if self._telling is not None:
+            case events.OutputDelta(is_final=False) if self._telling is not None:
                 return self._telling.say(event)
-            case ToolCallStarted() if self._telling is not None:
+            case events.ToolCallStarted() if self._telling is not None:
                 return self._telling.call(event)
-            case ToolCallDelta() if self._telling is not None:
+            case events.ToolCallDelta() if self._telling is not None:
                 return self._telling.arguments(event)
-            case ToolCallDone() if self._telling is not None:
+            case events.ToolCallDone() if self._telling is not None:
                 return self._telling.call_done(event)
-            case TurnCompleted():
+            case events.TurnCompleted():
                 return self._ended(event)
             case _:
                 # Turns and units have no words here.
@@ -425,7 +399,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._without_words(self._items.find(item_id))
         return [wire.ItemCut(item_id=item_id, content_index=0, audio_end_ms=heard_ms)]
 
-    def _committed(self, event: InputCommitted) -> list[msgspec.Struct]:
+    def _committed(self, event: events.InputCommitted) -> list[msgspec.Struct]:
         item = message_item(event.item_id, "user", [{"type": "input_audio", "transcript": None}])
         self._items.keep(item)
         told: dict[str, Any] = {"item": copy.deepcopy(item), "previous_item_id": event.previous_id}
@@ -435,7 +409,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             wire.ItemDone(**told),
         ]
 
-    def _transcribed(self, event: TurnTranscribed) -> list[msgspec.Struct]:
+    def _transcribed(self, event: events.TurnTranscribed) -> list[msgspec.Struct]:
         if self._session["audio"]["input"]["transcription"] is None and not self._transcribes:
             return []
         if event.text is None:
@@ -462,7 +436,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             )
         ]
 
-    def _started(self, turn: TurnStarted) -> list[msgspec.Struct]:
+    def _started(self, turn: events.TurnStarted) -> list[msgspec.Struct]:
         asked = self._asked.pop(turn.request.reference, {})
         self._answer_id = turn.item_id if turn.is_spoken else None
         is_apart = asked.get("conversation") == "none"
@@ -477,7 +451,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         )
         return self._telling.begin()
 
-    def _ended(self, event: TurnCompleted) -> list[msgspec.Struct]:
+    def _ended(self, event: events.TurnCompleted) -> list[msgspec.Struct]:
         telling, self._telling = self._telling, None
         return [] if telling is None else telling.end(event)
 
