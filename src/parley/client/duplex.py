@@ -26,14 +26,8 @@ from parley.clock import Clock
 from parley.errors import NotReady
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol import duplex as wire
-from parley.protocol import legacy, realtime
+from parley.protocol import legacy, realtime, values
 from parley.protocol.codec import check_session_id
-from parley.protocol.values import (
-    DEFAULT_SYSTEM_PROMPT,
-    AudioFormat,
-    DuplexConfig,
-    InterruptionOptions,
-)
 
 PICTURES_MS: Final = 1000
 """Sound between the same pictures."""
@@ -44,13 +38,13 @@ class UnitOptions(AccessOptions, total=False):
 
     voice: Pcm | bytes | None
     tts_voice: Pcm | bytes | None
-    config: DuplexConfig | None
+    config: values.DuplexConfig | None
     max_slice_nums: int
-    interruption: InterruptionOptions | None
+    interruption: values.InterruptionOptions | None
     transcribe: bool
     record: bool
     resume: bool
-    audio_format: AudioFormat | None
+    audio_format: values.AudioFormat | None
     clock: Clock | None
 
 
@@ -83,13 +77,13 @@ class UnitClient(LiveClient):
         *,
         voice: Pcm | bytes | None = None,
         tts_voice: Pcm | bytes | None = None,
-        config: DuplexConfig | None = None,
+        config: values.DuplexConfig | None = None,
         max_slice_nums: int = 1,
-        interruption: InterruptionOptions | None = None,
+        interruption: values.InterruptionOptions | None = None,
         transcribe: bool = False,
         record: bool = True,
         resume: bool = True,
-        audio_format: AudioFormat | None = None,
+        audio_format: values.AudioFormat | None = None,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -97,10 +91,10 @@ class UnitClient(LiveClient):
             Access.of(url, access, client=type(self).__name__), path, clock=clock, resume=resume
         )
         self._voice, self._tts_voice = voice_out(voice), voice_out(tts_voice)
-        self._config = config or DuplexConfig()
+        self._config = config or values.DuplexConfig()
         self._options: dict[str, Any] = {
             "max_slice_nums": max_slice_nums,
-            "interruption": interruption or InterruptionOptions(),
+            "interruption": interruption or values.InterruptionOptions(),
             "audio_format": audio_format or fitting(self._access),
             "transcribe": transcribe,
             "record": record,
@@ -261,7 +255,7 @@ class DuplexClient(UnitClient):
         *,
         video: bool = False,
         session_id: str | None = None,
-        system_prompt: str = DEFAULT_SYSTEM_PROMPT,
+        system_prompt: str = values.DEFAULT_SYSTEM_PROMPT,
         **options: Unpack[UnitOptions],
     ) -> None:
         made = f"{'omni' if video else 'adx'}_{secrets.token_hex(8)}"

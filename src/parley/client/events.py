@@ -9,14 +9,8 @@ from dataclasses import dataclass
 
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
+from parley.protocol import values
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import (
-    InterruptionState,
-    Message,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +151,7 @@ class Interruption:
     `heard_ms`, `text`: what the server takes to have been heard of the answer.
     """
 
-    state: InterruptionState
+    state: values.InterruptionState
     heard_ms: int
     text: str
 
@@ -197,24 +191,26 @@ class Answer:
     was_stopped: bool
     recording_id: str | None
     first_piece_ms: float | None
-    calls: tuple[ToolCallPart, ...] = ()
+    calls: tuple[values.ToolCallPart, ...] = ()
 
-    def followed_by(self, *results: str) -> tuple[Message, ...]:
+    def followed_by(self, *results: str) -> tuple[values.Message, ...]:
         """The answer as messages of a history, and the results of its calls, one for each in their
         order.
 
         Raises:
             ValueError: there are more or fewer results than calls.
         """
-        words = (TextPart(text=self.text),) if self.text else ()
-        said = Message(role="assistant", content=(*words, *self.calls) if self.calls else self.text)
+        words = (values.TextPart(text=self.text),) if self.text else ()
+        said = values.Message(
+            role="assistant", content=(*words, *self.calls) if self.calls else self.text
+        )
         if not self.calls and not results:
             return (said,)
         parts = tuple(
-            ToolResultPart(content=result, id=call.id)
+            values.ToolResultPart(content=result, id=call.id)
             for call, result in zip(self.calls, results, strict=True)
         )
-        return said, Message(role="user", content=parts)
+        return said, values.Message(role="user", content=parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,9 @@ from typing import Any, ClassVar, Final, Literal, assert_never
 
 import msgspec
 
+from parley import errors
 from parley.clock import Clock, SystemClock
 from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded, SessionReady
-from parley.errors import (
-    BadInput,
-    InvalidJson,
-    ParleyError,
-    QueueFull,
-    UnknownEvent,
-    UpstreamFailed,
-    WrongPhase,
-)
 from parley.protocol import codec
 from parley.protocol.control import Ability
 from parley.protocol.kinds import Kind, Phase
@@ -157,10 +149,13 @@ class Dialect(ABC):
     refuses_by_status: ClassVar[bool] = False
     """True if a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
     protocols that have no message for it."""
-    leaves_open: ClassVar[tuple[type[ParleyError], ...]] = (BadInput, UpstreamFailed)
+    leaves_open: ClassVar[tuple[type[errors.ParleyError], ...]] = (
+        errors.BadInput,
+        errors.UpstreamFailed,
+    )
     """Errors after which a session stays open; any other ends it. The second is a server behind the
     model that did not answer once."""
-    closes_after: ClassVar[tuple[type[ParleyError], ...]] = ()
+    closes_after: ClassVar[tuple[type[errors.ParleyError], ...]] = ()
     """Those of them that end it all the same."""
     close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
 
@@ -229,9 +224,9 @@ class Dialect(ABC):
         del now_s
         return f"{cls.name}_{secrets.token_hex(16)}"
 
-    def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
+    def refuse_upgrade(self, failure: errors.ParleyError) -> tuple[int, dict[str, Any]]:
         """HTTP status and JSON body of a refusal in place of the upgrade (`refuses_by_status`)."""
-        status = 429 if isinstance(failure, QueueFull) else failure.http_status
+        status = 429 if isinstance(failure, errors.QueueFull) else failure.http_status
         return status, {"detail": str(failure), "code": failure.code}
 
     # ---- while the client waits ------------------------------------------------------------
@@ -269,7 +264,7 @@ class Dialect(ABC):
         if type_name in self.ignores:
             return "ignore"
         if not any(type_name in types for types in self.accepts.values()):
-            raise UnknownEvent(type_name)
+            raise errors.UnknownEvent(type_name)
         self.check(Phase.QUEUED, type_name)
         return "keep" if type_name in self.keeps else "ignore"
 
@@ -283,13 +278,13 @@ class Dialect(ABC):
             BadInput: see `misplaced`.
         """
         if type_name in self.extra_types and not self.extensions:
-            raise UnknownEvent(type_name)
+            raise errors.UnknownEvent(type_name)
         if type_name not in self.accepts.get(phase, ()):
             raise self.misplaced(phase, type_name)
 
-    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+    def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
         """The error for a message that `phase` does not accept."""
-        return WrongPhase(type_name, phase)
+        return errors.WrongPhase(type_name, phase)
 
     def text_of(self, frame: bytes) -> str:
         """A binary message as the text it stands for.
@@ -298,7 +293,7 @@ class Dialect(ABC):
             InvalidJson: binary messages are not part of this.
         """
         del frame
-        raise InvalidJson("Messages must be JSON text, got a binary message.")
+        raise errors.InvalidJson("Messages must be JSON text, got a binary message.")
 
     @abstractmethod
     def decode(self, frame: str, phase: Phase) -> Any:
@@ -311,7 +306,7 @@ class Dialect(ABC):
             ParleyError: it makes no sense, or not in this phase; the message is dropped.
         """
 
-    def voice_in(self, decoded: Any) -> tuple[str, BadInput] | None:
+    def voice_in(self, decoded: Any) -> tuple[str, errors.BadInput] | None:
         """A registered voice that a decoded message names again, and what is wrong with the message
         if there is no such voice."""
         return None
@@ -362,16 +357,16 @@ class Dialect(ABC):
     # ---- errors and the end ----------------------------------------------------------------
 
     @abstractmethod
-    def error(self, failure: ParleyError) -> msgspec.Struct:
+    def error(self, failure: errors.ParleyError) -> msgspec.Struct:
         """An error as a message."""
 
-    def answer(self, failure: ParleyError) -> Reply:
+    def answer(self, failure: errors.ParleyError) -> Reply:
         """Reaction to an error in a session; see `leaves_open`."""
         stays = isinstance(failure, self.leaves_open) and not isinstance(failure, self.closes_after)
         close_code = None if stays else failure.close_code
         return Reply((self.error(failure),), close_code, str(failure))
 
-    def refuse(self, failure: ParleyError) -> Reply:
+    def refuse(self, failure: errors.ParleyError) -> Reply:
         """Turn a newcomer away: the error, then always the end."""
         return Reply((self.error(failure),), failure.close_code, str(failure))
 
@@ -379,7 +374,7 @@ class Dialect(ABC):
         """To a waiting client whose ticket was cancelled from outside (service.md 2.6)."""
         return self.closed("stopped")
 
-    def shutting_down(self, failure: ParleyError) -> Reply:
+    def shutting_down(self, failure: errors.ParleyError) -> Reply:
         """To a client without a session when the server shuts down, which `failure` says."""
         return self.refuse(failure)
 

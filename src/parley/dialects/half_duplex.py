@@ -8,19 +8,12 @@ from typing import ClassVar, assert_never
 
 import msgspec
 
+from parley import errors
 from parley.dialects import events
 from parley.dialects.base import SessionContext
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, phrase, written
 from parley.dialects.sound import in_pieces, reference
-from parley.errors import (
-    AlreadyPrepared,
-    BadInput,
-    NotPrepared,
-    ParleyError,
-    UnknownEvent,
-    WrongPhase,
-)
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
@@ -54,13 +47,13 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def misplaced(self, phase: Phase, type_name: str) -> BadInput:
+    def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
         """`NotPrepared` for sound before `prepare`, `AlreadyPrepared` for a second `prepare`."""
         if type_name == "prepare" and phase in (Phase.PREPARING, Phase.ACTIVE, Phase.GENERATING):
-            return AlreadyPrepared(phase)
+            return errors.AlreadyPrepared(phase)
         if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING):
-            return NotPrepared(type_name, phase)
-        return WrongPhase(type_name, phase)
+            return errors.NotPrepared(type_name, phase)
+        return errors.WrongPhase(type_name, phase)
 
     def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = half_duplex.decode_client(frame, partial(self.check, phase))
@@ -141,8 +134,8 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- errors and the end ----------------------------------------------------------------
 
-    def error(self, failure: ParleyError) -> msgspec.Struct:
-        if isinstance(failure, UnknownEvent):
+    def error(self, failure: errors.ParleyError) -> msgspec.Struct:
+        if isinstance(failure, errors.UnknownEvent):
             return phrase(f"Unknown type: {(failure.type_name or '')[:80]}", failure.code)
         return super().error(failure)
 

@@ -27,24 +27,11 @@ from parley.dialects.openai_fields import (
 )
 from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
+from parley.protocol import values
 from parley.protocol.codec import Converter
 from parley.protocol.openai import BUILT_IN_VOICES
-from parley.protocol.values import (
-    BARGE_IN,
-    DEFAULT_SYSTEM_PROMPT,
-    TEXT_LIMIT_CHARS,
-    TOOLS_MOST,
-    Eagerness,
-    Generation,
-    InterruptionOptions,
-    TextPart,
-    Tool,
-    ToolFunction,
-    VadOptions,
-    chosen_tools,
-)
 
-_function = Converter(ToolFunction)
+_function = Converter(values.ToolFunction)
 
 OWN_VOICE: Final = "default"
 PCM: Final = {"type": "audio/pcm", "rate": 24_000}
@@ -52,7 +39,9 @@ EXPIRES_S: Final = 3600
 LIMIT_TOKENS: Final = 2048
 """The longest answer; `inf` means this."""
 EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
-DEFAULT_VAD: Final = VadOptions(threshold=0.5, min_silence_duration_ms=500, eagerness="medium")
+DEFAULT_VAD: Final = values.VadOptions(
+    threshold=0.5, min_silence_duration_ms=500, eagerness="medium"
+)
 SERVER_VAD: Final[dict[str, Any]] = msgspec.to_builtins(ServerVad())
 SEMANTIC_VAD: Final[dict[str, Any]] = msgspec.to_builtins(SemanticVad())
 SETTINGS_PARAMETER: Final = "session_settings"
@@ -79,7 +68,7 @@ def default_session(
         "id": session_id,
         "model": model,
         "output_modalities": ["audio"],
-        "instructions": DEFAULT_SYSTEM_PROMPT,
+        "instructions": values.DEFAULT_SYSTEM_PROMPT,
         "tools": [],
         "tool_choice": "auto",
         "max_output_tokens": "inf",
@@ -312,16 +301,16 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
     if transcribes and detection is not None:
         # Every turn is written down; none has an answer that could be interrupted.
         detection = TurnDetection(
-            detection.vad, answers=False, interruption=InterruptionOptions(mode="off")
+            detection.vad, answers=False, interruption=values.InterruptionOptions(mode="off")
         )
     limit = limit_of(session["max_output_tokens"], "session")
     return RealtimeSettings(
         setup=HalfDuplexSetup(
-            system=(TextPart(instructions),),
+            system=(values.TextPart(instructions),),
             voice_name=None if is_own_voice(voice) else voice,
             wants_speech=speaks and not transcribes,
             vad=DEFAULT_VAD if detection is None else detection.vad,
-            generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),
+            generation=values.Generation(max_new_tokens=limit or LIMIT_TOKENS),
             tools=offered_tools(
                 session["tools"], session["tool_choice"], "session", can_choose=can_choose
             ),
@@ -337,12 +326,13 @@ def instructions_of(value: Any) -> str:
     Raises:
         InvalidRequest: not a text, or too long.
     """
-    if value is not None and not (isinstance(value, str) and len(value) <= TEXT_LIMIT_CHARS):
+    most = values.TEXT_LIMIT_CHARS
+    if value is not None and not (isinstance(value, str) and len(value) <= most):
         raise InvalidRequest(
-            f"session.instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
+            f"session.instructions must be a string of at most {most} characters.",
             field="session.instructions",
         )
-    return value or DEFAULT_SYSTEM_PROMPT
+    return value or values.DEFAULT_SYSTEM_PROMPT
 
 
 def is_spoken(modalities: Any, where: str) -> bool:
@@ -356,7 +346,9 @@ def is_spoken(modalities: Any, where: str) -> bool:
     return bool(modalities == ["audio"])
 
 
-def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> tuple[Tool, ...]:
+def offered_tools(
+    tools: Any, choice: Any, where: str, *, can_choose: bool
+) -> tuple[values.Tool, ...]:
     """The functions that the model may call.
 
     Args:
@@ -373,18 +365,18 @@ def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> t
             f'"none", got {shown(choice)}.',
             field=field,
         )
-    return chosen_tools(found, choice, field=field) if found else ()
+    return values.chosen_tools(found, choice, field=field) if found else ()
 
 
-def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
+def tools_of(value: Any, where: str) -> tuple[values.Tool, ...]:
     """Functions as OpenAI Realtime describes them.
 
     Raises:
         InvalidRequest: they are none.
     """
     field = f"{where}.tools"
-    if not isinstance(value, list) or len(value) > TOOLS_MOST:
-        raise InvalidRequest(f"{field} must be a list of at most {TOOLS_MOST}.", field=field)
+    if not isinstance(value, list) or len(value) > values.TOOLS_MOST:
+        raise InvalidRequest(f"{field} must be a list of at most {values.TOOLS_MOST}.", field=field)
     found = []
     for index, each in enumerate(value):
         at = f"{field}[{index}]"
@@ -395,7 +387,7 @@ def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
         check_names(given, TOOL_FIELDS, at)
         function = {name: given.get(name) for name in ("name", "description", "parameters")}
         try:
-            found.append(Tool(function=_function.convert(function)))
+            found.append(values.Tool(function=_function.convert(function)))
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"{at} is not a function: {error}.", field=at) from None
     return tuple(found)
@@ -428,12 +420,12 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
         )
         # A client that names no silence is content with any that fits what was said.
         is_default = silence_ms == DEFAULT_VAD.min_silence_duration_ms
-        judged: Eagerness | Literal["off"] = "medium" if is_default else "off"
+        judged: values.Eagerness | Literal["off"] = "medium" if is_default else "off"
     else:
-        eagerness: Eagerness | Literal["auto"] = value["eagerness"] or "auto"
+        eagerness: values.Eagerness | Literal["auto"] = value["eagerness"] or "auto"
         silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5
         judged = "medium" if eagerness == "auto" else eagerness
-    vad = VadOptions(
+    vad = values.VadOptions(
         threshold=min(max(threshold, 0.05), 0.99),
         min_silence_duration_ms=min(max(int(silence_ms), 100), 5000),
         eagerness=judged,
@@ -441,11 +433,11 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
     return TurnDetection(
         vad,
         answers=value["create_response"] is not False,
-        interruption=InterruptionOptions(
-            mode="off" if value["interrupt_response"] is False else BARGE_IN.mode,
-            min_speech_ms=BARGE_IN.min_speech_ms,
+        interruption=values.InterruptionOptions(
+            mode="off" if value["interrupt_response"] is False else values.BARGE_IN.mode,
+            min_speech_ms=values.BARGE_IN.min_speech_ms,
             sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
             # A client that wants turns judged by their sense wants an acknowledgement to be one.
-            backchannel="words" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
+            backchannel="words" if value["type"] == "semantic_vad" else values.BARGE_IN.backchannel,
         ),
     )

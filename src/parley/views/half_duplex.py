@@ -15,16 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from parley.engine import work
 from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
-from parley.engine.work import (
-    Checkpoint,
-    Generate,
-    GenerateResult,
-    PrefillResult,
-    StartSession,
-    Window,
-)
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm, Samples
 from parley.media.reference import decode_reference
@@ -35,7 +28,7 @@ from parley.views.plain import voice_of
 from parley.views.prompts import with_voice
 from parley.views.turns import StreamingChunk, TurnView, command
 
-WINDOW = Window(kind="basic", high_tokens=8000, low_tokens=6000)
+WINDOW = work.Window(kind="basic", high_tokens=8000, low_tokens=6000)
 """Source: sessions.md 5.4."""
 
 EARLY_TOKENS_PER_S = 30
@@ -90,7 +83,7 @@ class RollbackCheck:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
-    checkpoint: Checkpoint
+    checkpoint: work.Checkpoint
     turn_is_open: bool
 
 
@@ -99,7 +92,7 @@ class _Early:
     """A prefill of what may become the user's turn; `before` is the way back."""
 
     request: TurnRequest
-    result: PrefillResult
+    result: work.PrefillResult
     before: _Point
 
 
@@ -107,8 +100,8 @@ class _Early:
 class _EarlyAnswer:
     """An answer that was not requested yet; `before` is the way back."""
 
-    command: Generate
-    decoding: PendingResult[GenerateResult]
+    command: work.Generate
+    decoding: PendingResult[work.GenerateResult]
     before: _Point
     is_stopped: bool = False
 
@@ -154,7 +147,7 @@ class HalfDuplexView(TurnView):
         *,
         speak: bool = True,
         seed: int | None = None,
-        window: Window = WINDOW,
+        window: work.Window = WINDOW,
     ) -> None:
         """Begin a conversation: an empty context and a fresh voice.
 
@@ -164,7 +157,9 @@ class HalfDuplexView(TurnView):
         self.forget()
         self._speaks, self._window = speak, window
         await self._slot.start(
-            StartSession("half_duplex", voice=self._voice, speak=speak, seed=seed, window=window)
+            work.StartSession(
+                "half_duplex", voice=self._voice, speak=speak, seed=seed, window=window
+            )
         )
         self._session_id = session_id
 
@@ -176,7 +171,7 @@ class HalfDuplexView(TurnView):
 
     async def prefill(
         self, request: TurnRequest, *, due_s: float | None = None, again: object = None
-    ) -> PrefillResult:
+    ) -> work.PrefillResult:
         """Take in messages; a system message makes a point to return to.
 
         User turns stay open: more of the same role continues them until an answer was given. When
@@ -251,7 +246,7 @@ class HalfDuplexView(TurnView):
             return HeardWords()
         return HeardWords(self._early.result.heard, self._early.result.is_whole)
 
-    async def _answer_early(self, reply: Generate, due_s: float | None) -> None:
+    async def _answer_early(self, reply: work.Generate, due_s: float | None) -> None:
         needed = reply.max_new_tokens + EARLY_TOKENS
         if self._slot.context_tokens + needed > self._window.high_tokens:
             return
@@ -310,12 +305,12 @@ class HalfDuplexView(TurnView):
 
     async def _prefill(
         self, request: TurnRequest, due_s: float | None, again: object = None
-    ) -> PrefillResult:
+    ) -> work.PrefillResult:
         if not request.messages:
             raise InvalidRequest("messages must not be empty.", field="messages")
         if request.session_id != self._session_id:
             await self.reset_session(request.session_id)
-        before: Checkpoint | None = None
+        before: work.Checkpoint | None = None
         was_open = self._turn_is_open
         added = slices = tokens = 0
         heard = ""
@@ -347,7 +342,7 @@ class HalfDuplexView(TurnView):
             raise
         if request.messages[-1].role == "system":
             self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
-        return PrefillResult(
+        return work.PrefillResult(
             added,
             prefilled.context_tokens,
             slices,
@@ -478,7 +473,7 @@ class HalfDuplexView(TurnView):
         return layout.message(message, is_closed=closes)
 
 
-def _reply(generation: Generation, generate_audio: bool) -> Generate:
+def _reply(generation: Generation, generate_audio: bool) -> work.Generate:
     return command(generation, speak=generate_audio, streaming=True)
 
 

@@ -8,15 +8,9 @@ from typing import Literal
 from parley.dialects.events.client import AudioInput, ClientEvent, ResponseRequested
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
+from parley.protocol import values
 from parley.protocol.kinds import Ending
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import (
-    InterruptionState,
-    SilenceReason,
-    TokenLogprob,
-    ToolCallPart,
-    WordTime,
-)
 from parley.results import UnitResult
 
 
@@ -130,7 +124,7 @@ class TurnCompleted:
     text: str
     item_id: str = ""
     spoken: tuple[tuple[str, float], ...] = ()
-    calls: tuple[tuple[str, ToolCallPart], ...] = ()
+    calls: tuple[tuple[str, values.ToolCallPart], ...] = ()
     is_apart: bool = False
     audio_ms: int = 0
     is_interrupted: bool = False
@@ -150,7 +144,7 @@ class OutputDelta:
     pcm: Pcm | None = None
     is_final: bool = False
     duration_ms: float = 0.0
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[values.TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,9 +167,9 @@ class AnswerDone:
     recording_id: str | None = None
     ending: Ending = Ending.DONE
     heard: str = ""
-    words: tuple[WordTime, ...] = ()
+    words: tuple[values.WordTime, ...] = ()
     speech_tokens: int = 0
-    calls: tuple[ToolCallPart, ...] = ()
+    calls: tuple[values.ToolCallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +202,7 @@ class ToolCallDone:
     that was written of it comes as text."""
 
     index: int
-    call: ToolCallPart
+    call: values.ToolCallPart
     is_complete: bool
 
 
@@ -289,7 +283,7 @@ class InterruptionChanged:
         text: what has been heard of its text.
     """
 
-    state: InterruptionState
+    state: values.InterruptionState
     index: int
     heard_ms: int = 0
     text: str = ""
@@ -329,7 +323,7 @@ class SilenceExplained:
     """Why no answer, or no sound, arrives. `elapsed_ms`: for how long already; of `unit_late`: how
     late."""
 
-    reason: SilenceReason
+    reason: values.SilenceReason
     elapsed_ms: int = 0
 
 

@@ -11,10 +11,9 @@ from parley.dialects.sound import openai_sound, within
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, to_float32_bytes
 from parley.media.resample import resample
-from parley.protocol import codec
+from parley.protocol import codec, values
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
-from parley.protocol.values import Role, TextPart, ToolCallPart, ToolResultPart, image_file
 
 ITEMS_MOST: Final = 512
 """Items that can be retrieved; the oldest are forgotten first."""
@@ -152,7 +151,7 @@ def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
     return message_item(item_id, brought["role"], content)
 
 
-def call_item(item_id: str, call: ToolCallPart, *, status: str) -> dict[str, Any]:
+def call_item(item_id: str, call: values.ToolCallPart, *, status: str) -> dict[str, Any]:
     return {
         "id": item_id,
         "object": "realtime.item",
@@ -182,23 +181,23 @@ def message_of(
         if not item.call_id:
             raise InvalidRequest("call_id is required.", field=f"{field}.call_id")
         if item.type == "function_call_output":
-            return Message("user", (ToolResultPart(content=item.output, id=item.call_id),))
+            return Message("user", (values.ToolResultPart(content=item.output, id=item.call_id),))
         if not item.name:
             raise InvalidRequest("name is required.", field=f"{field}.name")
         arguments = item.arguments or "{}"
-        call = ToolCallPart(name=item.name, arguments=arguments, id=item.call_id)
+        call = values.ToolCallPart(name=item.name, arguments=arguments, id=item.call_id)
         return Message("assistant", (call,))
     if item.type != "message":
         why = ": this model cannot call tools" if item.type in CALL_TYPES else ""
         raise InvalidRequest(
             f"Items of type '{item.type[:80]}' are not taken{why}.", field=f"{field}.type"
         )
-    if item.role not in get_args(Role):
+    if item.role not in get_args(values.Role):
         raise InvalidRequest("role must be system, user or assistant.", field=f"{field}.role")
     if not item.content:
         raise InvalidRequest("content must not be empty.", field=f"{field}.content")
     where = f"{field}.content"
-    role = cast(Role, item.role)
+    role = cast(values.Role, item.role)
     return Message(role, tuple(_content_of(part, role, where, form) for part in item.content))
 
 
@@ -216,18 +215,20 @@ def _check_fields(value: dict[str, Any], item: wire.MessageItem, field: str) -> 
 def _content_of(part: wire.MessageContent, role: str, where: str, form: str) -> Content:
     match part.type, role:
         case ("input_text", "system" | "user"):
-            return TextPart(part.text)
+            return values.TextPart(part.text)
         case ("output_text" | "text", "assistant"):
-            return TextPart(part.text)
+            return values.TextPart(part.text)
         case ("output_audio" | "audio", "assistant"):
-            return TextPart(part.transcript)
+            return values.TextPart(part.transcript)
         case ("input_audio", "user"):
             pcm = within(lambda: openai_sound(part.audio, form, field=f"{where}.audio"))
             return Sound(to_float32_bytes(resample(pcm, INPUT_RATE_HZ)), INPUT_RATE_HZ)
         case ("input_image", "user"):
             if not part.image_url.startswith("data:"):
                 raise InvalidRequest("image_url must be a data URL.", field=f"{where}.image_url")
-            return Picture(within(lambda: image_file(part.image_url, field=f"{where}.image_url")))
+            return Picture(
+                within(lambda: values.image_file(part.image_url, field=f"{where}.image_url"))
+            )
     raise InvalidRequest(
         f"Content of type '{part.type[:80]}' is not supported for the role {role}.",
         field=f"{where}.type",
