@@ -6,7 +6,7 @@ error before any data is read. Layout and names: model.md 2."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def catalogue(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def account(expected: Shapes, found: Mapping[str, Stored], ignored: Iterable[str] = ()) -> None:
+def account(expected: Shapes, found: Mapping[str, Stored], ignored: tuple[str, ...]) -> None:
     """Compare what the model needs with what a checkpoint holds.
 
     Args:
@@ -101,9 +101,8 @@ def account(expected: Shapes, found: Mapping[str, Stored], ignored: Iterable[str
     Raises:
         SetupError: anything missing, unexpected or of another shape; all of it is named.
     """
-    skip = tuple(ignored)
     missing = sorted(set(expected) - set(found))
-    extra = sorted(name for name in set(found) - set(expected) if not name.startswith(skip or "\0"))
+    extra = sorted(name for name in set(found) - set(expected) if not name.startswith(ignored))
     wrong = [
         f"{name} (needs {list(shape)}, has {list(found[name].shape)})"
         for name, shape in sorted(expected.items())

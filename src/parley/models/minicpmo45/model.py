@@ -58,7 +58,6 @@ from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.llm.steps import LANGUAGE_GRAPHS, LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes, unpack
-from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
@@ -154,9 +153,6 @@ class MiniCPMO45(RowModel[Conversation]):
         self.observer = ModelObserver()
         llm = network.llm
         capacity = context_tokens + ANSWER_RESERVE
-        positions = int(config.language.max_position_embeddings)
-        if capacity > positions:
-            raise BadInput(f"A context of {context_tokens} tokens exceeds the model's {positions}.")
         self.context: SlotCache = llm.make_cache(
             slots, capacity, is_eight_bit=has_small_caches, pool=pool
         )
@@ -321,15 +317,9 @@ class MiniCPMO45(RowModel[Conversation]):
             attention = self.network.llm.attention
             attention.has_products = False
             attention.is_fused = attention.is_fused and part == "products"
-            if part not in ("fused", "products"):
-                self._attend_plainly()
+            attention.reads_in_place = attention.reads_in_place and part in ("fused", "products")
             kinds = self.graphs.counts
         self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
-
-    def _attend_plainly(self) -> None:
-        self.network.llm.attention = self.network.apm.attention = FusedAttention()
-        if self.speech_output is not None:
-            self.speech_output.attend_plainly()
 
     def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
         """Scores of a row were not finite. The first time that the plain path corrects them is

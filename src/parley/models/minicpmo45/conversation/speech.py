@@ -17,7 +17,6 @@ from torch import Tensor
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.sampling import COLDEST
-from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
@@ -92,14 +91,13 @@ class SpeechOutput:
         decoder: MiniCPMTTS,
         token2wav: Token2Wav,
         voices: VoiceStore,
-        sampling: SpeechSampling | None = None,
         *,
         first_window_tokens: int = WINDOW_TOKENS,
         offline_steps: int | None = None,
     ) -> None:
         self.first_window_tokens = first_window_tokens
         self.decoder, self.token2wav, self.voices = decoder, token2wav, voices
-        self.sampling = sampling or decoder.config.sampling
+        self.sampling = decoder.config.sampling
         self._threads = ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix="parley-voices",
@@ -144,10 +142,6 @@ class SpeechOutput:
     def capture(self) -> None:
         self.decoder.capture(self.sampling)
         self.token2wav.capture()
-
-    def attend_plainly(self) -> None:
-        """Stop using our attention kernel."""
-        self.decoder.attention = self.token2wav.flow.attention = FusedAttention()
 
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None

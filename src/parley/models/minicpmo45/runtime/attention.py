@@ -151,7 +151,8 @@ def causal_mask(span: Span, groups: int, device: torch.device, dtype: torch.dtyp
 
 
 class SlotAttention(FusedAttention):
-    """The kernel of `slot_attention.py` for a few new tokens per row, PyTorch's for many."""
+    """The kernel of `slot_attention.py` for a few new tokens per row, PyTorch's for many; and for
+    all once it no longer `reads_in_place`."""
 
     reads_in_place = True
 
@@ -159,7 +160,8 @@ class SlotAttention(FusedAttention):
         self.is_fused, self.has_products = is_fused, has_products
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
-        if not slot_attention.fits(groups * batch.turns.shape[1], int(cache.keys.shape[-1])):
+        fits = slot_attention.fits(groups * batch.turns.shape[1], int(cache.keys.shape[-1]))
+        if not (self.reads_in_place and fits):
             return super().prepared(batch, cache, groups)
         rows = batch.rows
         numbers = torch.arange(cache.rows, device=cache.keys.device) if rows is None else rows
