@@ -126,7 +126,7 @@ def test_what_waits_for_the_disk_is_bounded_and_loss_is_written_down(tmp_path):
     journal.begin(head("slow"))
     for index in range(20):
         journal.put(*a_unit(index))
-    waiting = writer.waiting_bytes
+    waiting = writer._waiting_bytes
     journal.end("done", 20_000.0)
     gate.set()
     writer.close()

@@ -45,10 +45,6 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
-
     def put(
         self,
         job: Callable[[], None],

@@ -224,10 +224,6 @@ class SessionLog:
         """True if the client has everything."""
         return self._acknowledged >= self.last_seq
 
-    @property
-    def output_bytes(self) -> int:
-        return sum(len(output.frame) for output in self._outputs)
-
     # ---- what was done ---------------------------------------------------------------------
 
     def observe(self, event: Observed, at_s: float) -> None:

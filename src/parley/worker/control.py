@@ -104,11 +104,6 @@ class ControlLink:
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
 
-    @property
-    def is_connected(self) -> bool:
-        """True if a gateway has been greeted and has not gone."""
-        return self._socket is not None
-
     def report(self, message: FromWorker) -> None:
         """Tell the gateway, if there is one."""
         if self._socket is not None:
