@@ -215,7 +215,7 @@ async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
         held = await asyncio.gather(
             *(converse(url, {}, name, 1, "stop", material, 30.0) for name in TRIED)
         )
-    reports = dict(zip(TRIED, held, strict=True))
+    reports: dict[str, TalkOutcome] = dict(zip(TRIED, held, strict=True))
 
     for observed in held:
         assert observed.failures == []

@@ -38,6 +38,7 @@ from parley.transport import (
     Message,
     dial,
 )
+from parley.transport.framing import TEXT, frame
 
 SOUND_UP_BYTES: Final = 85_334
 """One second, 16 kHz float32, base64."""
@@ -176,7 +177,7 @@ class _Clients:
         size = SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)
         payload = b'{"type":"audio_chunk","audio_base64":"' + b"A" * size + b'"}'
         # Masked once: what a browser computes is not what is measured here.
-        self._unit = Message.text(payload, mask=True)
+        self._unit = Message(TEXT, [frame(TEXT, payload, mask=True)], len(payload))
         self._keepalive = Keepalive()
         # The certificate was made a moment ago by a process of ours.
         self._tls = ssl.create_default_context()

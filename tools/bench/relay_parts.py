@@ -46,9 +46,11 @@ from parley.transport import (
     ConnectionLimits,
     Keepalive,
     Message,
+    OpenConnections,
     ServerConnection,
     connection_of,
 )
+from parley.transport.framing import TEXT, frame
 
 SESSIONS_LIMIT: Final = 100_000
 
@@ -103,7 +105,7 @@ class AnsweringWorker:
         self._gateway_url = gateway_url
         self._slots = slots
         payload = b'{"type":"result","audio_data":"' + b"A" * down_bytes + b'"}'
-        self._answer = Message.text(payload, mask=False)
+        self._answer = Message(TEXT, [frame(TEXT, payload, mask=False)], len(payload))
         self._phases: asyncio.Queue[SessionPhase] = asyncio.Queue()
         self._busy = 0
 
@@ -172,7 +174,11 @@ async def _health(request: Request) -> JSONResponse:
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
-    yield {"keepalive": Keepalive(), "connection_limits": ConnectionLimits()}
+    yield {
+        "keepalive": Keepalive(),
+        "connection_limits": ConnectionLimits(),
+        "open_connections": OpenConnections(),
+    }
 
 
 def main(words: list[str]) -> None:
