@@ -76,6 +76,6 @@ fused.place_heads = operator("place_heads", _placed, CACHES)(fused.place_heads)
 fused.gate = operator("gate", _gated)(fused.gate)
 products.few_rows = operator("few_rows", products.shape_of_product)(products.few_rows)
 products.unpacked_rows = operator("unpacked_rows", products.shape_of_rows)(products.unpacked_rows)
-quantize.unpacked_int4 = operator("unpacked_int4", quantize.shape_of_unpacked)(
-    quantize.unpacked_int4
+quantize.product_of_tiles = operator("product_of_tiles", quantize.shape_of_product)(
+    quantize.product_of_tiles
 )

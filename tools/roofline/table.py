@@ -43,6 +43,7 @@ class Card:
 H200: Final = Card("H200", 4.8e12, 989e12, 494e12)
 RTX4090: Final = Card("RTX 4090", 1.008e12, 165e12, 82.6e12)
 L40S: Final = Card("L40S", 0.864e12, 362e12, 183e12)
+RTX3060: Final = Card("RTX 3060", 0.36e12, 25.5e12, 12.7e12)
 
 MEMORY_SHARE: Final = 0.75
 """Of the memory's speed that real kernels reach."""
@@ -70,11 +71,12 @@ CASES: Final[Sequence[tuple[Card, Kind, int, int, bool]]] = (
     (H200, "fp8", 1, 2048, False),
     (H200, "fp8", 8, 8192, False),
     (H200, "fp8", 32, 8192, True),
-    (RTX4090, "int4", 1, 8192, False),
-    (RTX4090, "int4", 4, 8192, False),
+    (RTX4090, "int4", 1, 8192, True),
     (RTX4090, "int4", 4, 8192, True),
     (L40S, "int4", 1, 8192, False),
     (L40S, "int4", 4, 8192, True),
+    (L40S, "smallest", 1, 8192, True),
+    (RTX3060, "smallest", 1, 2048, True),
 )
 """Card, weights, conversations, tokens of each one's context, whether caches have 8 bits."""
 

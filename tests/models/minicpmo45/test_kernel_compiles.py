@@ -149,12 +149,17 @@ def uses_of(capability: int) -> list[Use]:
 
 
 def other(
-    kernel: Any, kinds: Sequence[str], constants: dict[str, int], capability: int, ahead: int = 4
+    kernel: Any,
+    kinds: Sequence[str],
+    constants: dict[str, int],
+    capability: int,
+    ahead: int = 4,
+    warps: int = 4,
 ) -> Any:
     """Another kernel, compiled; numbers and pointers are multiples of 16."""
     names = kernel.arg_names
     signature = dict(zip(names, [*kinds, *["constexpr"] * len(constants)], strict=True))
-    options = {"num_warps": 4, "num_stages": ahead}
+    options = {"num_warps": warps, "num_stages": ahead}
     source = ASTSource(
         fn=kernel,
         signature=signature,
@@ -171,15 +176,17 @@ def other(
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
 @pytest.mark.parametrize("capability", SHARED_BYTES if IS_LONG else [86, 89, 90])
 def test_products_of_few_rows_compile_for_every_card(capability: int) -> None:
-    four = ("*u8", "*i32", "*bf16", "*bf16", "i32", "i32")
-    made = [other(kernels.unpacked, four, {"GROUP": 128}, capability)]
+    four = ("*bf16", "*u8", "*i32", "*bf16", "*bf16", "i32", "i32", "i32")
+    sizes = {"GROUP": 128, "ROWS": 128, "OUTS": 64}
+    made = [other(kernels.from_tiles, four, sizes, capability, ahead=2, warps=8)]
     # Older cards have no instruction that reads e4m3.
     if capability >= 89:
         small = ("*fp8e4nv", "*fp32", "*bf16", "i32")
         made.append(other(kernels.unpacked_rows, small, {"BLOCK": 4096}, capability))
-    for is_small in (False, True) if capability >= 89 else (False,):
-        kept = "*fp8e4nv" if is_small else "*bf16"
-        kinds = ("*bf16", *[kept] * 3, *["*fp32"] * 3, "*bf16", *["i32"] * 5)
+    packed = [("*i8", "*bf16"), *([("*fp8e4nv", "*fp32")] if capability >= 89 else [])]
+    for kept, of_rows in (("*bf16", "*fp32"), *packed):
+        is_small = kept != "*bf16"
+        kinds = ("*bf16", *[kept] * 3, *[of_rows] * 3, "*bf16", *["i32"] * 5)
         for rows in (16, 32, 64) if is_small else (16,):
             for outs in (4096, 24576):
                 tile, block, ahead = products.tile_of(outs, rows, is_small=is_small)

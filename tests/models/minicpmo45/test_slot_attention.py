@@ -135,6 +135,18 @@ def test_few_rows_are_multiplied_with_several_matrices_at_once(is_small: bool, r
 
 
 @interpreted
+@pytest.mark.parametrize("rows", [1, 17])
+def test_few_rows_are_multiplied_with_a_head_in_eight_bits(rows: int) -> None:
+    torch.manual_seed(rows)
+    head = quantize.RowQuantizedLinear((torch.randn(40, 512) * torch.rand(40, 1)).half())
+    x = torch.randn(rows, 512).half()
+
+    found = products.few_rows(x, [head.packed.data], [head.scales.data])
+
+    torch.testing.assert_close(found, head.in_pieces(x), rtol=1e-2, atol=3e-2)
+
+
+@interpreted
 def test_a_row_in_company_is_multiplied_as_alone() -> None:
     torch.manual_seed(0)
     matrix, x = torch.randn(40, 256).half(), torch.randn(7, 256).half()
@@ -177,23 +189,24 @@ def test_a_matrix_in_e4m3_is_unpacked_with_the_scales_of_its_rows() -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("group", [32, 128])
-def test_a_matrix_in_four_bits_is_unpacked_from_tiles_of_any_order(group: int) -> None:
+@pytest.mark.parametrize(("group", "rows"), [(32, 5), (128, 79), (64, 130)])
+def test_rows_are_multiplied_with_tiles_of_four_bits_in_any_order(group: int, rows: int) -> None:
     torch.manual_seed(group)
-    q = torch.randint(0, 16, (24, 256))
-    scales, zeros = torch.rand(24, 256 // group), torch.randn(24, 256 // group)
+    q = torch.randint(0, 16, (72, 256))
+    scales, zeros = torch.rand(72, 256 // group), torch.randn(72, 256 // group)
     order = torch.randperm(1024)
     # (tiles of rows, tiles of columns, places in the tile), every place's number elsewhere in it.
-    tiles = q.view(3, 8, 2, 128).transpose(1, 2).reshape(3, 2, 1024)
+    tiles = q.view(9, 8, 2, 128).transpose(1, 2).reshape(9, 2, 1024)
     halves = torch.empty_like(tiles)
     halves[..., order] = tiles
     packed = (halves[..., ::2] | halves[..., 1::2] << 4).to(torch.uint8)
     both = torch.stack([scales, zeros], -1).transpose(0, 1).contiguous()
+    x = torch.randn(rows, 256)
 
-    found = quantize.unpacked_tiles(packed, both, order.int())
+    found = quantize.product_in_order(x, packed, both, order.int())
 
     wanted = quantize.Groups(q, scales, zeros).weight()
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found, x @ wanted.T, rtol=1e-4, atol=1e-3)
 
 
 @interpreted

@@ -31,9 +31,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime import products, slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import guarded
-from parley.models.minicpmo45.runtime.products import FEW_ROWS, ROWS_AT_ONCE, Fp8Linear
+from parley.models.minicpmo45.runtime.products import (
+    FEW_ROWS,
+    ROWS_AT_ONCE,
+    TILE_ROWS,
+    Fp8Linear,
+    fits,
+)
 
 Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
 
@@ -50,6 +56,9 @@ _INNER_TILES: Final = 8
 
 _TILE: Final = (8, 16 * _INNER_TILES)
 """Rows and columns that a GPU's 4-bit kernel packs together, each tile like the others."""
+
+_TILE_OUTS, _MOST_TILE_ROWS = 64, 128
+"""Outputs, and most rows, of a program of our product with such tiles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +115,7 @@ class Int4Linear(nn.Module):
             if self.is_on_cpu:
                 made = torch._weight_int4pack_mm_for_cpu(flat, self.packed, self.group, self.scales)
             elif flat.shape[0] > FEW_ROWS and slot_attention.is_installed():
-                made = F.linear(flat, unpacked_int4(self.packed.data, self.scales.data))
+                made = product_of_tiles(flat, self.packed.data, self.scales.data)
             else:
                 made = torch._weight_int4pack_mm(flat, self.packed, self.group, self.scales)
         return made.view(*x.shape[:-1], -1)
@@ -119,9 +128,10 @@ class Int4Linear(nn.Module):
 
 
 def unpack(network: nn.Module, kind: str) -> None:
-    """Make every matrix of a kind (`int4` or `fp8`) dequantize for its products."""
+    """Make every matrix of a kind (`int4`, with a head in 8 bits, or `fp8`) dequantize for its
+    products."""
     for module in network.modules():
-        if isinstance(module, Int4Linear if kind == "int4" else Fp8Linear):
+        if isinstance(module, Int4Linear | RowQuantizedLinear if kind == "int4" else Fp8Linear):
             module.is_plain = True
 
 
@@ -164,25 +174,25 @@ def _tile_places(device: torch.device) -> Tensor:
     return _places(_TILE, device).int()
 
 
-def shape_of_unpacked(packed: Tensor, scales: Tensor) -> Tensor:
-    columns = packed.numel() * packed.element_size() * 2 // scales.shape[1]
-    return torch.empty(scales.shape[1], columns, dtype=scales.dtype, device=scales.device)
+def shape_of_product(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    return torch.empty(x.shape[0], scales.shape[1], dtype=x.dtype, device=x.device)
 
 
-def unpacked_int4(packed: Tensor, scales: Tensor) -> Tensor:
-    """A matrix as `Int4Linear` keeps it on a GPU, as numbers (n, k) in the scales' dtype."""
-    return unpacked_tiles(packed, scales, _tile_places(packed.device))
+def product_of_tiles(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    """Products (R, n) of rows (R, k) with a matrix as `Int4Linear` keeps it on a GPU."""
+    return product_in_order(x, packed, scales, _tile_places(packed.device))
 
 
-def unpacked_tiles(packed: Tensor, scales: Tensor, places: Tensor) -> Tensor:
-    """Tiles of 4-bit numbers, in any order that `places` has, as a matrix (n, k)."""
+def product_in_order(x: Tensor, packed: Tensor, scales: Tensor, places: Tensor) -> Tensor:
+    """Products of rows with tiles of 4-bit numbers, in any order that `places` has."""
     from parley.models.minicpmo45.runtime import kernels
 
-    out = shape_of_unpacked(packed, scales)
-    rows, columns = out.shape
-    kernels.unpacked[(rows // _TILE[0], columns // _TILE[1])](
-        packed.view(torch.uint8), places, scales, out, rows, columns,
-        GROUP=columns // scales.shape[0],
+    x, out = x.contiguous(), shape_of_product(x, packed, scales)
+    rows, columns = x.shape
+    at_once = min(_MOST_TILE_ROWS, max(TILE_ROWS, 1 << (rows - 1).bit_length()))
+    kernels.from_tiles[(-(-out.shape[1] // _TILE_OUTS), -(-rows // at_once))](
+        x, packed.view(torch.uint8), places, scales, out, rows, out.shape[1], columns,
+        GROUP=columns // scales.shape[0], ROWS=at_once, OUTS=_TILE_OUTS, num_warps=8, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -214,14 +224,26 @@ class RowQuantized(nn.Module):
 
 
 class RowQuantizedLinear(RowQuantized):
-    """`nn.Linear` without bias over a matrix in 8 bits. On a GPU it is unpacked piece by piece."""
+    """`nn.Linear` without bias over a matrix in 8 bits. A GPU's kernel multiplies few rows with the
+    numbers as they are; for more rows, and without the kernel, they are unpacked piece by piece.
+
+    Args of state:
+        is_plain: never use the kernel.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(weight)
+        self.is_plain = False
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
         if x.device.type == "cpu":
             made = torch._weight_int8pack_mm(flat, self.packed, self.scales)
-        else:
+        elif self.is_plain or not fits(flat, FEW_ROWS) or not slot_attention.is_installed():
             made = self.in_pieces(flat)
+        else:
+            with guarded("int4"):
+                made = products.few_rows(flat, [self.packed.data], [self.scales.data])
         return made.view(*x.shape[:-1], -1)
 
     def in_pieces(self, x: Tensor) -> Tensor:

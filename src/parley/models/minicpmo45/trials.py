@@ -21,7 +21,12 @@ from parley.models.minicpmo45.config import DecoderConfig
 from parley.models.minicpmo45.device import set_precision
 from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
 from parley.models.minicpmo45.load_choice import LoadChoice
-from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.quantize import (
+    Int4Linear,
+    RowQuantizedLinear,
+    fits_int4,
+    grouped,
+)
 from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
@@ -333,18 +338,21 @@ def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> None:
-    """Products with a matrix in 4 bits, of few and many rows, and the same matrix unpacked."""
+    """Products with a matrix in 4 bits, of few and many rows, and the same matrix unpacked; and
+    with one in 8 bits, as the head of `smallest` is."""
     shape = (256, 1024)
     if not fits_int4(shape, device):
         raise FastPathFailed("int4", f"its kernel takes no matrix of shape {shape}")
     random = torch.Generator(device=device).manual_seed(5)
     groups = grouped(torch.randn(shape, generator=random, device=device).to(dtype))
     layer, wanted = Int4Linear(groups, dtype), groups.weight()
+    head = RowQuantizedLinear(wanted.to(dtype))
     hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
     for rows in (1, 7, 17, 65):
         x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
         product = x.float() @ wanted.T
         hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
+        hold("int4", head(x), head.in_pieces(x), INT4_TOLERANCE, f"{rows} rows with the head")
 
 
 def products(device: torch.device, dtype: torch.dtype) -> None:

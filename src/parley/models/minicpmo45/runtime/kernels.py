@@ -232,8 +232,8 @@ def few_rows(
             x + row[:, None] * columns + column[None, :], mask=is_row[:, None], other=0.0
         )
         if HAS_SCALES:
-            # Numbers of e4m3 become float16 in pairs, which is quick; inputs that are not small
-            # enough for it are, once they are divided by 16.
+            # Numbers of e4m3 become float16 in pairs, which is quick, and those of int8 exactly;
+            # inputs that are not small enough for it are, once they are divided by 16.
             given = (given.to(tl.float32) * 0.0625).to(tl.float16)
         weights = tl.load(
             matrix + one[None, :] * columns + column[:, None], mask=is_out[None, :], other=0.0
@@ -257,20 +257,37 @@ def unpacked_rows(packed, scales, out, columns, BLOCK: tl.constexpr):
     tl.store(out + place, number.to(out.dtype.element_ty), mask=here)
 
 
-@triton.jit
-def unpacked(packed, order, scales, out, outs, columns, GROUP: tl.constexpr):
-    """A tile of 8 rows and 128 columns of a matrix in 4 bits, as numbers.
+@triton.jit(do_not_specialize=["rows"])
+def from_tiles(
+    x, packed, order, scales, out, rows, outs, columns,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr,
+):  # fmt: skip
+    """Products of rows with `OUTS` rows of a matrix in 4 bits, which lies in tiles of 8 rows and
+    128 columns. A block of columns is a group, whose rows share a scale and a zero.
 
     `order` has, for each number of a tile, which of its half bytes it is.
     """
-    tile_row, tile_column = tl.program_id(0), tl.program_id(1)
-    place = tl.arange(0, 1024)
-    half = tl.load(order + place)
-    start = (tile_row * tl.num_programs(1) + tile_column) * 512
-    pair = tl.load(packed + start + half // 2).to(tl.int32)
-    q = (pair >> (half % 2 * 4)) & 0xF
-    row, column = tile_row * 8 + place // 128, tile_column * 128 + place % 128
-    of_group = scales + (column // GROUP * outs + row) * 2
-    scale, zero = tl.load(of_group).to(tl.float32), tl.load(of_group + 1).to(tl.float32)
-    number = (q.to(tl.float32) - 8.0) * scale + zero
-    tl.store(out + row * columns + column, number.to(out.dtype.element_ty))
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    one = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    is_row, is_out = row < rows, one < outs
+    first_tile, in_tile = one // 8 * (columns // 128), one % 8 * 128
+    total = tl.zeros((ROWS, OUTS), tl.float32)
+    for group in range(0, columns // GROUP):
+        column = group * GROUP + tl.arange(0, GROUP)
+        given = tl.load(
+            x + row[:, None] * columns + column[None, :], mask=is_row[:, None], other=0.0
+        )
+        half = tl.load(order + in_tile[None, :] + (column % 128)[:, None])
+        tile = first_tile + group * GROUP // 128
+        pair = tl.load(packed + tile[None, :] * 512 + half // 2, mask=is_out[None, :], other=0)
+        q = (pair.to(tl.int32) >> (half % 2 * 4)) & 0xF
+        of_group = scales + (group * outs + one) * 2
+        scale = tl.load(of_group, mask=is_out, other=0.0).to(tl.float32)
+        zero = tl.load(of_group + 1, mask=is_out, other=0.0).to(tl.float32)
+        weights = (q.to(tl.float32) - 8.0) * scale[None, :] + zero[None, :]
+        total = tl.dot(given, weights.to(given.dtype), total, input_precision="ieee")
+    tl.store(
+        out + row[:, None] * outs + one[None, :],
+        total.to(out.dtype.element_ty),
+        mask=is_row[:, None] & is_out[None, :],
+    )

@@ -139,7 +139,7 @@ def few_rows(x: Tensor, matrices: Sequence[Tensor], scales: Sequence[Tensor]) ->
 
     Args:
         matrices: all but the last have a multiple of 64 rows.
-        scales: of their rows, (n, 1), where they are in e4m3; otherwise none.
+        scales: of their rows, n of each, where they are in e4m3 or int8; otherwise none.
     """
     from parley.models.minicpmo45.runtime import kernels
 
