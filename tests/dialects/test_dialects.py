@@ -6,31 +6,8 @@ from typing import Any, get_args
 import pytest
 from tests.support.dialects import NAMES, connection, decode_server
 
+from parley import errors
 from parley.dialects.base import Dialect, Reply, UpgradeRequest
-from parley.errors import (
-    AlreadyPrepared,
-    AppDisabled,
-    BadSessionId,
-    ContextFull,
-    InferenceFailed,
-    InvalidConfig,
-    InvalidJson,
-    InvalidPayload,
-    MissingField,
-    NotPrepared,
-    NotReady,
-    ParleyError,
-    QueueFull,
-    ServiceUnavailable,
-    SlotLost,
-    TooLarge,
-    UnknownEvent,
-    VoiceUnavailable,
-    WorkerBusy,
-    WorkerConnectFailed,
-    WorkerLost,
-    WrongPhase,
-)
 from parley.protocol import chat, codec, duplex, half_duplex, realtime
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Phase
@@ -98,7 +75,7 @@ def test_the_kind_follows_from_id_or_mode(
 
 
 def test_an_unknown_realtime_mode_is_refused() -> None:
-    with pytest.raises(InvalidPayload, match="must be 'video' or 'audio'") as caught:
+    with pytest.raises(errors.InvalidPayload, match="must be 'video' or 'audio'") as caught:
         REALTIME.kind_of(UpgradeRequest("/v1/realtime", query={"mode": "hologram"}))
 
     refusal = REALTIME.refuse(caught.value)
@@ -108,7 +85,7 @@ def test_an_unknown_realtime_mode_is_refused() -> None:
 
 def test_session_ids_are_refused_and_never_rewritten() -> None:
     assert check_session_id("hdx_1") == "hdx_1"
-    with pytest.raises(BadSessionId):
+    with pytest.raises(errors.BadSessionId):
         check_session_id("../etc")
 
 
@@ -118,26 +95,26 @@ def test_session_ids_are_refused_and_never_rewritten() -> None:
 @pytest.mark.parametrize(
     ("dialect", "phase", "type_name", "error", "stays"),
     [
-        (HALF_DUPLEX, "queued", "audio_chunk", NotPrepared, False),
-        (HALF_DUPLEX, "connected", "audio_chunk", NotPrepared, False),
-        (HALF_DUPLEX, "active", "prepare", AlreadyPrepared, False),
-        (HALF_DUPLEX, "generating", "prepare", AlreadyPrepared, False),
-        (DUPLEX, "queued", "audio_chunk", NotReady, True),
-        (DUPLEX, "connected", "audio_chunk", NotReady, True),
-        (DUPLEX, "preparing", "audio_chunk", NotReady, True),
-        (DUPLEX, "connected", "pause", WrongPhase, True),
-        (DUPLEX, "active", "prepare", WrongPhase, True),
-        (DUPLEX, "active", "resume", WrongPhase, True),
-        (DUPLEX, "paused", "audio_chunk", WrongPhase, True),
-        (REALTIME, "queued", "input_audio_buffer.append", NotReady, True),
-        (REALTIME, "connected", "input_audio_buffer.append", NotReady, True),
-        (REALTIME, "preparing", "input_audio_buffer.append", NotReady, True),
-        (REALTIME, "cleanup", "input_audio_buffer.append", WrongPhase, True),
-        (REALTIME, "active", "session.update", WrongPhase, True),
+        (HALF_DUPLEX, "queued", "audio_chunk", errors.NotPrepared, False),
+        (HALF_DUPLEX, "connected", "audio_chunk", errors.NotPrepared, False),
+        (HALF_DUPLEX, "active", "prepare", errors.AlreadyPrepared, False),
+        (HALF_DUPLEX, "generating", "prepare", errors.AlreadyPrepared, False),
+        (DUPLEX, "queued", "audio_chunk", errors.NotReady, True),
+        (DUPLEX, "connected", "audio_chunk", errors.NotReady, True),
+        (DUPLEX, "preparing", "audio_chunk", errors.NotReady, True),
+        (DUPLEX, "connected", "pause", errors.WrongPhase, True),
+        (DUPLEX, "active", "prepare", errors.WrongPhase, True),
+        (DUPLEX, "active", "resume", errors.WrongPhase, True),
+        (DUPLEX, "paused", "audio_chunk", errors.WrongPhase, True),
+        (REALTIME, "queued", "input_audio_buffer.append", errors.NotReady, True),
+        (REALTIME, "connected", "input_audio_buffer.append", errors.NotReady, True),
+        (REALTIME, "preparing", "input_audio_buffer.append", errors.NotReady, True),
+        (REALTIME, "cleanup", "input_audio_buffer.append", errors.WrongPhase, True),
+        (REALTIME, "active", "session.update", errors.WrongPhase, True),
     ],
 )
 def test_a_message_in_the_wrong_phase_gets_the_documented_error(
-    dialect: Dialect, phase: str, type_name: str, error: type[ParleyError], stays: bool
+    dialect: Dialect, phase: str, type_name: str, error: type[errors.ParleyError], stays: bool
 ) -> None:
     with pytest.raises(error) as caught:
         dialect.check(Phase(phase), type_name)
@@ -156,12 +133,12 @@ def test_stopping_is_possible_in_every_open_phase() -> None:
 
 
 def test_a_paused_duplex_session_says_so() -> None:
-    with pytest.raises(WrongPhase, match=r"^Worker is paused$"):
+    with pytest.raises(errors.WrongPhase, match=r"^Worker is paused$"):
         DUPLEX.check(Phase.PAUSED, "audio_chunk")
 
 
 def test_a_misplaced_append_names_both_documented_words() -> None:
-    with pytest.raises(NotReady, match=r"Not ready.*\(invalid event\)"):
+    with pytest.raises(errors.NotReady, match=r"Not ready.*\(invalid event\)"):
         REALTIME.check(Phase.CONNECTED, "input_audio_buffer.append")
 
 
@@ -184,27 +161,27 @@ def test_the_phase_table_names_only_messages_that_exist(dialect: Dialect, module
 @pytest.mark.parametrize(
     ("failure", "code", "kind", "close"),
     [
-        (NotReady("input_audio_buffer.append", "queued"), "not_ready", "client_error", None),
-        (UnknownEvent("x"), "unknown_event", "client_error", None),
-        (MissingField("audio"), "missing_field", "client_error", None),
-        (InvalidPayload("x"), "invalid_payload", "client_error", None),
-        (InvalidConfig("x"), "invalid_payload", "client_error", None),
-        (WrongPhase("session.update", "active"), "invalid_event", "client_error", None),
-        (ServiceUnavailable(), "service_unavailable", "server_error", 1013),
-        (QueueFull(1, 1), "queue_full", "server_error", 1013),
-        (WorkerBusy(), "worker_busy", "server_error", 1013),
-        (WorkerConnectFailed(), "worker_connect_failed", "server_error", 1013),
-        (InferenceFailed(), "inference_error", "server_error", None),
-        (VoiceUnavailable(), "inference_error", "server_error", None),
-        (WorkerLost(), "worker_lost", "server_error", 1011),
-        (SlotLost(), "inference_error", "server_error", 1011),
-        (AppDisabled("omni"), "app_disabled", "server_error", 1008),
-        (TooLarge("frame", 2, 1), "too_large", "client_error", 1009),
+        (errors.NotReady("input_audio_buffer.append", "queued"), "not_ready", "client_error", None),
+        (errors.UnknownEvent("x"), "unknown_event", "client_error", None),
+        (errors.MissingField("audio"), "missing_field", "client_error", None),
+        (errors.InvalidPayload("x"), "invalid_payload", "client_error", None),
+        (errors.InvalidConfig("x"), "invalid_payload", "client_error", None),
+        (errors.WrongPhase("session.update", "active"), "invalid_event", "client_error", None),
+        (errors.ServiceUnavailable(), "service_unavailable", "server_error", 1013),
+        (errors.QueueFull(1, 1), "queue_full", "server_error", 1013),
+        (errors.WorkerBusy(), "worker_busy", "server_error", 1013),
+        (errors.WorkerConnectFailed(), "worker_connect_failed", "server_error", 1013),
+        (errors.InferenceFailed(), "inference_error", "server_error", None),
+        (errors.VoiceUnavailable(), "inference_error", "server_error", None),
+        (errors.WorkerLost(), "worker_lost", "server_error", 1011),
+        (errors.SlotLost(), "inference_error", "server_error", 1011),
+        (errors.AppDisabled("omni"), "app_disabled", "server_error", 1008),
+        (errors.TooLarge("frame", 2, 1), "too_large", "client_error", 1009),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_every_row_of_the_realtime_code_table(
-    failure: ParleyError, code: str, kind: str, close: int | None
+    failure: errors.ParleyError, code: str, kind: str, close: int | None
 ) -> None:
     answer = REALTIME.answer(failure)
 
@@ -214,19 +191,21 @@ def test_every_row_of_the_realtime_code_table(
 
 
 def test_realtime_closes_on_what_is_not_json_without_a_word() -> None:
-    assert REALTIME.answer(InvalidJson()) == Reply((), 1003, "The message is not valid JSON text.")
+    assert REALTIME.answer(errors.InvalidJson()) == Reply(
+        (), 1003, "The message is not valid JSON text."
+    )
 
 
 @pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX, DUPLEX], ids=lambda d: d.name)
 def test_legacy_dialects_explain_before_closing_on_what_is_not_json(dialect: Dialect) -> None:
-    answer = dialect.answer(InvalidJson())
+    answer = dialect.answer(errors.InvalidJson())
 
     assert sent(answer.messages[0])["code"] == "invalid_json"
     assert answer.close_code == 1003
 
 
 def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
-    full = ContextFull(8200, 8192)
+    full = errors.ContextFull(8200, 8192)
 
     assert CHAT.answer(full).close_code == 1008
     assert [sent(m)["type"] for m in DUPLEX.answer(full).messages] == ["error", "stopped"]
@@ -236,14 +215,16 @@ def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
 
 
 def test_half_duplex_names_an_unknown_type_as_documented() -> None:
-    assert sent(HALF_DUPLEX.error(UnknownEvent("x")))["error"] == "Unknown type: x"
-    assert sent(DUPLEX.error(UnknownEvent("x")))["error"] == "Unknown message type: x"
+    assert sent(HALF_DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown type: x"
+    assert sent(DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown message type: x"
 
 
 @EVERY
-@pytest.mark.parametrize("failure", [QueueFull(1, 1), ServiceUnavailable(), WorkerBusy()])
+@pytest.mark.parametrize(
+    "failure", [errors.QueueFull(1, 1), errors.ServiceUnavailable(), errors.WorkerBusy()]
+)
 def test_a_newcomer_who_cannot_be_served_is_told_to_try_later(
-    dialect: Dialect, failure: ParleyError
+    dialect: Dialect, failure: errors.ParleyError
 ) -> None:
     refusal = dialect.refuse(failure)
 
@@ -281,10 +262,10 @@ def test_every_end_has_words_and_a_code(dialect: Dialect, reason: CloseReason, c
 
 
 def test_a_server_message_of_a_later_version_is_an_unknown_event() -> None:
-    with pytest.raises(UnknownEvent):
+    with pytest.raises(errors.UnknownEvent):
         chat.decode_server('{"type":"hologram"}')
 
 
 def test_a_malformed_server_message_is_named() -> None:
-    with pytest.raises(InvalidPayload, match="vad_state"):
+    with pytest.raises(errors.InvalidPayload, match="vad_state"):
         half_duplex.decode_server('{"type":"vad_state","speaking":"maybe"}')

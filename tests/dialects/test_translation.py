@@ -10,28 +10,8 @@ from tests.support.sessions import pcm64
 from tests.support.talking import b64
 
 from parley.clock import ManualClock
+from parley.dialects import events
 from parley.dialects.base import Dialect, close_reason
-from parley.dialects.events import (
-    AnswerDone,
-    AudioInput,
-    ChatRequested,
-    Clip,
-    DuplexSetup,
-    Failed,
-    HalfDuplexSetup,
-    OutputDelta,
-    Picture,
-    Prefilled,
-    ResponseRequested,
-    SessionEnded,
-    Sound,
-    StopRequested,
-    TokenCounts,
-    TurnCompleted,
-    TurnStarted,
-    TurnTranscribed,
-    UnitDone,
-)
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import WireSound
@@ -57,10 +37,10 @@ def written(dialect, event) -> list[dict]:
 # ---- chat ----
 
 
-def chat(**request) -> ChatRequested:
+def chat(**request) -> events.ChatRequested:
     request.setdefault("messages", [{"role": "user", "content": "Hi"}])
     event = read(connection("chat"), request)
-    assert isinstance(event, ChatRequested)
+    assert isinstance(event, events.ChatRequested)
     return event
 
 
@@ -75,9 +55,9 @@ def test_a_chat_request_keeps_its_parts_in_order():
 
     assert asked.messages[0].parts == (
         TextPart("Look"),
-        Picture(b"jpeg"),
-        Sound(RAW, 8000),
-        Clip(b"clip", 3),
+        events.Picture(b"jpeg"),
+        events.Sound(RAW, 8000),
+        events.Clip(b"clip", 3),
     )
     assert asked.is_omni
 
@@ -92,7 +72,7 @@ def test_chat_options_reach_the_event():
     )
 
     assert asked.wants_speech
-    assert asked.voice == Sound(RAW)
+    assert asked.voice == events.Sound(RAW)
     assert (asked.tts_mode, asked.language) == ("omni", "zh")
     assert asked.generation.max_new_tokens == 7
     assert asked.generation.do_sample is False
@@ -104,36 +84,38 @@ def test_chat_options_reach_the_event():
 def test_after_the_request_only_stop_is_understood():
     dialect = connection("chat")
 
-    assert read(dialect, {"type": "stop"}, "generating") == StopRequested()
+    assert read(dialect, {"type": "stop"}, "generating") == events.StopRequested()
     assert dialect.decode("{ nonsense", Phase.GENERATING) is None
     assert read(dialect, {"messages": []}, "generating") is None
 
 
 def test_a_piece_of_nothing_is_not_sent():
-    assert written(connection("chat"), OutputDelta(0)) == []
+    assert written(connection("chat"), events.OutputDelta(0)) == []
 
 
 def test_a_recorded_answer_names_its_recording():
-    (done,) = written(connection("chat"), AnswerDone("x", 1, 2, recording_id="chat_1"))
+    (done,) = written(connection("chat"), events.AnswerDone("x", 1, 2, recording_id="chat_1"))
 
     assert done["recording_session_id"] == "chat_1"
-    assert "recording_session_id" not in written(connection("chat"), AnswerDone("x", 1, 2))[0]
+    assert (
+        "recording_session_id" not in written(connection("chat"), events.AnswerDone("x", 1, 2))[0]
+    )
 
 
 # ---- half-duplex ----
 
 
-def turns(**message) -> HalfDuplexSetup:
+def turns(**message) -> events.HalfDuplexSetup:
     event = read(connection("half_duplex"), {"type": "prepare", **message})
-    assert isinstance(event, HalfDuplexSetup)
+    assert isinstance(event, events.HalfDuplexSetup)
     return event
 
 
 def test_a_prompt_with_a_voice_becomes_text_voice_text():
     prepared = turns(system_prompt="Be brief.", ref_audio_base64=VOICE64)
 
-    assert prepared.system == (TextPart(VOICE_PROMPT), Sound(RAW), TextPart("Be brief."))
-    assert prepared.voice == Sound(RAW)
+    assert prepared.system == (TextPart(VOICE_PROMPT), events.Sound(RAW), TextPart("Be brief."))
+    assert prepared.voice == events.Sound(RAW)
 
 
 def test_system_content_wins_and_its_first_sound_is_the_voice():
@@ -144,15 +126,15 @@ def test_system_content_wins_and_its_first_sound_is_the_voice():
     ]
     prepared = turns(system_prompt="ignored", system_content=content)
 
-    assert prepared.system == (TextPart("a"), Sound(RAW, 24_000), TextPart("b"))
-    assert prepared.voice == Sound(RAW, 24_000)
+    assert prepared.system == (TextPart("a"), events.Sound(RAW, 24_000), TextPart("b"))
+    assert prepared.voice == events.Sound(RAW, 24_000)
 
 
 def test_a_chunk_becomes_sound_and_a_chunk_without_sound_nothing():
     dialect = connection("half_duplex")
     for name in ("audio_base64", "audio", "audio_data"):
         heard = read(dialect, {"type": "audio_chunk", name: VOICE64}, "active")
-        assert isinstance(heard, AudioInput)
+        assert isinstance(heard, events.AudioInput)
         assert np.array_equal(heard.pcm.samples, VOICE.samples)
 
     assert read(dialect, {"type": "audio_chunk"}, "active") is None
@@ -168,8 +150,8 @@ def duplex() -> Dialect:
 def test_the_vocoder_falls_back_to_the_models_voice():
     prepared = read(duplex(), {"type": "prepare", "ref_audio_base64": VOICE64})
 
-    assert isinstance(prepared, DuplexSetup)
-    assert prepared.tts_voice == Sound(RAW)
+    assert isinstance(prepared, events.DuplexSetup)
+    assert prepared.tts_voice == events.Sound(RAW)
 
 
 def test_a_unit_brings_its_frames_and_requests():
@@ -182,7 +164,7 @@ def test_a_unit_brings_its_frames_and_requests():
     }
     heard = read(duplex(), message, "active")
 
-    assert isinstance(heard, AudioInput)
+    assert isinstance(heard, events.AudioInput)
     assert heard.frames == (b"jpeg",)
     assert heard.force_listen
     assert heard.max_slices == 4
@@ -196,7 +178,7 @@ def test_realtime_calls_without_video_ignore_frames(kind, seen):
 
     heard = read(connection("realtime", kind=kind), append, "active")
 
-    assert isinstance(heard, AudioInput)
+    assert isinstance(heard, events.AudioInput)
     assert heard.frames == seen
 
 
@@ -206,7 +188,7 @@ def test_a_payload_that_is_too_large_spoils_the_message_and_not_the_connection()
         read(duplex(), {"type": "prepare", "ref_audio_base64": huge})
 
 
-def unit(**more) -> UnitDone:
+def unit(**more) -> events.UnitDone:
     return units.done(3, **{"text": "hi", "context_tokens": 99, **more})
 
 
@@ -242,9 +224,9 @@ def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
 
     deltas = written(connection("realtime"), speaking)
     results = written(duplex(), speaking)
-    chunks = written(connection("half_duplex", extensions=True), OutputDelta(0, "hi", LONG))
-    later = written(connection("half_duplex", extensions=True), OutputDelta(1, "", LONG))
-    pieces = written(connection("chat"), OutputDelta(0, "hi", LONG))
+    chunks = written(connection("half_duplex", extensions=True), events.OutputDelta(0, "hi", LONG))
+    later = written(connection("half_duplex", extensions=True), events.OutputDelta(1, "", LONG))
+    pieces = written(connection("chat"), events.OutputDelta(0, "hi", LONG))
 
     for messages, field in (
         (deltas, "audio"),
@@ -318,8 +300,8 @@ def test_units_of_one_turn_are_one_response_of_v2():
 
 def test_usage_of_v2_counts_each_token_once():
     dialect = connection("minicpmo_v2", kind=Kind.CHAT)
-    dialect.encode(Prefilled(20, audio_tokens=8, image_tokens=5))
-    (done,) = written(dialect, AnswerDone("x", 3, 20, speech_tokens=4))
+    dialect.encode(events.Prefilled(20, audio_tokens=8, image_tokens=5))
+    (done,) = written(dialect, events.AnswerDone("x", 3, 20, speech_tokens=4))
 
     details = {"text_tokens": 7, "audio_tokens": 8, "vision_tokens": 5}
     assert done["usage"]["input_token_details"] == details
@@ -331,15 +313,15 @@ def openai_response(conversation: str = "auto", **facts) -> tuple[Dialect, dict]
     dialect = connection("openai_realtime")
     asked = {"type": "response.create", "response": {"conversation": conversation}}
     found = dialect.events(read(dialect, asked, "active"), Phase.ACTIVE)
-    request = next(each for each in found if isinstance(each, ResponseRequested))
-    dialect.encode(TurnStarted("resp_1", "item_1", None, is_spoken=True, request=request))
-    done = written(dialect, TurnCompleted(0, "hi", item_id="item_1", **facts))[-2]
+    request = next(each for each in found if isinstance(each, events.ResponseRequested))
+    dialect.encode(events.TurnStarted("resp_1", "item_1", None, is_spoken=True, request=request))
+    done = written(dialect, events.TurnCompleted(0, "hi", item_id="item_1", **facts))[-2]
     assert done["type"] == "response.done"
     return dialect, done["response"]
 
 
 def test_usage_of_openai_has_each_count_in_its_field():
-    tokens = TokenCounts(input=20, cached=6, audio=8, image=5, output=3, speech=4)
+    tokens = events.TokenCounts(input=20, cached=6, audio=8, image=5, output=3, speech=4)
     _, response = openai_response(tokens=tokens)
 
     usage = response["usage"]
@@ -365,7 +347,8 @@ def test_an_answer_apart_from_the_conversation_cannot_be_retrieved_from_it():
 )
 def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts, told):
     (done,) = written(
-        connection("half_duplex", extensions=True), TurnCompleted(1, "hi", audio_ms=9, **facts)
+        connection("half_duplex", extensions=True),
+        events.TurnCompleted(1, "hi", audio_ms=9, **facts),
     )
 
     assert (done.get("interrupted"), done.get("failed")) == told
@@ -378,9 +361,9 @@ def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts,
 @pytest.mark.parametrize(
     ("dialect", "event", "code"),
     [
-        (connection("half_duplex"), Failed(InferenceFailed()), 1011),
-        (duplex(), Failed(InferenceFailed()), None),
-        (duplex(), SessionEnded("error", InferenceFailed()), 1011),
+        (connection("half_duplex"), events.Failed(InferenceFailed()), 1011),
+        (duplex(), events.Failed(InferenceFailed()), None),
+        (duplex(), events.SessionEnded("error", InferenceFailed()), 1011),
     ],
 )
 def test_a_failure_ends_only_what_cannot_continue(dialect, event, code):
@@ -390,7 +373,7 @@ def test_a_failure_ends_only_what_cannot_continue(dialect, event, code):
 def answer_in_pieces(name: str) -> list[dict]:
     """Two answers, each of two pieces that are longer than a second."""
     turn = connection(name, extensions=True)
-    pieces = OutputDelta(0, "hi", LONG), OutputDelta(1, "", LONG, is_final=True)
+    pieces = events.OutputDelta(0, "hi", LONG), events.OutputDelta(1, "", LONG, is_final=True)
     return [message for piece in 2 * pieces for message in written(turn, piece)]
 
 
@@ -435,7 +418,7 @@ def test_only_clients_with_extensions_choose_a_format():
 
 
 def test_a_transcript_is_sent_to_those_who_asked_for_it():
-    told = TurnTranscribed(0, "Hello")
+    told = events.TurnTranscribed(0, "Hello")
     update = {"type": "session.update", "session": {"instructions": "Hi", "transcribe": True}}
     asked = connection("realtime")
     read(asked, update)
