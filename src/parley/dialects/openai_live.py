@@ -16,18 +16,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from parley.dialects import events
+from parley.dialects import openai_session as sessions
 from parley.dialects.base import Reply, SessionContext
 from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import object_of
-from parley.dialects.openai_session import (
-    EXPIRES_S,
-    OWN_VOICE,
-    PCM,
-    format_of,
-    instructions_of,
-    is_own_voice,
-    named_voice,
-)
 from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
 from parley.errors import BadInput, InvalidRequest, NotReady, ParleyError
 from parley.media.pcm import Pcm
@@ -143,19 +135,19 @@ class OpenAILiveDialect(OpenAIDialect):
         return Reply((message,))
 
     def _start(self, session: dict[str, Any]) -> events.DuplexSetup:
-        instructions = instructions_of(session.get("instructions"))
+        instructions = sessions.instructions_of(session.get("instructions"))
         audio = object_of(session.get("audio"), "session.audio")
-        form: dict[str, Any] = dict(PCM)
+        form: dict[str, Any] = dict(sessions.PCM)
         if audio.get("format") is not None:
-            form = format_of(audio["format"], "session.audio.format")
+            form = sessions.format_of(audio["format"], "session.audio.format")
             form["rate"] = OPENAI_RATES[form["type"]]
         output = object_of(audio.get("output"), "session.audio.output")
-        voice = named_voice(output, "session.audio.output") or OWN_VOICE
+        voice = sessions.named_voice(output, "session.audio.output") or sessions.OWN_VOICE
         self._input.take(form["type"])
         self._output = OpenAIOutput(form["type"])
         self._session |= {
             "model": str(session.get("model", "")),
-            "expires_at": int(self.context.clock.time()) + EXPIRES_S,
+            "expires_at": int(self.context.clock.time()) + sessions.EXPIRES_S,
             "instructions": instructions,
             "audio": {"format": form, "output": {"voice": voice}},
             "delegation": _delegation(session.get("delegation")),
@@ -165,7 +157,7 @@ class OpenAILiveDialect(OpenAIDialect):
         interruption = self._interruption(session)
         return events.DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),
-            voice_name=None if is_own_voice(voice) else voice,
+            voice_name=None if sessions.is_own_voice(voice) else voice,
             options=DuplexConfig(),
             interruption=interruption,
             cuts_by_time=True,

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from parley.dialects import events
+from parley.dialects import openai_session as sessions
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names, told
@@ -30,20 +31,6 @@ from parley.dialects.openai_realtime.items import (
     message_item,
     message_of,
     told_again,
-)
-from parley.dialects.openai_session import (
-    SETTINGS_PARAMETER,
-    default_session,
-    is_own_voice,
-    is_spoken,
-    limit_of,
-    merged,
-    offered_tools,
-    output_of,
-    sent,
-    settings_of,
-    unpacked,
-    voice_of,
 )
 from parley.dialects.sound import OpenAIInput, within
 from parley.errors import BadInput, InvalidRequest, ParleyError
@@ -87,14 +74,16 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         model = context.parameters.get("model", "")
         is_asked = context.parameters.get("intent") == "transcription"
         kind = "transcription" if is_asked else "realtime"
-        self._session = default_session(context.session_id, model, context.clock.time(), kind=kind)
+        self._session = sessions.default_session(
+            context.session_id, model, context.clock.time(), kind=kind
+        )
         self._sound = OpenAIInput()
-        self._settings = settings_of(self._session)
-        self._in_force = settings_of(default_session("", "", 0))
+        self._settings = sessions.settings_of(self._session)
+        self._in_force = sessions.settings_of(sessions.default_session("", "", 0))
         """As told to the client, and as told to the runner."""
         self._unset: BadInput | None = None
         """Why the session does not begin as its client secret says."""
-        self._take_settings(context.parameters.get(SETTINGS_PARAMETER, ""))
+        self._take_settings(context.parameters.get(sessions.SETTINGS_PARAMETER, ""))
         self._conversation_id = make_id("conv")
         self._items = ConversationItems()
         self._has_started = False
@@ -130,13 +119,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         """Begin with what a client secret sets."""
         if not given:
             return
-        changes = unpacked(given)
+        changes = sessions.unpacked(given)
         model = changes.get("model")
         if not self._session["model"] and isinstance(model, str):
             self._session["model"] = model
         try:
-            session = merged(self._session, changes, calls_tools=self._calls_tools)
-            self._settings = settings_of(session, can_choose=self._can_choose)
+            session = sessions.merged(self._session, changes, calls_tools=self._calls_tools)
+            self._settings = sessions.settings_of(session, can_choose=self._can_choose)
         except BadInput as error:
             # Another model than the one that was loaded when the secret was made.
             self._unset = error
@@ -146,7 +135,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def greet(self) -> Reply:
         """The session, immediately: clients wait for it."""
-        created = wire.SessionCreatedEvent(session=sent(self._session))
+        created = wire.SessionCreatedEvent(session=sessions.sent(self._session))
         return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
     # ---- client → server -------------------------------------------------------------------
@@ -159,7 +148,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 where = "response"
             case _:
                 return None
-        voice = voice_of(given)
+        voice = sessions.voice_of(given)
         if voice is None or voice == self._session["audio"]["output"]["voice"]:
             return None
         error = InvalidRequest(
@@ -232,13 +221,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return [events.ResponseCancelled(response_id)]
 
     def _update(self, changes: dict[str, Any]) -> list[events.ClientEvent | Reply]:
-        session = merged(self._session, changes, calls_tools=self._calls_tools)
+        session = sessions.merged(self._session, changes, calls_tools=self._calls_tools)
         if self._has_started and session["type"] != self._session["type"]:
             raise InvalidRequest(
                 f'session.type must stay "{self._session["type"]}" once audio or items were sent.',
                 field="session.type",
             )
-        settings = settings_of(session, can_choose=self._can_choose)
+        settings = sessions.settings_of(session, can_choose=self._can_choose)
         found: list[events.ClientEvent | Reply] = []
         if settings.setup != self._in_force.setup:
             found.append(events.SetupChanged(settings.setup))
@@ -248,7 +237,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._sound.take(session["audio"]["input"]["format"]["type"])
         if changes.get("resume") is True:
             self.wants_resume = True
-        told = wire.SessionUpdated(session=sent(session))
+        told = wire.SessionUpdated(session=sessions.sent(session))
         return [*found, Reply((told,), offers_resume=self.wants_resume)]
 
     def _create(
@@ -310,9 +299,9 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self, response: dict[str, Any], items: tuple[Message[events.Content], ...] | None
     ) -> events.ResponseRequested:
         modalities = response.get("output_modalities")
-        speaks = None if modalities is None else is_spoken(modalities, "response")
+        speaks = None if modalities is None else sessions.is_spoken(modalities, "response")
         told(response.get("metadata"), "metadata", "response.metadata")
-        output = output_of(self._session, response)
+        output = sessions.output_of(self._session, response)
         self._references += 1
         # One is sent at a time, and one may wait.
         while len(self._asked) > 1:
@@ -323,7 +312,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             reference=self._references,
             instructions=instructions if isinstance(instructions, str) else None,
             wants_speech=speaks,
-            limit_tokens=limit_of(response.get("max_output_tokens"), "response"),
+            limit_tokens=sessions.limit_of(response.get("max_output_tokens"), "response"),
             items=items,
             is_apart=response.get("conversation") == "none",
             tools=self._response_tools(response),
@@ -336,7 +325,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         if not self._calls_tools or (tools is None and choice is None):
             return None
         session = self._session
-        return offered_tools(
+        return sessions.offered_tools(
             session["tools"] if tools is None else tools,
             session["tool_choice"] if choice is None else choice,
             "response",
@@ -478,4 +467,4 @@ def _voice_name(session: dict[str, Any], output: dict[str, Any]) -> str | None:
     """Voice of one response, see `ResponseRequested`."""
     if output["voice"] == session["audio"]["output"]["voice"]:
         return None
-    return "" if is_own_voice(output["voice"]) else output["voice"]
+    return "" if sessions.is_own_voice(output["voice"]) else output["voice"]
