@@ -26,7 +26,6 @@ from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
-from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.settings import ModelBehaviour as Behaviour
@@ -199,11 +198,12 @@ def cache_sums(model: MiniCPMO45, row: int, length: int) -> dict[str, float]:
 def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45, Recorder]:
     """A model with two rows, and what watches it."""
     network = tiny.network(case.folder)
-    decoder = cast(MiniCPMTTS, network.tts)
+    decoder = network.tts
     has_small_caches = tiny.PRECISION.has_small_caches
     decoder.allocate(2, is_eight_bit=has_small_caches)
-    sampling = SpeechSampling(is_greedy=True)
     silent, voices = cast(Any, SilentVocoder()), cast(Any, SimpleNamespace(has_default=True))
+    output = SilentOutput(decoder, silent, voices)
+    output.sampling = SpeechSampling(is_greedy=True)
     config = tiny.config(case.folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
     context = min(CONTEXT, positions)
@@ -213,7 +213,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
         tiny.words(case.folder),
         slots=2,
         context_tokens=context,
-        speech_output=SilentOutput(decoder, silent, voices, sampling),
+        speech_output=output,
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
         has_small_caches=has_small_caches,
