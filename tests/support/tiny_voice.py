@@ -3,25 +3,22 @@
 import functools
 from typing import Any
 
-import numpy as np
 import torch
 
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalVocoder
-from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
+from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav, random_voice
 from parley.models.minicpmo45.token2wav.vocoder_layers import ResidualBlock
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 TINY_FLOW = FlowShape(
-    vocabulary=6561,
     width=16,
     heads=2,
     inner=32,
     blocks=2,
     up_blocks=1,
-    speaker=192,
     estimator_width=16,
     estimator_depth=2,
     estimator_heads=2,
@@ -60,9 +57,4 @@ def tiny_token2wav(
 
 def tiny_voice(seed: int = 0, tokens: int = 30) -> VoicePack:
     """A voice of noise."""
-    random = np.random.default_rng(seed)
-    return VoicePack(
-        tokens=random.integers(0, 6561, tokens),
-        embedding=random.standard_normal(192).astype(np.float32),
-        mel=(random.standard_normal((2 * tokens, 80)) - 5).astype(np.float32),
-    )
+    return random_voice(tokens=tokens, seed=seed)

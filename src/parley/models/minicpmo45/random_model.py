@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, make_config
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
-from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, FULL_FLOW
+from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, FULL_FLOW, random_voice
 from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S, check_reference
-from parley.models.minicpmo45.token2wav.voice_pack import EMBEDDING_WIDTH, MEL_BINS, VoicePack
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.voices import VoiceStore, reference_name
 from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS, SpecialIds
 
@@ -68,13 +66,11 @@ def small_sizes() -> Sizes:
         "num_hidden_layers": 2,
     }
     flow = FlowShape(
-        vocabulary=6561,
         width=16,
         heads=2,
         inner=32,
         blocks=2,
         up_blocks=1,
-        speaker=192,
         estimator_width=16,
         estimator_depth=2,
         estimator_heads=2,
@@ -88,23 +84,13 @@ class NoiseVoices(VoiceStore):
     """Voices for random weights: noise, as long as the references, each different."""
 
     def __init__(self) -> None:
-        super().__init__(None, default=noise_voice())
+        super().__init__(None, default=random_voice(tokens=50))
 
     def voice(self, reference: Pcm) -> VoicePack:
         check_reference(reference)
         seed = int(reference_name(reference)[:8], 16)
         seconds = min(PROMPT_S, len(reference) / reference.rate_hz)
-        return noise_voice(max(1, round(TOKENS_PER_S * seconds)), seed)
-
-
-def noise_voice(count: int = 50, seed: int = 0) -> VoicePack:
-    """A voice of `count` tokens."""
-    numbers = np.random.default_rng(seed)
-    return VoicePack(
-        numbers.integers(0, 6561, count),
-        numbers.normal(size=EMBEDDING_WIDTH).astype(np.float32),
-        numbers.normal(size=(2 * count, MEL_BINS)).astype(np.float32),
-    )
+        return random_voice(tokens=max(1, round(TOKENS_PER_S * seconds)), seed=seed)
 
 
 class ByteTokenizer:

@@ -59,20 +59,19 @@ class VoiceStore:
     ) -> None:
         self._maker = maker
         self._folder = folder
-        self._default = default
+        self._default_file = default if isinstance(default, Path) else None
+        self._default = default if isinstance(default, VoicePack) else None
         self._kept_files = kept_files
         self._known: OrderedDict[str, VoicePack] = OrderedDict()
-        self._default_pack: VoicePack | None = None
         self._default_failure: str | None = None
 
     @property
     def has_default(self) -> bool:
         """True if `default()` has a voice or a file."""
-        if self._default_failure is not None:
-            return False
-        return isinstance(self._default, VoicePack) or (
-            self._default is not None and self._default.is_file()
-        )
+        if self._default is not None:
+            return True
+        path, failure = self._default_file, self._default_failure
+        return failure is None and path is not None and path.is_file()
 
     def default(self) -> VoicePack:
         """The voice used when a client brings none.
@@ -82,28 +81,24 @@ class VoiceStore:
         """
         if self._default_failure is not None:
             raise VoiceUnavailable(self._default_failure)
-        if self._default_pack is None:
-            match self._default:
-                case None:
-                    raise VoiceUnavailable(
-                        "There is no default voice; bring a reference, or set one on the server."
-                    )
-                case VoicePack() as pack:
-                    self._default_pack = pack
-                case path:
-                    try:
-                        self._default_pack = self._read_default(path)
-                    except VoiceUnavailable as error:
-                        # The file stays as it is while the server runs.
-                        self._default_failure = str(error)
-                        raise
-        return self._default_pack
+        if self._default is None:
+            try:
+                self._default = self._read_default()
+            except VoiceUnavailable as error:
+                # The file stays as it is while the server runs.
+                self._default_failure = str(error)
+                raise
+        return self._default
 
-    def _read_default(self, path: Path) -> VoicePack:
+    def _read_default(self) -> VoicePack:
+        path = self._default_file
+        if path is None:
+            raise VoiceUnavailable(
+                "There is no default voice; bring a reference, or set one on the server."
+            )
         try:
-            if path.suffix == ".safetensors":
-                return read_pack(path)
-            return self.voice(load_wav(path))
+            found = read_voice(path)
+            return self.voice(found) if isinstance(found, Pcm) else found
         except (OSError, ParleyError) as error:
             raise VoiceUnavailable(
                 f"The default voice {path.name} cannot be used: {error} "
@@ -116,18 +111,17 @@ class VoiceStore:
         Raises:
             VoiceUnavailable: it could not.
         """
-        path = self._default
-        if not isinstance(path, Path):
+        path = self._default_file
+        if path is None:
             return
         try:
-            if path.suffix == ".safetensors":
-                read_pack(path)
+            found = read_voice(path)
+            if not isinstance(found, Pcm):
                 return
-            reference = load_wav(path)
-            check_reference(reference)
+            check_reference(found)
         except (OSError, ParleyError) as error:
             raise VoiceUnavailable(f"{path} cannot be used: {error}") from error
-        kept = self._read(reference_name(reference))
+        kept = self._read(reference_name(found))
         if kept is None and (self._maker is None or self._maker.problems()):
             raise VoiceUnavailable(f"{path} is not known yet, and no new voices can be made.")
 
@@ -206,6 +200,11 @@ def write_pack(path: Path, pack: VoicePack) -> None:
     except OSError:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def read_voice(path: Path) -> VoicePack | Pcm:
+    """A stored voice, or the reference that a WAV file holds."""
+    return read_pack(path) if path.suffix == ".safetensors" else load_wav(path)
 
 
 def read_pack(path: Path) -> VoicePack:
