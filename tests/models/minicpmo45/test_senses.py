@@ -13,6 +13,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 )
 from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
 from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.vision_encoder.network import KEPT_SIZES, KeptTensors
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid, cut
 
 RULES = SliceRules()
@@ -93,6 +94,20 @@ def test_pictures_are_cut_as_the_table_says(size, limit, grid, overview, tile):
     assert pieces.sizes[0] == overview
     assert set(pieces.sizes[1:]) == ({tile} if tile else set())
     assert pieces.count == (1 if grid is None else 1 + grid[0] * grid[1])
+
+
+def test_positions_that_a_graph_reads_stay_where_they_are_whatever_else_is_seen():
+    kept, cpu = (
+        KeptTensors(lambda rows, columns: torch.tensor([rows, columns])),
+        torch.device("cpu"),
+    )
+    captured = kept.of((1, 1), cpu)
+
+    for rows in range(2, 2 * KEPT_SIZES):
+        assert kept.of((rows, 3), cpu).tolist() == [rows, 3]
+        assert len(kept._kept) <= KEPT_SIZES
+
+    assert kept.of((1, 1), cpu) is captured
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (5, 5), (5, 5, 4)])

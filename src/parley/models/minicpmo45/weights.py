@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from parley import logs
 from parley.errors import SetupError
-from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
+from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
 from parley.models.minicpmo45.awq import PackedScheme
 from parley.models.minicpmo45.checkpoint import (
     EMBEDDINGS,
@@ -46,6 +46,7 @@ from parley.models.minicpmo45.quantize import (
     packed,
     stored_bytes,
 )
+from parley.models.minicpmo45.runtime.layers import Projection
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -71,7 +72,7 @@ class Network(nn.Module):
         )
         self.apm = AudioEncoder(config.audio)
         # The published code takes a quarter of the feed-forward width, equal to d_model there.
-        self.audio_projection_layer = AudioProjection(config.audio.encoder_ffn_dim // 4, width)
+        self.audio_projection_layer = Projection(config.audio.encoder_ffn_dim // 4, width)
         if config.has_tts:
             self.tts = MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=width))
 

@@ -73,21 +73,11 @@ class LiveSteps:
         return self._graphs.is_active and count <= slot_attention.QUERIES
 
     def _row_by_row(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
-        """States (N, C, Da) of a chunk.
-
-        Args:
-            kept: the first frame that is kept after the convolutions, and the one behind the last.
-        """
-        encoder = self._encoder
-        x = encoder.front(mel)[:, kept[0] : kept[1]]
-        last = encoder.positions - 1
+        last = self._encoder.positions - 1
         places = torch.tensor(
             [[min(place, last) for place in range(span.start, span.end)] for span in spans]
         )
-        x = x + encoder.embed_positions(places.to(x.device))
-        for index, layer in enumerate(encoder.layers):
-            x = self._layer(index, layer, x, spans, None)
-        return encoder.layer_norm(x)
+        return self._states(mel, kept, places, spans)
 
     def _together(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
         size = bucket(len(spans), self._cache.rows)
@@ -143,18 +133,15 @@ class LiveSteps:
         encoder, cache = self._encoder, self._cache
 
         def run(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-            x = encoder.front(mel)[:, kept[0] : kept[1]]
+            count = kept[1] - kept[0]
             rows, starts, ends = table.T.contiguous().unbind()
-            places = starts[:, None] + torch.arange(x.shape[1], device=table.device)
-            x = x + encoder.embed_positions(places.clamp(max=encoder.positions - 1))
+            places = starts[:, None] + torch.arange(count, device=table.device)
             # Every new frame sees its whole chunk, so all of a row end where the row ends.
-            last = (ends[:, None] - 1).expand(-1, x.shape[1]).contiguous()
+            last = (ends[:, None] - 1).expand(-1, count).contiguous()
             columns = places.clamp(max=cache.spare)
             batch = cache.placed(PaddedBatch(rows, columns, last, reads))
             batch = encoder.attention.prepared(batch, cache, 1)
-            for index, layer in enumerate(encoder.layers):
-                x = self._layer(index, layer, x, (), batch)
-            return (encoder.layer_norm(x),)
+            return (self._states(mel, kept, places.clamp(max=encoder.positions - 1), batch),)
 
         def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
             with attending(encoder, FusedAttention()):
@@ -165,8 +152,28 @@ class LiveSteps:
         (states,) = self._graphs.run("sound", shape, run, [mel, table], reference=reference)
         return states
 
+    def _states(
+        self,
+        mel: Tensor,
+        kept: tuple[int, int],
+        places: Tensor,
+        past: Sequence[Span] | PaddedBatch,
+    ) -> Tensor:
+        """States (N, C, Da) of a chunk.
+
+        Args:
+            kept: the first frame that is kept after the convolutions, and the one behind the last.
+            places: positions of the frames that are kept, (N, C).
+        """
+        encoder = self._encoder
+        x = encoder.front(mel)[:, kept[0] : kept[1]]
+        x = x + encoder.embed_positions(places.to(x.device))
+        for index, layer in enumerate(encoder.layers):
+            x = self._layer(index, layer, x, past)
+        return encoder.layer_norm(x)
+
     def _layer(
-        self, index: int, layer: Any, x: Tensor, spans: Sequence[Span], batch: PaddedBatch | None
+        self, index: int, layer: Any, x: Tensor, past: Sequence[Span] | PaddedBatch
     ) -> Tensor:
         """A layer's states (N, C, Da), by one launch for a batch, or row by row for spans."""
         cache, kernel, attention = self._cache, self._encoder.attention, layer.self_attn
@@ -174,13 +181,13 @@ class LiveSteps:
         query = attention.split(attention.q_proj(normed))
         keys = attention.split(attention.k_proj(normed))
         values = attention.split(attention.v_proj(normed))
-        if batch is not None:
+        if isinstance(past, PaddedBatch):
             new = [one.transpose(1, 2).flatten(0, 1) for one in (keys, values)]
-            cache.write_padded(index, batch, *new)
-            heard = kernel.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
+            cache.write_padded(index, past, *new)
+            heard = kernel.padded(index, query.transpose(1, 2), past, cache).transpose(1, 2)
         else:
             heard = torch.empty_like(query)
-            for place, span in enumerate(spans):
+            for place, span in enumerate(past):
                 cache.write(index, span, keys[place], values[place])
                 seen = cache.view(index, span.row, span.end)
                 heard[place] = kernel.one(query[place], *seen, mask=None)

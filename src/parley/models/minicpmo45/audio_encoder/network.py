@@ -149,15 +149,3 @@ def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor 
         hidden = hidden | (places[None, None, :] >= ends[:, None, None])
     mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
     return mask.masked_fill_(hidden, float("-inf"))[:, None]
-
-
-class AudioProjection(nn.Module):
-    """Encoder width to the language model's. Names as below `audio_projection_layer.`."""
-
-    def __init__(self, inner: int, width: int) -> None:
-        super().__init__()
-        self.linear1 = nn.Linear(inner, width)
-        self.linear2 = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear2(F.relu(self.linear1(x)))

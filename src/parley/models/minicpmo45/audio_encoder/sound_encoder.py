@@ -20,9 +20,10 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     Samples,
     encoder_frames,
 )
-from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
+from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.runtime.layers import Projection
 
 
 class SoundEncoder:
@@ -31,7 +32,7 @@ class SoundEncoder:
     def __init__(
         self,
         encoder: AudioEncoder,
-        projection: AudioProjection,
+        projection: Projection,
         config: MiniCPMOConfig,
     ) -> None:
         self.encoder = encoder

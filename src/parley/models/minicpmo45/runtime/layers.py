@@ -36,6 +36,18 @@ def activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
+class Projection(nn.Module):
+    """States of one part to the width of another; named as in the checkpoint."""
+
+    def __init__(self, inner: int, width: int) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(inner, width)
+        self.linear2 = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear2(F.relu(self.linear1(x)))
+
+
 class PackedLinear(nn.Module):
     """A product in float32 on a CPU, over a matrix that lies as oneDNN multiplies it. BLAS lays it
     out anew in every call, which is a sixth of a product of 100 rows, and 40 % of one of 25."""

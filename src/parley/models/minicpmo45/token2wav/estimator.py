@@ -90,7 +90,7 @@ class Places:
             kernel reads them after `prepared` what is added to scores.
         reads: places read.
         in_place: whether a kernel reads the slots where they lie.
-        lines, first, last: what else the kernel needs to know, the same for all blocks.
+        ends: what else the kernel needs to know, the same for all blocks.
         sides: with conditions, without, or both.
     """
 
@@ -100,9 +100,7 @@ class Places:
     mask: Tensor
     reads: int
     in_place: bool = False
-    lines: Tensor | None = None
-    first: Tensor | None = None
-    last: Tensor | None = None
+    ends: tuple[Tensor, Tensor, Tensor] | None = None
     sides: slice = field(default_factory=lambda: slice(2))
 
     def prepared(self, dtype: torch.dtype) -> Places:
@@ -112,7 +110,7 @@ class Places:
         sides = torch.arange(2, device=self.slots.device)
         lines = (2 * self.slots[:, None] + sides).flatten()
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
-        return replace(self, lines=lines, first=torch.zeros_like(lines), last=last)
+        return replace(self, ends=(lines, torch.zeros_like(lines), last))
 
     def side(self, side: int, rows: slice) -> Places:
         """One side of some of the rows, where no kernel reads."""
@@ -135,16 +133,15 @@ class Places:
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of queries (2 R, T, H, head width) over one block's history, in place; after
         `prepared`."""
-        assert self.lines is not None
-        assert self.first is not None
-        assert self.last is not None
+        assert self.ends is not None
+        lines, first, last = self.ends
         return slot_attention.attend(
             query,
             keys.flatten(0, 1).transpose(1, 2),
             values.flatten(0, 1).transpose(1, 2),
-            self.lines,
-            first=self.first,
-            last=self.last,
+            lines,
+            first=first,
+            last=last,
             reads=self.reads,
             mask=self.mask[:, 0, 0],
         )
@@ -197,7 +194,7 @@ class FrameAttention(nn.Module):
         v = self.to_v(x).view(shape)
         places.write(keys, k)
         places.write(values, v)
-        if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
+        if places.ends is not None and slot_attention.fits(x.shape[1], self.head_width):
             return self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
         read = places.read(keys).to(q.dtype), places.read(values).to(q.dtype)
         out = F.scaled_dot_product_attention(q, *read, attn_mask=places.mask)

@@ -27,7 +27,7 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.runtime.layers import outputs_together
+from parley.models.minicpmo45.runtime.layers import Projection, outputs_together
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
@@ -36,18 +36,6 @@ UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
 """Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
 
 ROPE_BASE = 10_000.0
-
-
-class SpeechProjector(nn.Module):
-    """Hidden states of the language model to the decoder's width."""
-
-    def __init__(self, wide: int, width: int) -> None:
-        super().__init__()
-        self.linear1 = nn.Linear(wide, width)
-        self.linear2 = nn.Linear(width, width)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.linear2(F.relu(self.linear1(hidden)))
 
 
 class SpeechNetwork(nn.Module):
@@ -77,7 +65,7 @@ class SpeechNetwork(nn.Module):
         width, codes = config.hidden_size, config.num_audio_tokens
         self.emb_text = nn.Embedding(config.num_text_tokens, width)
         self.emb_code = nn.ModuleList([nn.Embedding(codes, width)])
-        self.projector_semantic = SpeechProjector(config.llm_dim, width)
+        self.projector_semantic = Projection(config.llm_dim, width)
         self.model = DecoderStack(config)
         self.head_code = nn.ModuleList([weight_norm(nn.Linear(width, codes, bias=False), dim=0)])
         self.rows: list[SpeechRow] = []

@@ -11,8 +11,8 @@ width of the language model, `P` patch side in pixels. Source: model.md 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,34 @@ CAPTURED_PIECES: Final = 2
 4 pieces and 5 ms of 858 launches on an H200, calculated), so a graph would only take memory."""
 
 
-@lru_cache(maxsize=512)
+KEPT_SIZES: Final = 64
+"""Sizes of pieces whose positions stay on the device; the resampler's take 16 MiB of 1,024
+patches."""
+
+
+class KeptTensors:
+    """Tensors by the size of a piece, made once and kept on the device.
+
+    The first ones stay for good, because captured graphs read them where they lie; beyond
+    `KEPT_SIZES` the newest makes room.
+
+    Args:
+        make: the tensor of rows and columns, on the host.
+    """
+
+    def __init__(self, make: Callable[[int, int], Tensor]) -> None:
+        self._make = make
+        self._kept: dict[tuple[int, int, torch.device], Tensor] = {}
+
+    def of(self, size: tuple[int, int], device: torch.device) -> Tensor:
+        key = (*size, device)
+        if key not in self._kept:
+            if len(self._kept) == KEPT_SIZES:
+                self._kept.popitem()
+            self._kept[key] = self._make(*size).to(device)
+        return self._kept[key]
+
+
 def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
     """Row-major indices into the position table, int64, shape (rows * columns,).
 
@@ -124,8 +151,8 @@ class VisionTower(nn.Module):
         self.embeddings = _Embeddings(config)
         self.encoder = _Encoder(config, config.num_hidden_layers - int(drop_last_layer))
         self.post_layernorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.table_side = config.image_size // config.patch_size
-        self._kept_places: dict[tuple[int, int, torch.device], Tensor] = {}
+        side = config.image_size // config.patch_size
+        self._places = KeptTensors(partial(patch_positions, table_side=side))
 
     def embed(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
         """Pixels (B, 3, P, L * P) to patch plus position embeddings (B, L, Dv)."""
@@ -133,16 +160,7 @@ class VisionTower(nn.Module):
         patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
         # Dense rows of a patch: every layer's sums and norms would copy strided ones.
         patches = patches.flatten(2).transpose(1, 2).contiguous()
-        return patches + self.embeddings.position_embedding(self._places(size, patches.device))
-
-    def _places(self, size: tuple[int, int], device: torch.device) -> Tensor:
-        """`patch_positions` on the device, kept there."""
-        key = (*size, device)
-        if key not in self._kept_places:
-            if len(self._kept_places) > 256:
-                self._kept_places.clear()
-            self._kept_places[key] = patch_positions(*size, self.table_side).to(device)
-        return self._kept_places[key]
+        return patches + self.embeddings.position_embedding(self._places.of(size, patches.device))
 
     def forward(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
         """Features after the final norm, (B, L, Dv)."""
@@ -160,7 +178,6 @@ class Resampler(nn.Module):
 
     def __init__(self, *, queries: int, width: int, vision_width: int, heads: int) -> None:
         super().__init__()
-        self.width = width
         self.query = nn.Parameter(torch.empty(queries, width))
         self.proj = nn.Parameter(torch.empty(width, width))
         self.kv_proj = nn.Linear(vision_width, width, bias=False)
@@ -170,7 +187,7 @@ class Resampler(nn.Module):
         self.ln_kv = nn.LayerNorm(width, eps=1e-6)
         self.ln_post = nn.LayerNorm(width, eps=1e-6)
         self.heads = heads
-        self._positions: dict[tuple[int, int, torch.device], Tensor] = {}
+        self._positions = KeptTensors(partial(_grid_positions, width=width))
 
     def attention(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Features (B, L, Dv) to attended queries (B, query_num, H), before the last norm."""
@@ -179,7 +196,8 @@ class Resampler(nn.Module):
         weights = self.attn.in_proj_weight.chunk(3)
         biases = self.attn.in_proj_bias.chunk(3)
         query = F.linear(self.ln_q(self.query), weights[0], biases[0])
-        keys = F.linear(keyed + self._position(*size, keyed), weights[1], biases[1])
+        positions = self._positions.of(size, keyed.device).to(keyed.dtype)
+        keys = F.linear(keyed + positions, weights[1], biases[1])
         values = F.linear(keyed, weights[2], biases[2])
 
         def split(x: Tensor) -> Tensor:
@@ -195,17 +213,9 @@ class Resampler(nn.Module):
         """Context tokens (B, query_num, H)."""
         return self.ln_post(self.attention(features, size)) @ self.proj
 
-    def _position(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """Sines and cosines of the column, then of the row; (rows * columns, H)."""
-        key = (rows, columns, like.device)
-        if key not in self._positions:
-            if len(self._positions) > 256:
-                self._positions.clear()
-            self._positions[key] = _grid_positions(rows, columns, self.width).to(like.device)
-        return self._positions[key].to(like.dtype)
-
 
 def _grid_positions(rows: int, columns: int, width: int) -> Tensor:
+    """Sines and cosines of the column, then of the row; (rows * columns, H)."""
     quarter = width // 4
     omega = 1.0 / 10000 ** (np.arange(quarter, dtype=np.float32) / (width / 2 / 2.0))
 
