@@ -9,8 +9,10 @@ from tests.golden.case import Case, Checker
 from tests.golden.section_prompts import in_seconds
 
 from parley.models.minicpmo45.audio_encoder.mel import (
+    FIRST_FED_SAMPLES,
     FIRST_LIVE_SAMPLES,
     HOP,
+    LIVE_SAMPLES,
     PIECE_SAMPLES,
     Floor,
     LiveMel,
@@ -51,11 +53,12 @@ def push_all(state: LiveMel, samples: np.ndarray, extractor: MelExtractor):
     if len(samples) < FIRST_LIVE_SAMPLES:
         samples = np.pad(samples, (FIRST_LIVE_SAMPLES - len(samples), 0))
     place = 0
-    while len(samples) - place >= state.chunk_samples:
-        size = state.chunk_samples
+    size = FIRST_FED_SAMPLES
+    while len(samples) - place >= size:
         state, mel = state.push(samples[place : place + size], extractor)
         place += size
         yield size, state, mel
+        size = LIVE_SAMPLES
 
 
 def _whole(case: Case, check: Checker) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.golden.section_mel import push_all
 from tests.support.small_minicpmo import small_config, small_network
 
 from parley.errors import BadInput
@@ -23,16 +24,6 @@ RULES = SliceRules()
 def sound_encoder():
     network = small_network()
     return SoundEncoder(network.apm, network.audio_projection_layer, small_config())
-
-
-def stream(state: LiveMel, samples: np.ndarray, extractor: MelExtractor):
-    """(state, frames) of each whole chunk."""
-    place = 0
-    while len(samples) - place >= state.chunk_samples:
-        size = state.chunk_samples
-        state, mel = state.push(samples[place : place + size], extractor)
-        place += size
-        yield state, mel
 
 
 # Hearing.
@@ -57,7 +48,9 @@ def test_the_buffer_slides_at_the_thirtieth_and_fortieth_unit():
     extractor = MelExtractor()
     sizes = [
         (len(state.samples), state.base_frame)
-        for state, _ in stream(LiveMel(), np.zeros(16_480 + 40 * 16_000, np.float32), extractor)
+        for _, state, _ in push_all(
+            LiveMel(), np.zeros(16_480 + 40 * 16_000, np.float32), extractor
+        )
     ]
 
     assert sizes[28] == (464_480, 0)

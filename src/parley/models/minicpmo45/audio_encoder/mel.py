@@ -132,11 +132,6 @@ class LiveMel:
     inner: Tensor | None = None
 
     @property
-    def chunk_samples(self) -> int:
-        """Number of samples that the next push should bring."""
-        return FIRST_FED_SAMPLES if self.pushed_chunks == 0 else LIVE_SAMPLES
-
-    @property
     def frames(self) -> int:
         return len(self.samples) // HOP
 

@@ -21,9 +21,8 @@ from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
 from parley.models.minicpmo45.prompt.layout import (
     Part,
-    Placeholder,
-    Prompt,
     PromptSound,
+    PromptWriter,
     merge_texts,
 )
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
@@ -104,17 +103,14 @@ class UnitPrefillJob(PrefillJob):
                     parts.append(self.work.add_clip(segment.pcm.samples, pool_step=pool_step))
                 case Image():
                     raise BadInput("A duplex system prompt cannot contain pictures.")
-        ids: list[int] = []
-        places: list[Placeholder] = []
+        writer = PromptWriter(self.model.tokenizer)
         for part in merge_texts(parts):
             if isinstance(part, str):
-                ids += self.model.tokenizer.encode(part)
+                writer.ids += self.model.tokenizer.encode(part)
             elif isinstance(part, PromptSound):
-                count = part.tokens
-                places.append(Placeholder("audio", part.index, 0, len(ids), len(ids) + count))
-                ids += [self.model.tokenizer.ids.unk] * count
-        self.prompt = Prompt(tuple(ids), tuple(places))
-        self.added = len(ids)
+                writer.sound(part.index, part.tokens)
+        self.prompt = writer.prompt
+        self.added = len(self.prompt.ids)
         self.work.cut_clips()
 
     def _unit(self, segments: Sequence[Segment]) -> None:
@@ -168,28 +164,17 @@ class UnitPrefillJob(PrefillJob):
 
     def _lay_out(self, sounds: int) -> None:
         """Ids and places: the unit's tag, each picture's pieces between their tags, the sound."""
-        special = self.model.tokenizer.ids
-        rules, queries = self.model.config.slices, self.model.config.query_num
-        ids = [special.unit]
-        places: list[Placeholder] = []
+        rules = self.model.config.slices
+        writer = PromptWriter(self.model.tokenizer, self.model.config.query_num)
+        writer.ids.append(self.model.tokenizer.ids.unit)
         for index, (pixels, limit) in enumerate(self.work.pictures):
             height, width = pixels.shape[:2]
             grid = choose_grid(width, height, limit or rules.max_slice_nums, rules.scale_resolution)
-            count = 1 if grid is None else 1 + grid[0] * grid[1]
-            for piece in range(count):
-                tags = (
-                    (special.image, special.image_end)
-                    if piece == 0
-                    else (special.slice, special.slice_end)
-                )
-                start = len(ids) + 1
-                ids += [tags[0], *[special.unk] * queries, tags[1]]
-                places.append(Placeholder("image", index, piece * queries, start, start + queries))
+            writer.picture(index, grid)
         if sounds:
-            places.append(Placeholder("audio", 0, 0, len(ids), len(ids) + sounds))
-            ids += [special.unk] * sounds
-        self.prompt = Prompt(tuple(ids), tuple(places))
-        self.added = len(ids)
+            writer.sound(0, sounds)
+        self.prompt = writer.prompt
+        self.added = len(self.prompt.ids)
 
     def encoded(self) -> None:
         """Lay out the prompt again with the sound's true number of tokens."""

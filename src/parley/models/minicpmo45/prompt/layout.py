@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
+from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
 
 Role = Literal["system", "user", "assistant"]
+MediumKind = Literal["image", "audio"]
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 """The empty think block that makes the model answer without thinking."""
@@ -137,7 +138,7 @@ class Placeholder:
         offset: first of the medium's tokens that belongs here; pictures count through all pieces.
     """
 
-    kind: Literal["image", "audio"]
+    kind: MediumKind
     index: int
     offset: int
     start: int
@@ -164,6 +165,52 @@ class Prompt:
         return Prompt(self.ids + other.ids, self.places + moved)
 
 
+class PromptWriter:
+    """A prompt as it is written.
+
+    Args:
+        queries: tokens of a piece of a picture.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, queries: int = 64) -> None:
+        self._special, self._queries = tokenizer.ids, queries
+        self.ids: list[int] = []
+        self._places: list[Placeholder] = []
+
+    @property
+    def prompt(self) -> Prompt:
+        return Prompt(tuple(self.ids), tuple(self._places))
+
+    def sound(self, index: int, tokens: int) -> None:
+        self._medium("audio", index, 0, tokens)
+
+    def picture(
+        self, index: int, grid: tuple[int, int] | None, *, between_rows: Sequence[int] = ()
+    ) -> None:
+        """The overview and the tiles, each between its tags.
+
+        Args:
+            grid: (columns, rows) of tiles.
+            between_rows: ids between two rows of tiles.
+        """
+        special, queries = self._special, self._queries
+        self.ids.append(special.image)
+        self._medium("image", index, 0, queries)
+        self.ids.append(special.image_end)
+        columns, rows = grid or (0, 0)
+        for tile in range(columns * rows):
+            if tile and tile % columns == 0:
+                self.ids += between_rows
+            self.ids.append(special.slice)
+            self._medium("image", index, (1 + tile) * queries, queries)
+            self.ids.append(special.slice_end)
+
+    def _medium(self, kind: MediumKind, index: int, offset: int, count: int) -> None:
+        start = len(self.ids)
+        self.ids += [self._special.unk] * count
+        self._places.append(Placeholder(kind, index, offset, start, start + count))
+
+
 def expand(
     parts: Iterable[Part],
     tokenizer: Tokenizer,
@@ -176,64 +223,22 @@ def expand(
 
     `<|listen|>` in texts is removed, as the published input pipeline does.
     """
-    ids = tokenizer.ids
-    out: list[int] = []
-    places: list[Placeholder] = []
+    special, line = tokenizer.ids, tokenizer.encode("\n")
+    writer = PromptWriter(tokenizer, queries)
     for part in merge_texts(parts):
         match part:
             case str():
-                out.extend(
-                    token
-                    for token in tokenizer.encode(part, literal=literal)
-                    if token != ids.listen
-                )
+                ids = tokenizer.encode(part, literal=literal)
+                writer.ids += [token for token in ids if token != special.listen]
             case PromptPicture():
-                _expand_picture(part, out, places, tokenizer, rules, queries)
+                if part.with_id:
+                    number = tokenizer.encode(str(part.index))
+                    writer.ids += [special.image_id, *number, special.image_id_end]
+                limit = rules.max_slice_nums if part.max_slices is None else part.max_slices
+                grid = choose_grid(part.width, part.height, limit, rules.scale_resolution)
+                writer.picture(part.index, grid, between_rows=line)
             case PromptSound():
-                _expand_sound(part, out, places, ids)
-    return Prompt(tuple(out), tuple(places))
-
-
-def _expand_picture(
-    picture: PromptPicture,
-    out: list[int],
-    places: list[Placeholder],
-    tokenizer: Tokenizer,
-    rules: SliceRules,
-    queries: int,
-) -> None:
-    ids = tokenizer.ids
-    limit = rules.max_slice_nums if picture.max_slices is None else picture.max_slices
-    grid = choose_grid(picture.width, picture.height, limit, rules.scale_resolution)
-    if picture.with_id:
-        out += [ids.image_id, *tokenizer.encode(str(picture.index)), ids.image_id_end]
-    offset = 0
-
-    def piece(before: int, after: int) -> None:
-        nonlocal offset
-        out.append(before)
-        start = len(out)
-        out.extend([ids.unk] * queries)
-        places.append(Placeholder("image", picture.index, offset, start, len(out)))
-        offset += queries
-        out.append(after)
-
-    piece(ids.image, ids.image_end)
-    if grid is None:
-        return
-    columns, rows = grid
-    for row in range(rows):
-        if row:
-            out.extend(tokenizer.encode("\n"))
-        for _ in range(columns):
-            piece(ids.slice, ids.slice_end)
-
-
-def _expand_sound(
-    sound: PromptSound, out: list[int], places: list[Placeholder], ids: SpecialIds
-) -> None:
-    out.append(ids.audio_start)
-    start = len(out)
-    out.extend([ids.unk] * sound.tokens)
-    places.append(Placeholder("audio", sound.index, 0, start, len(out)))
-    out.append(ids.audio_end)
+                writer.ids.append(special.audio_start)
+                writer.sound(part.index, part.tokens)
+                writer.ids.append(special.audio_end)
+    return writer.prompt

@@ -219,25 +219,18 @@ class FlowMemory:
         used = 1 + int(row.places.max()) if len(row.places) else 0
         self.before_frames(slot, np.arange(used))
         self.before_rest(slot)
+        self.rows[slot] = row
         pairs = [
             (mine[:, :, slot, :, :used], theirs[:, :, source, :, :used])
             for mine, theirs in ((self.keys, other.keys), (self.values, other.values))
         ]
-        pairs.append((self.conv[:, :, slot], other.conv[:, :, source]))
-        for mine, theirs, columns in (
-            (self.tokens, other.tokens, row.tokens),
-            (self.frames, other.frames, row.frames),
-        ):
-            start, other_start = mine.shape[4] - columns, theirs.shape[4] - columns
-            pairs.append((mine[:, :, slot, :, start:], theirs[:, :, source, :, other_start:]))
-        pairs += [(self.left[slot], other.left[source]), (self.up[slot], other.up[source])]
+        pairs += zip(self._rest(slot), other._rest(source), strict=True)
         for place, given in pairs:
             # A voice that left the device comes from pinned memory: the host does not wait.
             place.copy_(given, non_blocking=True)
             if given.device.type == "cuda":
                 # Voices are primed on a stream of their own, which must not reuse this too early.
                 given.record_stream(torch.cuda.current_stream(given.device))
-        self.rows[slot] = row
 
     def checkpoint(self, slot: int) -> FlowCheckpoint:
         """Remember a row's state. Free until something is overwritten."""

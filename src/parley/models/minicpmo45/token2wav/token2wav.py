@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,15 +38,13 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
-from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, SILENT_TOKEN, VocoderWindow
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, SILENT_TOKEN, VocoderWindow, Wave
 
 STEPS = 5
 """Euler steps of the published unified model. Source: speech.md 3.4."""
 
 PROMPT_FRAMES = 502
 """Longest prompt by default: ten seconds and the rounding of a token."""
-
-Wave = npt.NDArray[np.float32]
 
 VOICES_READY = 4
 """Primed voices kept on the device; others in use wait in the host's memory."""
@@ -61,16 +58,14 @@ class PrimedVoice:
     memory: FlowMemory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Turn:
-    stream: ClassicRow | CausalRow
-    has_started: bool = False
+Stream = ClassicRow | CausalRow
+"""What the vocoder remembers of a turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     flow: FlowCheckpoint
-    turn: _Turn | None
+    stream: Stream | None
 
 
 class Token2Wav:
@@ -79,7 +74,6 @@ class Token2Wav:
     Args:
         steps: Euler steps; a primed voice belongs to one number of them.
         prompt_frames: longest prompt; longer voices are cropped.
-        voices: primed voices kept on the device.
         graphs: captures the Euler loop and the vocoder; None captures nothing.
         history: what the estimator's history is kept in; None: as the flow computes.
     """
@@ -92,7 +86,6 @@ class Token2Wav:
         slots: int,
         steps: int = STEPS,
         prompt_frames: int = PROMPT_FRAMES,
-        voices: int = VOICES_READY,
         graphs: GraphRunner | None = None,
         history: torch.dtype | None = None,
     ) -> None:
@@ -112,9 +105,10 @@ class Token2Wav:
         if graphs is not None:
             vocoder.graphs, vocoder.slots = graphs, slots
             flow.serve(self.memory, graphs)
-        self._turns: list[_Turn | None] = [None] * slots
+        self._streams: list[Stream | None] = [None] * slots
         self._ready: OrderedDict[str, PrimedVoice] = OrderedDict()
-        self.voices_ready = voices
+        self.voices_ready = VOICES_READY
+        """Primed voices kept on the device."""
         self.voices: dict[int, PrimedVoice] = {}
         """Those of slots that speak."""
         # Voices are primed while other rows speak.
@@ -137,7 +131,7 @@ class Token2Wav:
 
     @property
     def row_bytes(self) -> int:
-        return self.memory.nbytes // len(self._turns)
+        return self.memory.nbytes // len(self._streams)
 
     def capture(self) -> None:
         self.flow.capture(self.schedule)
@@ -157,7 +151,7 @@ class Token2Wav:
         """
         self.memory.clear(slot)
         self._aside(partial(self._prompt, self.memory, slot, pack.cropped(self.prompt_frames)))
-        self._turns[slot] = _Turn(self.vocoder.row())
+        self._streams[slot] = self.vocoder.row()
 
     def _aside(self, prime: Callable[[], Primed]) -> Primed:
         """Run something on a stream of its own, next to rows that speak."""
@@ -218,7 +212,7 @@ class Token2Wav:
         """Start a turn in a slot; an unfinished one is dropped."""
         self.voices[slot] = voice
         self.memory.copy_from(slot, voice.memory)
-        self._turns[slot] = _Turn(self.vocoder.row())
+        self._streams[slot] = self.vocoder.row()
 
     def restart(self, slot: int) -> None:
         """Start a turn in a slot with the voice that it has."""
@@ -228,7 +222,7 @@ class Token2Wav:
         """Clear a slot and release its voice, if it has one."""
         if self.voices.pop(slot, None) is not None:
             self.memory.clear(slot)
-            self._turns[slot] = None
+            self._streams[slot] = None
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
@@ -260,47 +254,47 @@ class Token2Wav:
             )
             steps.append(step)
             mels.update(zip(members, step.mel, strict=True))
-        turns = [self._turn(slot) for slot in slots]
+        streams = [self._stream(slot) for slot in slots]
         made: list[tuple[list[int], Tensor]] = []
         after: dict[int, Any] = {}
         for (is_last, _, _), members in _grouped(
             range(len(slots)),
-            lambda i: (windows[i].is_last, mels[i].shape[1], turns[i].stream.signature),
+            lambda i: (windows[i].is_last, mels[i].shape[1], streams[i].signature),
         ):
-            streams: list[Any] = [turns[i].stream for i in members]
+            given: list[Any] = [streams[i] for i in members]
             mel = torch.stack([mels[i] for i in members])
-            sound, rows = self.vocoder.stream(streams, mel, is_last=is_last)
+            sound, rows = self.vocoder.stream(given, mel, is_last=is_last)
             made.append((members, sound))
             after.update(zip(members, rows, strict=True))
         for step in steps:
             step.commit()
         led = [
-            not turn.has_started and not window.is_last
-            for turn, window in zip(turns, windows, strict=True)
+            stream.mel.shape[1] == 0 and not window.is_last
+            for stream, window in zip(streams, windows, strict=True)
         ]
         for i, slot in enumerate(slots):
-            self._turns[slot] = None if windows[i].is_last else _Turn(after[i], has_started=True)
+            self._streams[slot] = None if windows[i].is_last else after[i]
         return _waves(made, led)
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
         """State of a slot's turn. Nearly free until the turn continues."""
-        return Snapshot(self.memory.checkpoint(slot), self._turns[slot])
+        return Snapshot(self.memory.checkpoint(slot), self._streams[slot])
 
     @torch.inference_mode()
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Return to a snapshot, which stays valid."""
         self.memory.restore(slot, snapshot.flow)
-        self._turns[slot] = snapshot.turn
+        self._streams[slot] = snapshot.stream
 
-    def _turn(self, slot: int) -> _Turn:
-        turn = self._turns[slot]
-        if turn is None:
+    def _stream(self, slot: int) -> Stream:
+        stream = self._streams[slot]
+        if stream is None:
             raise ValueError(f"slot {slot} has no turn; begin one first")
-        return turn
+        return stream
 
     def _check(self, slot: int, window: VocoderWindow) -> None:
-        self._turn(slot)
+        self._stream(slot)
         least = 1 if window.is_last else LOOK_AHEAD + 1
         if len(window.tokens) < least:
             raise ValueError(f"a window needs at least {least} tokens, got {len(window.tokens)}")

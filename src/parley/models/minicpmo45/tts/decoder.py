@@ -161,7 +161,9 @@ class SpeechPasses:
         numbers = torch.stack(draws, dim=1)
         if self._captures:
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
-            lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
+            # They pad the graph, and write to the column that is never read.
+            unheard = [RowPass(slot=0, first=0, column=decoder.capacity, position=0)] * missing
+            lines = [[*line, *unheard] for line in lines]
             said += [_NOTHING_SAID] * missing
             samplings += samplings[-1:] * missing
             numbers = F.pad(numbers, (0, missing), value=0.5)
@@ -278,22 +280,31 @@ def _capture(
     decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 0
 ) -> None:
     """One shape; with `count`, of a pass with conditions of so many rows."""
-    device, codes = decoder.device, decoder.config.num_audio_tokens
-    fillers = _fillers(size, max(1, reads - count), count or 1)
-    lines, spoken = _known_to(device, [fillers], [_NOTHING_SAID] * size)
-    draws = torch.full((size,), 0.5, device=device)
     x = None
     if count:
-        x = decoder.code_rows([one % codes for one in range(size * count)]).view(size, count, -1)
+        codes = [one % decoder.config.num_audio_tokens for one in range(size * count)]
+        x = decoder.code_rows(codes).view(size, count, -1)
     for one in (sampling, sampling.without_filters()):
-        rules = RowRules.of([one] * size, codes, device)
+        made_up = _made_up(decoder, one, size, max(1, reads - count), count or 1)
+        lines, spoken, draws, rules = made_up
         _replayed(decoder, lines[:, 0], spoken, draws, rules, reads, x)
 
 
-def _fillers(size: int, reads: int, count: int = 1) -> list[RowPass]:
-    """Rows that see different numbers of columns; for caches that hold made-up numbers."""
+def _made_up(
+    decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 1
+) -> tuple[Tensor, Spoken, Tensor, RowRules]:
+    """Lines, tokens, draws and rules of rows that see different numbers of columns; for caches that
+    hold made-up numbers.
+
+    Args:
+        count: new tokens of each row.
+    """
+    device = decoder.device
     ends = enumerate(uneven(size, reads))
-    return [RowPass(row, 0, end, end, tokens=count) for row, end in ends]
+    rows = [RowPass(row, 0, end, end, tokens=count) for row, end in ends]
+    lines, spoken = _known_to(device, [rows], [_NOTHING_SAID] * size)
+    rules = RowRules.of([sampling] * size, decoder.config.num_audio_tokens, device)
+    return lines, spoken, torch.full((size,), 0.5, device=device), rules
 
 
 def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
@@ -306,9 +317,7 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
         return
     size = min(len(decoder.rows), CHECKED_ROWS)
     reads = min(LEAST_COLUMNS, decoder.capacity)
-    lines, spoken = _known_to(decoder.device, [_fillers(size, reads)], [_NOTHING_SAID] * size)
-    rules = RowRules.of([sampling] * size, decoder.config.num_audio_tokens, decoder.device)
-    draws = torch.full((size,), 0.5, device=decoder.device)
+    lines, spoken, draws, rules = _made_up(decoder, sampling, size, reads)
 
     def logits() -> Tensor:
         (plan,) = planned(decoder, lines, reads, None)

@@ -296,11 +296,6 @@ class RowPass(NamedTuple):
     tokens: int = 1
     is_free: bool = False
 
-    @classmethod
-    def unheard(cls, spare: int) -> RowPass:
-        """A row that pads a graph; `spare` is the column that is never read."""
-        return cls(slot=0, first=0, column=spare, position=0)
-
 
 def planned(
     decoder: SpeechNetwork,
