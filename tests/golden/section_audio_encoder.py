@@ -93,14 +93,11 @@ def _live(case: Case, check: Checker) -> None:
     for index, (_, _, mel) in enumerate(stream):
         want = case.json["chunks"][index]
         done = index + 1
-        extra = want["use_extra_context"]
-        prefix = want["prefix_extra_frames"] if extra else 0
-        suffix = want["suffix_extra_frames"] if extra else 0
+        margin = (want["prefix_extra_frames"], want["suffix_extra_frames"])
+        margin = margin if want["use_extra_context"] else (0, 0)
         if sound_encoder.is_full(cache.lengths[0], int(mel.shape[1])):
             cache.truncate(0, 0)
-        (tokens,), spans = sound_encoder.hear_live(
-            [mel], [0], steps, prefixes=[prefix], suffixes=[suffix]
-        )
+        (tokens,), spans = sound_encoder.hear_live([mel], [0], steps, margins=[margin])
         cache.commit(spans)
         check.summary(f"chunk {index}", tokens, want["embed"])
         check.equal(f"chunk {index} cache", cache.lengths[0], want["encoder_cache_len"])

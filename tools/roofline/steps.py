@@ -233,7 +233,7 @@ class UnitSteps:
         with unseen():
             mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
             mel, frames = mel.push(np.zeros(RATE_HZ, np.float32), encoder.extractor)
-        margins = [mel.options.redundancy_frames] * rows
+        margin = mel.options.redundancy_frames
 
         def run() -> object:
             self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
@@ -241,8 +241,7 @@ class UnitSteps:
                 [frames] * rows,
                 list(range(rows)),
                 self.model.live_steps,
-                prefixes=margins,
-                suffixes=margins,
+                margins=[(margin, margin)] * rows,
             )
 
         return run

@@ -99,8 +99,7 @@ class SoundEncoder:
         rows: Sequence[int],
         steps: LiveSteps,
         *,
-        prefixes: Sequence[int],
-        suffixes: Sequence[int],
+        margins: Sequence[tuple[int, int]],
     ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 
@@ -109,19 +108,18 @@ class SoundEncoder:
 
         Args:
             steps: over the streams' cache.
-            prefixes, suffixes: redundant mel frames at the left and right of each chunk.
+            margins: redundant mel frames at the left and right of each chunk.
         """
         tokens: dict[int, Tensor] = {}
         spans: list[Span] = []
-        groups: dict[tuple[int, int, int], list[int]] = {}
-        for index, mel in enumerate(mels):
-            shape = (int(mel.shape[1]), prefixes[index], suffixes[index])
-            groups.setdefault(shape, []).append(index)
-        for (frames, prefix, suffix), members in groups.items():
+        groups: dict[tuple[int, tuple[int, int]], list[int]] = {}
+        for index, (mel, margin) in enumerate(zip(mels, margins, strict=True)):
+            groups.setdefault((int(mel.shape[1]), margin), []).append(index)
+        for (frames, (left, right)), members in groups.items():
             states, taken = steps.hear(
                 torch.stack([mels[index] for index in members]),
                 [rows[index] for index in members],
-                trim=(math.ceil(prefix / 2), math.ceil(suffix / 2)),
+                trim=(math.ceil(left / 2), math.ceil(right / 2)),
             )
             spans += taken
             pooled = self.pool(states)

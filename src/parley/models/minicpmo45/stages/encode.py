@@ -89,26 +89,22 @@ def listen(
     """The next chunk of every live stream."""
     if not jobs:
         return {}
-    prefixes: list[int] = []
-    suffixes: list[int] = []
+    margins: list[tuple[int, int]] = []
     pushed = model.media.together([partial(_pushed, model, job) for job in jobs])
     for job, (_, mel) in zip(jobs, pushed, strict=True):
         conversation = job.conversation
         before = conversation.state.mel
         if mel.shape[1] == 0:
             raise BadInput("The piece of sound is too short to be heard.")
-        trims = conversation.is_duplex
-        margin = before.options.redundancy_frames if trims else 0
-        prefixes.append(margin if before.next_frame else 0)
-        suffixes.append(margin)
+        margin = before.options.redundancy_frames if conversation.is_duplex else 0
+        margins.append((margin if before.next_frame else 0, margin))
         if model.sound_encoder.is_full(model.audio_cache.lengths[job.row], int(mel.shape[1])):
             conversation.restart_audio(model.audio_cache)
     tokens, spans = model.sound_encoder.hear_live(
         [mel for _, mel in pushed],
         [job.row for job in jobs],
         model.live_steps,
-        prefixes=prefixes,
-        suffixes=suffixes,
+        margins=margins,
     )
     by_row = {span.row: span for span in spans}
     return {
