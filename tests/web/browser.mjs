@@ -17,7 +17,7 @@ import { createInterface } from 'node:readline';
 import { parseArgs, promisify } from 'node:util';
 
 import { PIECE_SAMPLES } from '../../src/parley/web/wire/sound.js';
-import { endsSecond, envelope, floats, secondsIn } from './support/sound.mjs';
+import { envelope, floats, secondsIn } from './support/sound.mjs';
 import {
   tap,
   startToListening,
@@ -59,6 +59,7 @@ import { lineScenarios } from './lines.mjs';
 import { findings, pageScenarios } from './pages.mjs';
 import { wholeScenarios } from './whole.mjs';
 import { findBrowser, launch, openStill } from './support/browser.mjs';
+import { failed, listening, madeUp, second, sessionsOf, speaking } from './support/made-up.mjs';
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
 import { Stage } from './support/stage.mjs';
@@ -344,29 +345,11 @@ const scenarios = {
 
   async interrupted({ page }) {
     // A server that speaks and then, in the middle of its turn, listens: a person has interrupted it.
-    const second = Buffer.from(
-      Float32Array.from({ length: 24000 }, (_, i) => 0.4 * Math.sin(i * 0.05)).buffer,
-    ).toString('base64');
-    let line;
-    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-      line = socket;
-      const say = (message) => socket.send(JSON.stringify(message));
-      say({ type: 'session.queue_done' });
-      socket.onMessage((text) => {
-        const { type } = JSON.parse(String(text));
-        if (type === 'session.update') {
-          say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
-          for (let i = 0; i < 5; i++)
-            say({
-              type: 'response.output_audio.delta',
-              text: `word ${i} `,
-              audio: second,
-              end_of_turn: false,
-              kv_cache_length: 10,
-            });
-        }
-        if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
-      });
+    const calls = await madeUp(page, {
+      onUnit: () => {},
+      onStart(say) {
+        for (let i = 0; i < 5; i++) say(speaking(`word ${i} `, { audio: second(0.4) }));
+      },
     });
     await page.goto('/audio_duplex');
     await tap(page);
@@ -375,7 +358,7 @@ const scenarios = {
       globalThis.__tap.blocks.slice(-1).some(({ right }) => right.some((value) => Math.abs(value) > 0.3)),
     );
     await noteFlush(page);
-    line.send(JSON.stringify({ type: 'response.listen', kv_cache_length: 11 }));
+    calls[0].say(listening);
     await until(page, () => globalThis.__flushedAt !== undefined);
     const silentAfterMs = await audibleAfter(page, await page.evaluate(() => globalThis.__flushedAt));
     await page.locator('p-transcript .assistant').getByText('(interrupted)').first().waitFor();
@@ -386,46 +369,15 @@ const scenarios = {
 
   async turned_away({ page }) {
     const endings = [
-      [
-        (socket) =>
-          socket.send(
-            JSON.stringify({
-              type: 'error',
-              error: { code: 'queue_full', message: 'Queue full', type: 'server_error' },
-            }),
-          ),
-        1013,
-        'The queue is full.',
-      ],
-      [
-        (socket) =>
-          socket.send(
-            JSON.stringify({
-              type: 'error',
-              error: { code: 'inference_error', message: 'The worker was lost.', type: 'server_error' },
-            }),
-          ),
-        1011,
-        'The model could not finish.',
-      ],
-      [
-        (socket) => socket.send(JSON.stringify({ type: 'session.closed', reason: 'timeout' })),
-        1000,
-        'The time for this conversation is over.',
-      ],
-      [
-        (socket) =>
-          socket.send(
-            JSON.stringify({ type: 'error', error: { code: 'app_disabled', message: 'off', type: 'server_error' } }),
-          ),
-        1008,
-        'This way to talk is switched off here.',
-      ],
+      [failed('queue_full', 'Queue full'), 1013, 'The queue is full.'],
+      [failed('inference_error', 'The worker was lost.'), 1011, 'The model could not finish.'],
+      [{ type: 'session.closed', reason: 'timeout' }, 1000, 'The time for this conversation is over.'],
+      [failed('app_disabled', 'off'), 1008, 'This way to talk is switched off here.'],
     ];
     let next = 0;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-      const [speak, code] = endings[next];
-      speak(socket);
+      const [farewell, code] = endings[next];
+      socket.send(JSON.stringify(farewell));
       socket.close({ code });
     });
     await page.goto('/audio_duplex');
@@ -1022,40 +974,13 @@ const scenarios = {
 
   async barge_in({ page }) {
     // A server that speaks, and says in the middle of a second that it was interrupted.
-    const second = Buffer.from(
-      Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer,
-    ).toString('base64');
     const STOPPED = 110; // in the middle of the fourth second
-    const units = [];
-    let asked;
-    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-      const say = (message) => socket.send(JSON.stringify(message));
-      say({ type: 'session.queue_done' });
-      socket.onMessage((text) => {
-        const message = JSON.parse(String(text));
-        if (message.type === 'session.update') {
-          asked = message.session.interruption;
-          say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
-        }
-        if (message.type === 'input_audio_buffer.append') {
-          units.push(message);
-          if (units.length === STOPPED)
-            say({ type: 'response.interruption', state: 'stopped', index: 3, text: 'and so' });
-          if (!endsSecond(units.length)) return;
-          say(
-            units.length > STOPPED
-              ? { type: 'response.listen', kv_cache_length: 11 }
-              : {
-                  type: 'response.output_audio.delta',
-                  text: 'and so on ',
-                  audio: second,
-                  end_of_turn: false,
-                  kv_cache_length: 10,
-                },
-          );
-        }
-        if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
-      });
+    const calls = await madeUp(page, {
+      onPiece(say, count) {
+        if (count === STOPPED) say({ type: 'response.interruption', state: 'stopped', index: 3, text: 'and so' });
+      },
+      onUnit: (say, count) =>
+        say(count > secondsIn(STOPPED) ? listening : speaking('and so on ', { audio: second(0.1) })),
     });
     await choose(page, 'audio_duplex', { interrupting: 'stop' });
     await page.goto('/audio_duplex');
@@ -1071,8 +996,8 @@ const scenarios = {
       levels.slice(Math.round((at - from - 0.35) * 200), Math.round((at - from) * 200)).some((level) => level > 0.02),
       'it was speaking',
     );
-    assert.deepEqual(asked, { mode: 'stop', backchannel: 'heed' });
-    const told = units.map(({ playback }) => playback).filter(Boolean);
+    assert.deepEqual(sessionsOf(calls)[0].interruption, { mode: 'stop', backchannel: 'heed' });
+    const told = calls[0].got.map(({ playback }) => playback).filter(Boolean);
     assert.ok(
       told.some(({ received_ms: came, buffered_ms: left }) => came >= 1000 && left >= 0 && left <= came),
       `with its sound it says what has come and what is still to be heard: ${JSON.stringify(told)}`,
@@ -1270,32 +1195,18 @@ const scenarios = {
 
   async go_on({ page }) {
     // One call ends because its time is over, the next because the server has lost it.
-    const instructions = [];
-    let end;
-    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-      const say = (message) => socket.send(JSON.stringify(message));
-      say({ type: 'session.queue_done' });
-      socket.onMessage((text) => {
-        const message = JSON.parse(String(text));
-        if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
-        if (message.type !== 'session.update') return;
-        instructions.push(message.session.instructions);
-        say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
-        const answer = ['The capital is Vientiane.', 'Vientiane is in Laos.'][instructions.length - 1];
-        if (!answer) return;
-        say({
-          type: 'response.output_audio.delta',
-          text: answer,
-          audio: Buffer.alloc(4 * 12000).toString('base64'),
-          end_of_turn: true,
-          kv_cache_length: 7000,
-        });
-        end = (farewell, code) => {
-          say(farewell);
-          void socket.close({ code });
-        };
-      });
+    const answers = ['The capital is Vientiane.', 'Vientiane is in Laos.'];
+    const audio = Buffer.alloc(4 * 12000).toString('base64');
+    const calls = await madeUp(page, {
+      onUnit: () => {},
+      onStart(say, call) {
+        if (call <= answers.length) say(speaking(answers[call - 1], { last: true, audio, tokens: 7000 }));
+      },
     });
+    const end = (farewell, code) => {
+      calls.at(-1).say(farewell);
+      void calls.at(-1).socket.close({ code });
+    };
     // Who presses before the server has told its presets begins with the chosen one all the same.
     await page.addInitScript(() => {
       const ask = globalThis.fetch;
@@ -1317,9 +1228,10 @@ const scenarios = {
     await page.getByText('The time for this conversation is over.').waitFor();
     await goOn();
     await hasSaid('Vientiane is in Laos.');
-    end({ type: 'error', error: { code: 'inference_error', message: 'lost', type: 'server_error' } }, 1011);
+    end(failed('inference_error', 'lost'), 1011);
     await goOn();
     await hangUp(page);
+    const instructions = sessionsOf(calls).map(({ instructions }) => instructions);
     assert.ok(!instructions[0].includes('Vientiane'));
     assert.ok(instructions[1].startsWith(instructions[0]), instructions.join('\n---\n'));
     assert.ok(instructions[1].includes('The capital is Vientiane.'), instructions[1]);

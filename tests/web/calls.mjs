@@ -7,6 +7,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { openStill } from './support/browser.mjs';
+import { listening, madeUp, speaking } from './support/made-up.mjs';
 import {
   activity,
   adjustableClock,
@@ -26,48 +27,7 @@ import {
   wiretap,
 } from './support/page.mjs';
 import { startProxy } from './support/proxy.mjs';
-import { endsSecond, secondsIn } from './support/sound.mjs';
-
-/** A second of a tone, as a server sends it. */
-const second = (size = 0.3) =>
-  Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => size * Math.sin(i * 0.05)).buffer).toString('base64');
-
-const speaking = (text, last = false) => ({
-  type: 'response.output_audio.delta',
-  text,
-  audio: second(),
-  end_of_turn: last,
-  kv_cache_length: 10,
-});
-const listening = { type: 'response.listen', kv_cache_length: 11 };
-
-/**
- * A server made up by the test, behind /v1/realtime.
- * @param {{onUnit?: (say: (message: object) => void, count: number, call: number) => void,
- *   onStart?: (say: (message: object) => void, call: number) => void}} how
- */
-async function madeUp(page, { onUnit = (say) => say(listening), onStart = () => {} } = {}) {
-  const calls = [];
-  await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-    const say = (message) => socket.send(JSON.stringify(message));
-    const call = { pieces: 0, say, socket, updates: [] };
-    calls.push(call);
-    say({ type: 'session.queue_done' });
-    socket.onMessage((text) => {
-      const message = JSON.parse(String(text));
-      if (message.type === 'session.update') {
-        call.updates.push(message.session);
-        say({ type: 'session.created', session_id: `rt_${calls.length}`, prompt_length: 1 });
-        onStart(say, calls.length);
-      }
-      if (message.type === 'input_audio_buffer.append' && endsSecond(++call.pieces)) {
-        onUnit(say, secondsIn(call.pieces), calls.length);
-      }
-      if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
-    });
-  });
-  return calls;
-}
+import { secondsIn } from './support/sound.mjs';
 
 /** Whether a press in the middle of each of these reaches them. */
 async function reachable(page, selectors) {
@@ -338,7 +298,7 @@ export const callScenarios = {
   async w15_another_microphone({ page }) {
     // Recorded here, both sides, and whichever microphone it is.
     await choose(page, 'audio_duplex', { recordHere: true });
-    await madeUp(page, { onUnit: (say, count) => say(count === 2 ? speaking('Hello. ', true) : listening) });
+    await madeUp(page, { onUnit: (say, count) => say(count === 2 ? speaking('Hello. ', { last: true }) : listening) });
     await page.goto('/audio_duplex');
     await tap(page);
     await mainButton(page).click();
@@ -433,7 +393,7 @@ export const callScenarios = {
   async w14_second_call({ page, context, expected }) {
     // Nothing of the first call is in the second, which is told when the network is away.
     await madeUp(page, {
-      onStart: (say, call) => say(call === 1 ? speaking('The first call. ', true) : listening),
+      onStart: (say, call) => say(call === 1 ? speaking('The first call. ', { last: true }) : listening),
     });
     await page.goto('/audio_duplex');
     await mainButton(page).click();

@@ -20,28 +20,8 @@ import {
 } from './support/page.mjs';
 import { findings } from './pages.mjs';
 import { openStill } from './support/browser.mjs';
+import { madeUp, sessionsOf } from './support/made-up.mjs';
 import { startServer } from './support/server.mjs';
-import { endsSecond } from './support/sound.mjs';
-
-/** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
-async function silentServer(page, accepts = []) {
-  const sent = [];
-  await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
-    const say = (message) => socket.send(JSON.stringify(message));
-    say({ type: 'session.queue_done' });
-    socket.onMessage((text) => {
-      const message = JSON.parse(String(text));
-      const { type } = message;
-      sent.push(message);
-      if (type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1, accepts });
-      if (type === 'input_audio_buffer.append' && endsSecond(sent.length)) {
-        say({ type: 'response.listen', kv_cache_length: 11 });
-      }
-      if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
-    });
-  });
-  return sent;
-}
 
 export const extraScenarios = {
   async push_to_talk({ page }) {
@@ -163,7 +143,7 @@ export const extraScenarios = {
   async w9_written_into_the_call({ page }) {
     const wire = wiretap(page);
     const accepts = [];
-    const sent = await silentServer(page, accepts);
+    const calls = await madeUp(page, { accepts });
     await answer(page, '/status', { free_slots: 0, total_workers: 1 });
     await page.goto('/audio_duplex');
     await mainButton(page).click();
@@ -196,7 +176,7 @@ export const extraScenarios = {
     await field.fill('What do you see?');
     await field.press('Enter');
     await page.locator('p-transcript').getByText('What do you see?').waitFor();
-    const written = () => sent.find(({ type }) => type === 'conversation.item.create');
+    const written = () => calls.at(-1).got.find(({ type }) => type === 'conversation.item.create');
     await eventually(written, 'the words on the wire');
     const [picture, text] = written().item.content;
     assert.match(picture.image_url, /^data:image\/jpeg;base64,/);
@@ -215,8 +195,8 @@ export const extraScenarios = {
   async scenes({ page }) {
     // Which model answers is told by the server; what can be done with it is offered.
     await answer(page, '/api/frontend_defaults', { model: 'openbmb/MiniCPM-o-4_5' });
-    const sent = await silentServer(page);
-    const instructions = () => sent.findLast(({ type }) => type === 'session.update').session.instructions;
+    const calls = await madeUp(page);
+    const instructions = () => sessionsOf(calls).at(-1).instructions;
     await page.goto('/audio_duplex');
     await page.getByRole('button', { name: 'Interpreter' }).click();
     await page.locator('.suggestion').getByText('Translate everything I say into Chinese.').waitFor();
@@ -254,7 +234,7 @@ export const extraScenarios = {
     await voice.locator('p-player:not([hidden])').waitFor();
     await mainButton(page).click();
     await phase(page, 'live');
-    const { ref_audio: sample } = sent.findLast(({ type }) => type === 'session.update').session;
+    const { ref_audio: sample } = sessionsOf(calls).at(-1);
     assert.ok(Buffer.from(sample, 'base64').length > 3 * 64000, 'seconds of sound');
     await hangUp(page);
   },
