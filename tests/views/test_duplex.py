@@ -126,6 +126,33 @@ async def test_an_answer_is_cut_between_two_units_only(view):
         await view.cut_answer(0, 0)
 
 
+async def test_a_unit_that_is_taken_back_can_be_decided_otherwise(view):
+    before, _ = await spoken(view, 0)
+    answered = await view.unit(silence(1))
+
+    assert await view.take_back()
+    length = view.kv_cache_length
+    listened = await view.unit(silence(1), force_listen=True)
+    await view.finalize()
+    later = await unit(view, silence(1))
+
+    assert (answered.text, listened.is_listen, later.text) == (
+        "You spoke for ",
+        True,
+        "You spoke for ",
+    )
+    assert length == before
+    assert listened.current_time == answered.current_time
+
+
+async def test_a_unit_is_taken_back_once(view):
+    await spoken(view, 1)
+    await view.unit(silence(1))
+
+    assert await view.take_back()
+    assert not await view.take_back()
+
+
 async def test_the_next_prefill_waits_for_a_finalize(view):
     await view.prepare()
     await view.prefill(speak(1))
