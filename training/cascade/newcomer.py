@@ -19,7 +19,7 @@ from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft
+from parley.models.cascade.writer import AnswerRequest, Draft
 
 LINES = Path(__file__).parents[2] / "tests" / "models" / "cascade" / "newcomer.txt"
 
@@ -45,8 +45,9 @@ def talk(writer: LocalWriter, turns: list[str], *, takes_notes: bool = True) -> 
             PERSONA, (*history.lines, Line("user", text, note)), (*history.told, text)
         )
         draft = Draft(note, is_over=True) if note else Draft()
+        request = AnswerRequest(history, Rule(), 60)
         while not draft.is_over:
-            draft = writer.step(0, history, draft, Rule(), 60, 0, 0)
+            draft = writer.step(0, request, draft, 0)
         answers.append(draft.text)
         history = History(
             PERSONA, (*history.lines, Line("assistant", draft.text, ids=draft.ids)), history.told

@@ -13,7 +13,7 @@ from parley.models.cascade.llama import quantize
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft
+from parley.models.cascade.writer import AnswerRequest, Draft
 from parley.protocol.values import AnswerFormat
 from parley.views.content import Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
@@ -83,6 +83,7 @@ FORM = AnswerFormat(
         "additionalProperties": False,
     },
 )
+REQUEST = AnswerRequest(ASKED, Rule(answer_format=FORM), 300)
 
 
 def formatted(model: LocalWriter, before: Draft | None = None, *, most: int = 300) -> list[Draft]:
@@ -91,7 +92,7 @@ def formatted(model: LocalWriter, before: Draft | None = None, *, most: int = 30
     drafts = [before or Draft()]
     while not drafts[-1].is_over and len(drafts[-1].ids) < most:
         before = drafts[-1]
-        after = model.step(0, ASKED, before, Rule(answer_format=FORM), 300, 0, len(before.ids))
+        after = model.step(0, REQUEST, before, len(before.ids))
         if after is not before:
             drafts.append(after)
     return drafts
@@ -113,7 +114,7 @@ def test_a_formatted_answer_done_again_reads_the_same_blocks():
 
     again = drafts[0]
     for before, after in pairwise(drafts):
-        again = model.again(1, ASKED, again, 300, model.choice(before, after))
+        again = model.again(1, REQUEST, again, model.choice(before, after))
 
     assert again.ids == drafts[-1].ids
     assert model._rows[0].read.portions == model._rows[1].read.portions
@@ -150,7 +151,7 @@ def test_a_row_that_was_elsewhere_continues_its_answer():
     point = model.point(0)
     other = History("Something else.", (Line("user", "A"),))
     for _ in range(3):
-        model.step(0, other, Draft(), Rule(), 120, 0, 0)
+        model.step(0, AnswerRequest(other, Rule(), 120), Draft(), 0)
 
     model.rewind(0, point)
 
@@ -172,9 +173,9 @@ def test_a_list_without_end_is_closed_when_the_answer_is_long():
         type="json_schema",
         schema={"type": "object", "properties": {"a": items}, "required": ["a"]},
     )
-    draft = Draft()
+    draft, request = Draft(), AnswerRequest(ASKED, Rule(answer_format=form), 512)
     while not draft.is_over:
-        draft = made.step(0, ASKED, draft, Rule(answer_format=form), 512, 0, len(draft.ids))
+        draft = made.step(0, request, draft, len(draft.ids))
 
     assert json.loads(draft.text)["a"]
     assert len(draft.ids) <= local.FULL_TOKENS + 4

@@ -15,7 +15,7 @@ from parley.models.cascade.endpoint import Endpoint, StreamPiece
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.remote import RemoteWriter
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft, readable
+from parley.models.cascade.writer import AnswerRequest, Draft, readable
 
 TAGS = ("<|", "|>", "<perception>", "</perception>", "<unit>", "<think>", "</think>")
 SIGNS = (*TAGS, "\n", "(note:")
@@ -92,9 +92,9 @@ def test_words_of_another_server_show_none_either(parts: list[str], size: int) -
     stream = ScriptedStream(pieces)
     writer._running[0] = remote._Running(history, stream)  # type: ignore[arg-type]
 
-    draft = Draft()
+    draft, request = Draft(), AnswerRequest(history, Rule(), 100)
     while not draft.is_over:
-        after = writer.step(0, history, draft, Rule(), 100, 0, 0)
+        after = writer.step(0, request, draft, 0)
         assert is_clean(after.text, TAGS), after.text
         assert after.text.startswith(draft.text)
         draft = after

@@ -7,7 +7,7 @@ from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line, plain
 from parley.models.cascade.prompt import PERSONA, persona_of
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft
+from parley.models.cascade.writer import AnswerRequest, Draft
 
 
 def writer(rows: int = 1) -> LocalWriter:
@@ -15,9 +15,9 @@ def writer(rows: int = 1) -> LocalWriter:
 
 
 def answer(model: LocalWriter, history: History, *, row: int = 0, limit: int = 20) -> Draft:
-    draft = Draft()
+    draft, request = Draft(), AnswerRequest(history, Rule(), limit)
     while not draft.is_over:
-        draft = model.step(row, history, draft, Rule(), limit, 0, 0)
+        draft = model.step(row, request, draft, 0)
     return draft
 
 

@@ -17,11 +17,9 @@ import numpy as np
 
 from parley.errors import InvalidRequest
 from parley.media.pcm import Samples
-from parley.models.cascade.messages import History
 from parley.models.cascade.parts import CascadeParts, Hearing, OneStep
 from parley.models.cascade.recognition import Heard
-from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft
+from parley.models.cascade.writer import AnswerRequest, Draft
 
 T = TypeVar("T")
 
@@ -144,24 +142,16 @@ class Choices:
         return now
 
     def written(
-        self,
-        parts: CascadeParts,
-        row: int,
-        history: History,
-        draft: Draft,
-        rule: Rule,
-        limit: int,
-        seed: int,
-        draws: int,
+        self, parts: CascadeParts, row: int, request: AnswerRequest, draft: Draft, draws: int
     ) -> Draft:
         """The next draft; see `Writer.step`.
 
         Raises:
             NothingLeft: nothing more was written.
         """
-        writer = parts.writer
+        writer, history, limit = parts.writer, request.history, request.limit
         note = history.lines[-1].note if history.lines and not draft.ids else None
-        is_free = rule.answer_format is None and not (self.is_again and self._words)
+        is_free = request.rule.answer_format is None and not (self.is_again and self._words)
         if note and is_free:
             words = note.split()
             while (count := writer.count_text(" ".join(words))) > limit and len(words) > 1:
@@ -171,8 +161,8 @@ class Choices:
         if self.is_again:
             if not self._words:
                 raise NothingLeft
-            return writer.again(row, history, draft, limit, self._words.next())
-        after = writer.step(row, history, draft, rule, limit, seed, draws)
+            return writer.again(row, request, draft, self._words.next())
+        after = writer.step(row, request, draft, draws)
         if after is not draft:
             self._words.made.append(writer.choice(draft, after))
         return after

@@ -21,8 +21,8 @@ from parley.models.cascade.messages import History
 from parley.models.cascade.notes import instead_of
 from parley.models.cascade.prompt import CLOSING, opening
 from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens
-from parley.models.cascade.sampling import Rule, choose
-from parley.models.cascade.writer import AnswerProblem, Draft, Writer, shown
+from parley.models.cascade.sampling import choose
+from parley.models.cascade.writer import AnswerProblem, AnswerRequest, Draft, Writer, shown
 from parley.models.grammar import Grammar, Grammars, check
 from parley.protocol.values import AnswerFormat
 
@@ -151,16 +151,8 @@ class LocalWriter(Writer):
             not is_known or state.read.is_behind or state.chunks != self._answering(history, draft)
         )
 
-    def step(
-        self,
-        row: int,
-        history: History,
-        draft: Draft,
-        rule: Rule,
-        limit: int,
-        seed: int,
-        draws: int,
-    ) -> Draft:
+    def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:
+        history, rule, limit = request.history, request.rule, request.limit
         form = rule.answer_format
         if self._catches_up(row):
             return draft
@@ -170,7 +162,12 @@ class LocalWriter(Writer):
         state = self._rows[row]
         assert isinstance(state.logits, Tensor)
         pick = functools.partial(
-            choose, rule=rule, seed=seed, draws=draws, seen=draft.ids, banned=self._banned
+            choose,
+            rule=rule,
+            seed=request.seed,
+            draws=draws,
+            seen=draft.ids,
+            banned=self._banned,
         )
         if form is None:
             token = pick(state.logits)
@@ -204,7 +201,8 @@ class LocalWriter(Writer):
         token = after.ids[-1] if len(after.ids) > len(before.ids) else self._end
         return (token, *after.forced) if after.has_format else token
 
-    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
+    def again(self, row: int, request: AnswerRequest, draft: Draft, choice: object) -> Draft:
+        history, limit = request.history, request.limit
         while self._read_to_answer(row, history, draft, later=True):
             pass
         forced: tuple[int, ...] = ()

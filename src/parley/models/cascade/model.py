@@ -41,7 +41,7 @@ from parley.models.cascade.prefill import PrefillJob
 from parley.models.cascade.reply import ReplyJob
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.units import AnswerJob
-from parley.models.cascade.writer import Draft, Writer
+from parley.models.cascade.writer import AnswerRequest, Draft, Writer
 from parley.models.job import RowModel, seed_of
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad.base import DetectorFactory
@@ -182,10 +182,9 @@ class Cascade(RowModel[Conversation]):
             self.parts.speaker.say("I'm sorry,", 0)
         draft = Draft()
         self.parts.writer.open(0)
+        request = AnswerRequest(History("", (Line("user", "Hi"),)), Rule(), limit=2)
         for _ in range(4):
-            draft = self.parts.writer.step(
-                0, History("", (Line("user", "Hi"),)), draft, Rule(), 2, 0, 0
-            )
+            draft = self.parts.writer.step(0, request, draft, 0)
         self.parts.writer.close(0)
 
     def memory(self) -> Memory:

@@ -12,9 +12,9 @@ from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
-from parley.models.cascade.sampling import Rule, choose
+from parley.models.cascade.sampling import choose
 from parley.models.cascade.transcript import clean
-from parley.models.cascade.writer import Draft, Writer, readable
+from parley.models.cascade.writer import AnswerRequest, Draft, Writer, readable
 from parley.protocol.values import AnswerFormat
 
 PIECE_TOKENS = 128
@@ -60,31 +60,27 @@ class CausalWriter(Writer):
         state = self._rows[row]
         return state.logits is None or state.ids != self._prompt(history) + list(draft.ids)
 
-    def step(
-        self,
-        row: int,
-        history: History,
-        draft: Draft,
-        rule: Rule,
-        limit: int,
-        seed: int,
-        draws: int,
-    ) -> Draft:
+    def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:
         state = self._rows[row]
-        wanted = self._prompt(history) + list(draft.ids)
+        wanted = self._prompt(request.history) + list(draft.ids)
         if state.ids != wanted or state.logits is None:
             self._cut(state, wanted[:-1])
             piece = wanted[len(state.ids) : len(state.ids) + PIECE_TOKENS]
             self._feed(state, piece)
             return draft
         token = choose(
-            state.logits, rule, seed=seed, draws=draws, seen=draft.ids, banned=self._banned
+            state.logits,
+            request.rule,
+            seed=request.seed,
+            draws=draws,
+            seen=draft.ids,
+            banned=self._banned,
         )
         if token in self._stops:
             text, _ = self._text(draft.ids, is_last=True)
             return replace(draft, text=text, is_over=True)
         ids = (*draft.ids, token)
-        is_limit = len(ids) >= limit or len(state.ids) + 2 >= self.limit_tokens
+        is_limit = len(ids) >= request.limit or len(state.ids) + 2 >= self.limit_tokens
         text, is_cut = self._text(ids, is_last=is_limit)
         after = Draft(text, ids, is_cut or is_limit, is_limit and not is_cut, len(ids))
         if not after.is_over:

@@ -33,7 +33,7 @@ from parley.models.cascade.tool_text import (
     without_calls,
     written_calls,
 )
-from parley.models.cascade.writer import Draft, Writer, ends_thoughts, readable
+from parley.models.cascade.writer import AnswerRequest, Draft, Writer, ends_thoughts, readable
 from parley.protocol.values import AnswerFormat
 from parley.views.tools import CLOSE
 
@@ -106,23 +106,15 @@ class RemoteWriter(Writer):
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         return self._running[row] is None
 
-    def step(
-        self,
-        row: int,
-        history: History,
-        draft: Draft,
-        rule: Rule,
-        limit: int,
-        seed: int,
-        draws: int,
-    ) -> Draft:
+    def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:
+        history, rule = request.history, request.rule
         running = self._running[row]
         if running is None or running.history is not history:
             if draft.text or draft.calls:
                 # The row has returned to the middle of an answer: a server cannot continue it.
                 return replace(draft, is_over=True)
             self.cancel(row)
-            body = self._body(history, rule, seed)
+            body = self._body(history, rule, request.seed)
             self._running[row] = _Running(history, CompletionStream(self.endpoint, body))
             return draft
         try:
@@ -145,7 +137,7 @@ class RemoteWriter(Writer):
         text, is_cut = self._shown(row, raw, rule, draft, is_last=bool(calls))
         # Only what is shown counts: how long a model thinks, is for its server to limit.
         count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
-        is_limit = count >= limit or len(raw) > RAW_MOST
+        is_limit = count >= request.limit or len(raw) > RAW_MOST
         if is_limit:
             text, is_cut = self._shown(row, raw, rule, draft, is_last=True)
         if is_cut or is_limit:

@@ -12,7 +12,7 @@ from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line
 from parley.models.cascade.parts import GREETED, NOTHING_HEARD, CascadeParts
 from parley.models.cascade.voice.reading import cut
-from parley.models.cascade.writer import Draft
+from parley.models.cascade.writer import AnswerRequest, Draft
 
 
 class ReplyJob(CascadeJob):
@@ -43,7 +43,7 @@ class ReplyJob(CascadeJob):
         temperature = 0.0 if work.is_greedy else work.temperature
         if work.answer_format is not None:
             parts.writer.check_format(work.answer_format)
-        self._rule = replace(
+        rule = replace(
             parts.rule(temperature, work.top_p, work.top_k, work.repetition_penalty),
             presence_penalty=work.presence_penalty,
             frequency_penalty=work.frequency_penalty,
@@ -51,6 +51,7 @@ class ReplyJob(CascadeJob):
             answer_format=work.answer_format,
             top_logprobs=work.top_logprobs,
         )
+        self._request = AnswerRequest(self._history, rule, work.max_new_tokens, conversation.seed)
 
     def run(self) -> None:
         try:
@@ -68,9 +69,8 @@ class ReplyJob(CascadeJob):
             return
         before = self._draft
         self._draft = self._choices.written(
-            self._parts, self.row, self._history, before, self._rule,
-            self._work.max_new_tokens, self._conversation.seed, self._draws,
-        )  # fmt: skip
+            self._parts, self.row, self._request, before, self._draws
+        )
         if self._draft is not before and (
             len(self._draft.ids) != len(before.ids) or self._draft.is_over
         ):

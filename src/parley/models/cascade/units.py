@@ -17,6 +17,7 @@ from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.voice.reading import cut
+from parley.models.cascade.writer import AnswerRequest
 from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
@@ -197,10 +198,9 @@ class AnswerJob(CascadeJob):
 
     def _write(self, telling: Telling) -> None:
         state, writer = self._state, self._parts.writer
-        draft = self._choices.written(
-            self._parts, self.row, state.history, telling.draft, self._rule(), DUPLEX_TOKENS,
-            self._conversation.seed, state.draws,
-        )  # fmt: skip
+        seed = self._conversation.seed
+        request = AnswerRequest(state.history, self._rule(), DUPLEX_TOKENS, seed)
+        draft = self._choices.written(self._parts, self.row, request, telling.draft, state.draws)
         is_new = draft is not telling.draft
         self._vain = self._vain + 1 if writer.answers_later and not is_new else 0
         draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new

@@ -69,6 +69,21 @@ class Draft:
         return self.problem is not None and self.text in ("", self.problem.spoken)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerRequest:
+    """What is to be answered, and how.
+
+    Args:
+        limit: tokens that the answer may have.
+        seed: of the conversation's random numbers.
+    """
+
+    history: History
+    rule: Rule
+    limit: int
+    seed: int = 0
+
+
 LINE_TOKENS: Final = 4
 """Tokens of a chat template around each line of a conversation."""
 
@@ -147,23 +162,18 @@ class Writer(ABC):
         """True if the next `step` reads the prompt; false if it generates."""
 
     @abstractmethod
-    def step(
-        self,
-        row: int,
-        history: History,
-        draft: Draft,
-        rule: Rule,
-        limit: int,
-        seed: int,
-        draws: int,
-    ) -> Draft:
-        """Do a bounded piece of work; returns the current draft."""
+    def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:
+        """Do a bounded piece of work; returns the current draft.
+
+        Args:
+            draws: how many tokens were chosen in this conversation (`sampling.choose`).
+        """
 
     def choice(self, before: Draft, after: Draft) -> object:
         """The choice of a step, as a value."""
         return after
 
-    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
+    def again(self, row: int, request: AnswerRequest, draft: Draft, choice: object) -> Draft:
         """The draft after `choice`. What must be read for it is noted, and read before `prepare` or
         `step` do anything else."""
         return choice if isinstance(choice, Draft) else draft
