@@ -9,7 +9,9 @@ Goes on where it stopped. Every fortieth sentence is kept out.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import time
 from pathlib import Path
 from random import Random
@@ -30,7 +32,33 @@ from parley.models.cascade.voice.acoustic import (
     ids_of,
     spread_out,
 )
-from parley.models.cascade.voice.synth import RATE_HZ, coefficients
+from parley.models.cascade.voice.synth import BINS, FFT, MEL_LOW, MEL_TOP, RATE_HZ, Floats
+
+
+@functools.cache
+def _analysis_table(count: int) -> tuple[Floats, Floats]:
+    """Positions of the mel points among the bins, and the cosine transform (513, C)."""
+    points = BINS
+    mel = MEL_LOW + (MEL_TOP - MEL_LOW) * np.arange(points) / (points - 1)
+    hertz = 700 * (np.exp(mel / 1127.01048) - 1)
+    places = np.clip(hertz / RATE_HZ * FFT, 0, BINS - 1)
+    n = np.arange(points)[:, None]
+    k = np.arange(count)
+    table = np.cos(math.pi * (n + 0.5) * k / points) * (2 / points)
+    table[:, 0] /= 2
+    return places, table
+
+
+def coefficients(power: Floats, count: int) -> Floats:
+    """Power spectra (F, K) to coefficients (F, C)."""
+    places, table = _analysis_table(count)
+    logs = np.log(np.maximum(power, 1e-12))
+    low = np.floor(places).astype(int)
+    high = np.minimum(low + 1, BINS - 1)
+    part = places - low
+    mel = logs[:, low] * (1 - part) + logs[:, high] * part
+    result: Floats = mel @ table
+    return result
 
 
 def features(folder: Path) -> None:

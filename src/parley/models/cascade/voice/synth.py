@@ -21,6 +21,8 @@ RATE_HZ = 24_000
 HOP = 300
 FFT = 1024
 BINS = FFT // 2 + 1
+MEL_LOW, MEL_TOP = (1127.01048 * math.log(hertz / 700 + 1) for hertz in (40, RATE_HZ / 2))
+"""Range of the mel axis."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,19 +31,10 @@ Floats = npt.NDArray[np.float64]
 def _envelope_tables(count: int) -> tuple[Floats, Floats]:
     """Inverse cosine transform (C, 513 mel points), and each bin's position on the mel axis
     (K,)."""
-    points = BINS
-    mel_low = 1127.01048 * math.log(40 / 700 + 1)
-    mel_high = 1127.01048 * math.log(20_000 / 700 + 1)
-    top = min(RATE_HZ / 2, 20_000)
-    mel_top = 1127.01048 * math.log(top / 700 + 1)
-    del mel_high
-    hertz = np.arange(BINS) * RATE_HZ / FFT
-    mel = 1127.01048 * np.log(hertz / 700 + 1)
-    places = np.clip((mel - mel_low) / (mel_top - mel_low) * (points - 1), 0, points - 1)
-    n = np.arange(points)
+    mel = 1127.01048 * np.log(np.arange(BINS) * RATE_HZ / FFT / 700 + 1)
+    places = np.clip((mel - MEL_LOW) / (MEL_TOP - MEL_LOW) * (BINS - 1), 0, BINS - 1)
     k = np.arange(count)[:, None]
-    table = np.cos(math.pi * (n + 0.5) * k / points)
-    return table, places
+    return np.cos(math.pi * (np.arange(BINS) + 0.5) * k / BINS), places
 
 
 def envelope(coefficients: Floats) -> Floats:
@@ -52,35 +45,6 @@ def envelope(coefficients: Floats) -> Floats:
     high = np.minimum(low + 1, mel.shape[1] - 1)
     part = places - low
     result: Floats = mel[:, low] * (1 - part) + mel[:, high] * part
-    return result
-
-
-@functools.cache
-def _analysis_table(count: int) -> tuple[Floats, Floats]:
-    """For training: positions of the mel points among the bins, and the cosine transform (513,
-    C)."""
-    points = BINS
-    mel_low = 1127.01048 * math.log(40 / 700 + 1)
-    mel_top = 1127.01048 * math.log(RATE_HZ / 2 / 700 + 1)
-    mel = mel_low + (mel_top - mel_low) * np.arange(points) / (points - 1)
-    hertz = 700 * (np.exp(mel / 1127.01048) - 1)
-    places = np.clip(hertz / RATE_HZ * FFT, 0, BINS - 1)
-    n = np.arange(points)[:, None]
-    k = np.arange(count)
-    table = np.cos(math.pi * (n + 0.5) * k / points) * (2 / points)
-    table[:, 0] /= 2
-    return places, table
-
-
-def coefficients(power: Floats, count: int) -> Floats:
-    """Power spectra (F, K) to coefficients (F, C)."""
-    places, table = _analysis_table(count)
-    logs = np.log(np.maximum(power, 1e-12))
-    low = np.floor(places).astype(int)
-    high = np.minimum(low + 1, BINS - 1)
-    part = places - low
-    mel = logs[:, low] * (1 - part) + logs[:, high] * part
-    result: Floats = mel @ table
     return result
 
 
