@@ -115,8 +115,17 @@ async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_earl
             await talk.until("result", units)
 
 
-@pytest.mark.parametrize("continues", [True, False])
-async def test_an_answer_that_the_user_overtakes_is_never_sent(continues: bool) -> None:
+@pytest.mark.parametrize(
+    ("heard_meanwhile", "continues"),
+    [
+        pytest.param([loud(0.1), loud(0.1)], True, id="speech"),
+        pytest.param([loud(0.06), quiet(0.1)], False, id="a click"),
+        pytest.param([quiet(0.1), quiet(0.1)], False, id="quiet"),
+    ],
+)
+async def test_an_answer_that_the_user_overtakes_is_never_sent(
+    heard_meanwhile: list[str], continues: bool
+) -> None:
     parrot = Parrot(1)
     parrot._spec = dataclasses.replace(parrot.spec, answers_short_units=True)
     async with worker_harness(model=parrot) as harness:
@@ -128,8 +137,8 @@ async def test_an_answer_that_the_user_overtakes_is_never_sent(continues: bool) 
         for _ in range(2):
             talk.say(chunk(quiet(0.1)))
         await harness.gate.arrived()
-        for _ in range(2):
-            talk.say(chunk(loud(0.1) if continues else quiet(0.1)))
+        for piece in heard_meanwhile:
+            talk.say(chunk(piece))
         await talk.drained()
         harness.gate.open()
         result = await talk.until("result", 2)

@@ -82,6 +82,10 @@ LONGEST_SAMPLES: Final = 16 * 1344
 """Where it waits for more silence, units of so much follow whenever it is idle: up to the longest
 that it waits for (`turns.end_of_turn`)."""
 
+RESUMED_SAMPLES: Final = 16 * 96
+"""So much speech makes it likely that the user continues: a click, or a moment of noise in a loud
+room, is shorter, and must not hold an answer back."""
+
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
 
@@ -130,8 +134,10 @@ class DuplexRunner:
         """Finds pauses in which a unit may end."""
         self._quiet_samples = LONGEST_SAMPLES
         """Length of the pause since it was found."""
+        self._spoken_samples = 0
+        """Speech since it found quiet."""
         self._resumed_s = -math.inf
-        """When the user last spoke again after quiet."""
+        """When the user last spoke again."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -219,11 +225,12 @@ class DuplexRunner:
     def _has_paused(self, finder: UtteranceFinder, pcm: Pcm) -> bool:
         """True if the user has just fallen silent. False while an answer is heard, which comes in
         whole seconds."""
-        was_quiet = finder.is_quiet
         found = finder.feed(pcm)
         if self._is_answering:
             return False
-        if was_quiet and not finder.is_quiet:
+        before = self._spoken_samples
+        self._spoken_samples = 0 if finder.is_quiet else before + len(pcm)
+        if before < RESUMED_SAMPLES <= self._spoken_samples:
             self._resumed_s = self._session.clock.monotonic()
         if any(isinstance(event, SpeechEnded) and event.utterance for event in found):
             self._quiet_samples = 0
