@@ -43,7 +43,7 @@ _DOWN_KERNELS = (30, 6, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassicRow:
-    """What one stream remembers between calls; nothing of all before the first.
+    """What one stream remembers between calls; empty before the first.
 
     Args:
         mel: last frames, shape (80, up to 8); source: their excitation; speech: what was computed

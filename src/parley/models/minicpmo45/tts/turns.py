@@ -108,7 +108,7 @@ class SpokenTurn:
         """
         tail = [self.decoder.text_eos] if is_last else []
         self._rows = torch.cat([rows, *tail, self.decoder.audio_bos])
-        # Whoever has said something has a history.
+        # A turn that has spoken has a history; it is kept where the turn starts over.
         rule = BlockRule(0, self.block_limit, False, not self.row.history, self.sampling)
         return SpeechBlock(self.row, self._condition(self._rows), rule)
 

@@ -29,7 +29,6 @@ CAPTURED_PIECES: Final = 2
 """Forwards of more pieces keep a card busy for longer than the host takes to launch them (10 ms of
 4 pieces and 5 ms of 858 launches on an H200, calculated), so a graph would only take memory."""
 
-
 KEPT_SIZES: Final = 64
 """Sizes of pieces whose positions stay on the device; the resampler's take 16 MiB of 1,024
 patches."""
