@@ -46,12 +46,12 @@ def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
         for job in jobs
     ]
     # A unit of many pictures comes here more than once; its sound is heard the first time.
-    live = listen(model, [job for job in jobs if job.work.is_live_due])
+    live, spans = listen(model, [job for job in jobs if job.work.is_live_due])
     for job, pictures, clips in zip(jobs, seen, heard, strict=True):
         job.work.seen += pictures
         job.work.heard += clips
-    for job, (mel, tokens, spans) in live.items():
-        model.audio_cache.commit(spans)
+    model.audio_cache.commit(spans)
+    for job, (mel, tokens) in live.items():
         job.conversation.state.mel = mel
         job.work.live_tokens = tokens
     for job in jobs:
@@ -85,10 +85,10 @@ def look(
 
 def listen(
     model: StepParts, jobs: Sequence[PrefillJob]
-) -> dict[PrefillJob, tuple[LiveMel, Tensor, list[Span]]]:
-    """The next chunk of every live stream."""
+) -> tuple[dict[PrefillJob, tuple[LiveMel, Tensor]], list[Span]]:
+    """The next chunk of every live stream, and the columns it takes in the cache."""
     if not jobs:
-        return {}
+        return {}, []
     margins: list[tuple[int, int]] = []
     pushed = model.media.together([partial(_pushed, model, job) for job in jobs])
     for job, (_, mel) in zip(jobs, pushed, strict=True):
@@ -106,11 +106,8 @@ def listen(
         model.live_steps,
         margins=margins,
     )
-    by_row = {span.row: span for span in spans}
-    return {
-        job: (state, heard, [by_row[job.row]])
-        for job, (state, _), heard in zip(jobs, pushed, tokens, strict=True)
-    }
+    states = [(state, heard) for (state, _), heard in zip(pushed, tokens, strict=True)]
+    return dict(zip(jobs, states, strict=True)), spans
 
 
 def _pushed(model: StepParts, job: PrefillJob) -> tuple[LiveMel, Tensor]:
