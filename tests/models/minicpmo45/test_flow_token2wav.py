@@ -13,11 +13,12 @@ from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.models.minicpmo45.token2wav.flow import CALLS_REMEMBERED
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, Trim
-from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY, Token2Wav, Wave
+from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY, Token2Wav
 from parley.models.minicpmo45.token2wav.windows import (
     TurnBuffer,
     UnitBuffer,
     VocoderWindow,
+    Wave,
     unit_wave,
 )
 
