@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +69,7 @@ class Lexicon:
 
     def is_word(self, word: str) -> bool:
         """True for an English word in lower case, also with an ending."""
-        rules = (self._plural, self._past, self._ing)
-        return word in self._known or word in _WEAK or any(rule(word) for rule in rules)
+        return word in self._known or word in _WEAK or self._inflected(word) is not None
 
     def read(self, words: Sequence[str]) -> str:
         """Transcription of a clause from `read_out`: sounds, spaces between words, marks."""
@@ -104,10 +104,8 @@ class Lexicon:
         if word in self._known:
             return self._known[word]
         plain = word.replace("'", "")
-        for ending in (self._plural, self._past, self._ing):
-            found = ending(word)
-            if found:
-                return found
+        if inflected := self._inflected(word):
+            return inflected
         if plain in self._known:
             return self._known[plain]
         halves = self._compound(plain)
@@ -120,36 +118,15 @@ class Lexicon:
             or "ə"
         )
 
-    def _plural(self, word: str) -> str | None:
-        if not word.endswith("s") or len(word) < 3:
-            return None
-        for stem in (
-            word.removesuffix("'s"),
-            word[:-1],
-            word.removesuffix("es"),
-            word.removesuffix("ies") + "y",
-        ):
-            if stem != word and stem in self._known:
-                return self._known[stem] + _ending(self._known[stem])
-        return None
-
-    def _past(self, word: str) -> str | None:
-        if not word.endswith("ed") or len(word) < 4:
-            return None
-        for stem in (word[:-2], word[:-1], word[:-3], word.removesuffix("ied") + "y"):
-            if stem != word and stem in self._known:
-                base = self._known[stem]
-                if base[-1] in "td":
-                    return base + "ᵻd"
-                return base + ("t" if base[-1] in _VOICELESS + "sʃʧ" else "d")
-        return None
-
-    def _ing(self, word: str) -> str | None:
-        if not word.endswith("ing") or len(word) < 5:
-            return None
-        for stem in (word[:-3], word[:-3] + "e", word[:-4]):
-            if stem in self._known:
-                return self._known[stem] + "ɪŋ"
+    def _inflected(self, word: str) -> str | None:
+        """A word by the reading of the one that it is a form of."""
+        for ending, cuts, read in _ENDINGS:
+            if not word.endswith(ending) or len(word) < len(ending) + 2:
+                continue
+            for cut, back in cuts:
+                stem = word[: -len(cut)] + back
+                if word.endswith(cut.lstrip(".")) and stem in self._known:
+                    return read(self._known[stem])
         return None
 
     def _compound(self, word: str) -> str | None:
@@ -160,11 +137,30 @@ class Lexicon:
         return None
 
 
+def _plural(sounds: str) -> str:
+    return sounds + _ending(sounds)
+
+
 def _ending(sounds: str) -> str:
     """Sounds of a plural ending."""
     if sounds[-1] in "szʃʒʧʤ":
         return "ᵻz"
     return "s" if sounds[-1] in _VOICELESS else "z"
+
+
+def _past(sounds: str) -> str:
+    if sounds[-1] in "td":
+        return sounds + "ᵻd"
+    return sounds + ("t" if sounds[-1] in _VOICELESS + "sʃʧ" else "d")
+
+
+_ENDINGS: Final[tuple[tuple[str, Sequence[tuple[str, str]], Callable[[str], str]], ...]] = (
+    ("s", (("'s", ""), ("s", ""), ("es", ""), ("ies", "y")), _plural),
+    ("ed", (("ed", ""), ("d", ""), (".ed", ""), ("ied", "y")), _past),
+    ("ing", (("ing", ""), ("ing", "e"), (".ing", "")), lambda sounds: sounds + "ɪŋ"),
+)
+"""Endings, what is cut off (`.` is any letter) and put in its place for the stem, and how a form is
+read."""
 
 
 _LETTERS = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
