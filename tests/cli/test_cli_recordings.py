@@ -121,3 +121,8 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
     folder.journal.write_text(text)
     assert run("rerun", str(folder.path), "--model", "parrot") == 1
     assert "mode was 'SPEAK', is 'LISTEN'" in capsys.readouterr().out
+
+    lines = [line for line in text.splitlines(keepends=True) if '"unit_done"' not in line]
+    folder.journal.write_text("".join(lines))
+    assert run("rerun", str(folder.path), "--model", "parrot") == 1
+    assert "incomplete\n  ended early: unit 0 is missing" in capsys.readouterr().out

@@ -30,7 +30,7 @@ def rerun(
     """Run recorded sessions again with the same seeds and compare every result.
 
     With the same weights on the same machine the results are bit-identical. The exit code is 1 if
-    anything differs.
+    anything differs, or was not run again.
     """
     settings = read()
     logs.configure(level="warning", style=settings.log.format)
@@ -61,12 +61,14 @@ async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
                     err=True,
                 )
             typer.echo(describe(found))
-            is_equal = is_equal and not found.differences
+            is_equal = is_equal and found.is_equal
     return is_equal
 
 
 def describe(found: Comparison) -> str:
-    what = "equal" if not found.differences else f"{len(found.differences)} differences"
+    what = "equal" if found.is_equal else "incomplete"
+    if found.differences:
+        what = f"{len(found.differences)} differences"
     lines = [f"{found.recording_id}: {found.compared} of {found.entries} entries, {what}"]
     if found.ended:
         lines.append(f"  ended early: {found.ended}")
