@@ -5,8 +5,13 @@ import base64
 import gzip
 import socket
 import threading
+import weakref
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 from starlette.applications import Starlette
@@ -17,6 +22,7 @@ from tests.support.patience import HANG_S
 
 from parley.errors import BadInput
 from parley.gateway.http.openai import completions, sources
+from parley.gateway.http.openai.answering import answer
 from parley.gateway.http.openai.sources import Sources, is_public, public_address
 from parley.protocol import values
 
@@ -184,6 +190,35 @@ async def test_too_many_addresses_are_refused():
 
     with pytest.raises(BadInput, match="16 addresses"):
         await Sources(may_fetch=True).completed(asked)
+
+
+class Fetched(completions.Completion, frozen=True, kw_only=True, weakref=True):
+    """A request with what was fetched in it."""
+
+
+async def test_what_was_fetched_is_kept_only_in_the_message_to_the_worker() -> None:
+    kept: list[weakref.ref[Fetched]] = []
+
+    async def completed(asked: completions.Completion) -> Fetched:
+        whole = Fetched(**msgspec.structs.asdict(asked))
+        kept.append(weakref.ref(whole))
+        return whole
+
+    async def messages():
+        await until(lambda: kept[0]() is None)
+        for none in ():
+            yield none
+
+    @asynccontextmanager
+    async def forward(*asked):
+        yield SimpleNamespace(messages=messages)
+
+    fetching: Any = SimpleNamespace(completed=completed)
+    forwarder: Any = SimpleNamespace(visit=lambda *who: nullcontext("chat_1"), forward=forward)
+    request: Any = None
+    asked = asking_for("data:image/png;base64,AAAA")
+
+    assert [each async for each in answer(forwarder, request, "http", asked, fetching)] == []
 
 
 # ---- the text at which an answer ends ------------------------------------------------------

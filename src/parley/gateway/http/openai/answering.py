@@ -211,8 +211,8 @@ async def answer(
         renamed({"response_format": "tools"} if is_forced else {}),
         forwarder.visit(request, name) as session_id,
     ):
-        whole = await sources.completed(asked)
-        body = await asyncio.to_thread(_body, whole, voice)
+        # What was fetched is not kept a second time while the answer lasts.
+        body = await asyncio.to_thread(_body, await sources.completed(asked), voice)
         async with (
             forwarder.forward(request, session_id, body) as pending,
             contextlib.aclosing(pending.messages()) as messages,
