@@ -162,14 +162,8 @@ def _power(text: str) -> str | None:
 
 
 _SHARES: Final = {
-    "third": 3,
-    "quarter": 4,
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
+    "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
+}  # fmt: skip
 
 
 def _shares(text: str) -> str | None:

@@ -72,19 +72,14 @@ _STARTS: Final = frozenset(
 )
 
 
+_NO_STREETS: Final = frozenset("the in on at and from to".split())
+
+
 def _is_street(last: re.Match[str] | None, after: str) -> bool:
     following = re.match(r"\s+([A-Z]\w*)", after)
     if last is None or last[0].isdigit() or (following and following[1] not in _STARTS):
         return False
-    return last is not None and last[0].lower() not in (
-        "the",
-        "in",
-        "on",
-        "at",
-        "and",
-        "from",
-        "to",
-    )
+    return last[0].lower() not in _NO_STREETS
 
 
 read_abbreviations: Final = ReadingRules(

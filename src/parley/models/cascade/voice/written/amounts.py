@@ -172,6 +172,12 @@ def _mixed_fraction(found: re.Match[str]) -> str:
     return f" {number(whole)} and {_share(top, below, is_part=True)} "
 
 
+_SHARED: Final = frozenset(
+    "cup cups mile inch hour pint teaspoon tablespoon pound ounce glass".split()
+)
+"""Things of which there may be a half."""
+
+
 def _fraction(found: re.Match[str]) -> str:
     top, below, noun = found[1], found[2], found[3] or ""
     tail = found[0][found[0].index(below, len(top)) + len(below) :]
@@ -192,20 +198,7 @@ def _fraction(found: re.Match[str]) -> str:
         return f" {number(top)} over {number(below)} {tail}"
     share = _share(top, below, is_part=False)
     unit = UNITS.get(noun)
-    is_thing = noun in (
-        "cup",
-        "cups",
-        "mile",
-        "inch",
-        "hour",
-        "pint",
-        "teaspoon",
-        "tablespoon",
-        "pound",
-        "ounce",
-        "glass",
-    )
-    if (unit and noun not in ("in", "d", "a")) or is_thing:
+    if (unit and noun not in ("in", "d", "a")) or noun in _SHARED:
         name = _unit(noun)[0] if unit else noun.removesuffix("s") if noun != "glass" else noun
         article = "an" if name == "hour" or name[0] in "aeio" else "a"
         return (
