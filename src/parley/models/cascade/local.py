@@ -20,7 +20,7 @@ from parley.models.cascade.llama import Llama, row_bytes
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import instead_of
 from parley.models.cascade.prompt import CLOSING, opening
-from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens
+from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens, shared
 from parley.models.cascade.sampling import choose
 from parley.models.cascade.writer import AnswerProblem, AnswerRequest, Draft, Writer, shown
 from parley.models.grammar import Grammar, Grammars, check
@@ -295,11 +295,7 @@ class LocalWriter(Writer):
                 themselves. What is read with what must not depend on when there was time for it.
         """
         state = self._rows[row]
-        same = 0
-        for mine, theirs in zip(state.chunks, chunks, strict=False):
-            if mine != theirs:
-                break
-            same += 1
+        same = shared(state.chunks, chunks)
         if (
             same == len(chunks)
             and same == len(state.chunks)

@@ -11,13 +11,12 @@ from parley.errors import InvalidRequest, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.parts import OneStep
+from parley.models.cascade.read_tokens import PIECE_TOKENS, shared
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import choose
 from parley.models.cascade.transcript import clean
 from parley.models.cascade.writer import AnswerRequest, Draft, Writer, readable
 from parley.protocol.values import AnswerFormat
-
-PIECE_TOKENS = 128
 
 
 @dataclass(slots=True)
@@ -112,11 +111,7 @@ class CausalWriter(Writer):
         state.ids = state.ids + list(ids)
 
     def _cut(self, state: _Row, wanted: list[int]) -> None:
-        same = 0
-        for mine, theirs in zip(state.ids, wanted, strict=False):
-            if mine != theirs:
-                break
-            same += 1
+        same = shared(state.ids, wanted)
         if same < len(state.ids):
             state.logits = None
             if same == 0 or state.cache is None:

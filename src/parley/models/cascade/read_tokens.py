@@ -10,6 +10,7 @@ They count one by one, as they are taken, until another token is read instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -47,6 +48,12 @@ class Portion:
     def wanted(self) -> int:
         """How many of the last tokens have logits."""
         return len(self.ids) - min(self.known, self.kept) + 1
+
+
+def shared(mine: Sequence[object], theirs: Sequence[object]) -> int:
+    """Number of items at the beginning that both have."""
+    pairs = enumerate(zip(mine, theirs, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(mine), len(theirs)))
 
 
 class ReadTokens:
@@ -139,11 +146,7 @@ class ReadTokens:
 
     def restore(self, portions: tuple[Portion, ...]) -> None:
         """Restore the state after `portions`; what is no longer in the cache is noted."""
-        same = 0
-        for mine, theirs in zip(self._portions[: self._read], portions, strict=False):
-            if mine != theirs:
-                break
-            same += 1
+        same = shared(self._portions[: self._read], portions)
         is_here = same == len(portions) == len(self._portions)
         if is_here:
             return
