@@ -12,7 +12,7 @@ from parley.errors import QueueFull, ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
-from parley.protocol.control import Heartbeat, Hello, SessionPhase
+from parley.protocol.control import Heartbeat, Hello, ResumeState, SessionPhase
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings, QueueSettings
 
@@ -365,6 +365,19 @@ def test_a_client_that_comes_back_to_a_slot_that_is_being_cleaned_up_takes_no_se
     held(ticket).transfer()
 
     assert worker.free_slots == 1
+
+
+def test_a_late_report_of_a_rebuilt_session_does_not_undo_its_result(parts):
+    worker = parts.worker()
+    lease = held(parts.ask("audio_duplex"))
+    lease.resume = rebuilt = ResumeState("duplex", left_s=30.0, note="")
+
+    parts.says(worker, lease, "preparing")
+    told = [lease.resume]
+    parts.says(worker, lease, "ended")
+    told.append(lease.resume)
+
+    assert told == [rebuilt, None]
 
 
 def test_slots_that_only_the_worker_knows_to_be_taken_are_not_given_out(parts):

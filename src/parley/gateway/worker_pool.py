@@ -317,9 +317,12 @@ class WorkerPool:
             lease = self._learn(worker, message, message.resume)
         if lease is None:
             return
-        lease.resume = message.resume
-        left_s = None if message.resume is None else message.resume.left_s
-        lease.resume_ends_at = None if left_s is None else self._clock.monotonic() + left_s
+        # The first reports of a session that its worker has rebuilt may arrive after the result,
+        # which comes over another connection and says more.
+        if message.resume is not None or message.phase is Phase.ENDED:
+            lease.resume = message.resume
+            left_s = None if message.resume is None else message.resume.left_s
+            lease.resume_ends_at = None if left_s is None else self._clock.monotonic() + left_s
         if lease.phase is None and message.phase is not Phase.ENDED:
             worker.said_free -= 1
         lease.was_ready = lease.was_ready or message.was_ready
