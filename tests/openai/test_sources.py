@@ -204,10 +204,10 @@ async def test_what_was_fetched_is_kept_only_in_the_message_to_the_worker() -> N
         kept.append(weakref.ref(whole))
         return whole
 
-    async def messages():
+    async def messages() -> AsyncIterator[Any]:
         await until(lambda: kept[0]() is None)
-        for none in ():
-            yield none
+        for each in list[Any]():
+            yield each
 
     @asynccontextmanager
     async def forward(*asked):
