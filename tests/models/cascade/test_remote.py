@@ -370,6 +370,14 @@ def test_a_voice_at_an_address_speaks():
     assert len(outcome.samples) == 2400 * len("Hello from far away.")
 
 
+def test_warming_up_asks_an_own_language_model_nothing() -> None:
+    script = Script()
+    with scripted_endpoint(script) as url:
+        cascade(url).warm_up()
+
+    assert script.requests == []
+
+
 def test_who_asks_for_models_learns_their_names_or_why_not():
     with scripted_endpoint(Script()) as url:
         assert check(Endpoint(url)) == ["scripted"]

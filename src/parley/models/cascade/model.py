@@ -180,6 +180,10 @@ class Cascade(RowModel[Conversation]):
                 break
         if self.parts.speaker is not None:
             self.parts.speaker.say("I'm sorry,", 0)
+        if not self.parts.writer.answers_later:
+            self._warm_up_writer()
+
+    def _warm_up_writer(self) -> None:
         draft = Draft()
         self.parts.writer.open(0)
         request = AnswerRequest(History("", (Line("user", "Hi"),)), Rule(), limit=2)
