@@ -137,6 +137,9 @@ def _price(text: str) -> str | None:
     if reduced:
         left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
         return f"With {reduced[2]} percent off, {reduced[1]} becomes {number(left)}."
+    if raised := _SAYS["raised"].search(text):
+        whole = float(raised[1]) * (1 + float(raised[2]) / 100)
+        return f"{raised[1]} plus {raised[2]} percent is {number(whole)}."
     each = _SAYS["at_each"].search(text)
     if each:
         cost = number(float(each[1]) * float(each[3]))
