@@ -114,6 +114,14 @@ class LiveClient(ABC):
 
     # -- what dialects add --
 
+    def _decode(self, frame: str | bytes) -> Any:
+        """Decodes a message of the server.
+
+        Raises:
+            UnknownEvent: a later version says more than we know.
+        """
+        return self._messages.decode_server(self._sound.text(frame))
+
     def _translate(self, message: Any) -> events.Event | None:
         """A message of this dialect as an event; None for what clients need not know."""
         return common_event(message)
@@ -337,7 +345,7 @@ class LiveClient(ABC):
             if (ack := self._returning.due_ack()) is not None:
                 link.post_aside(ack)
         try:
-            message = self._messages.decode_server(self._sound.text(frame))
+            message = self._decode(frame)
         except UnknownEvent:
             return None  # A later version says more than we know.
         event = self._translate(message)
