@@ -2,8 +2,8 @@
 
 Embeddings, head, encoders and speech decoder keep their weights; the layers are three quarters of
 the model. A matrix is packed as soon as it has been read, so that loading holds the result and one
-matrix, never the whole model. On a GPU products of up to `FEW_ROWS` rows read it as it is; for more
-rows, where multiplying takes longer than reading, it is unpacked for the product.
+matrix, never the whole model. On a GPU products of up to `FEW_ROWS` rows read it as it is. For more
+rows a kernel of ours unpacks tiles of 4 bits within the product; 8 bits are unpacked before it.
 
 | kind | on a GPU                                     | on a CPU |
 |------|----------------------------------------------|----------|

@@ -1,4 +1,4 @@
-"""ReadingRules that write a form as words: files of patterns and of what is said for them.
+"""Rules that write a form as words: files of patterns and of what is said for them.
 
 A block of `rules/NAME.txt` has a pattern, or alternatives of it, one a line, and then in quotation
 marks what is said. `<name>` in a pattern is a part of `parts.txt`, or of a table. In what is said
