@@ -1,3 +1,3 @@
-"""The gateway, which clients meet: queue, leases, relay, REST. It imports no torch and never looks
-inside a message that it forwards.
+"""The gateway, the server that clients connect to: queue, leases, relay, REST. It does not import
+torch and never parses the messages that it forwards.
 """

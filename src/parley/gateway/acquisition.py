@@ -1,8 +1,8 @@
 """Acquires a worker for a client, for sockets and REST alike.
 
-`Acquisition.acquire` queues a client, waits with it, leases a slot and connects to the worker, as
-often as it takes; what it yields is released when the block ends, however it ends. A `ClientWatch`
-minds the client meanwhile. Source: service.md 2.4-2.7.
+`Acquisition.acquire` queues a client, waits, leases a slot and connects to the worker, and retries
+if that fails. What it yields is released when the block ends. Meanwhile a `ClientWatch` serves the
+client. Source: service.md 2.4-2.7.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Departed(Exception):
         super().__init__(why)
         self.why = why
         self.is_cut_off = is_cut_off
-        """True if its connection broke, so that it may return."""
+        """True if its connection broke: the client may return."""
         self.is_error = is_error
         """True if `why` is the code of an error that was sent to the client."""
 
@@ -56,8 +56,8 @@ class Client:
         kind: what the queue calls the session.
         dialect: whose socket of the worker is dialled.
         caller: its description for workers; see `CALLER_HEADER`.
-        extensions: whether the client asked for more than the published texts name.
-        parameters: of its query, as far as the worker's end of the dialect wants to know them.
+        extensions: True if the client requested extensions to the published protocol.
+        parameters: those of its query that the worker's side of the dialect needs.
         waited_as: id of the ticket with which it waited over an earlier connection.
     """
 
@@ -73,10 +73,11 @@ class Client:
 
 
 class ClientWatch(Generic[Received]):
-    """Minds one client while something else is waited for.
+    """Serves one client while the server waits for something else.
 
     Args:
-        closing: done when the server shuts down; true if another gateway follows.
+        closing: completed when the server shuts down; its result is true if another gateway takes
+            over.
     """
 
     def __init__(self, closing: asyncio.Future[bool]) -> None:
@@ -117,10 +118,10 @@ class ClientWatch(Generic[Received]):
             nudge.cancel()
 
     async def attend(self, work: Coroutine[Any, Any, T], ticket: Ticket | None = None) -> T:
-        """Do `work` while the client is minded.
+        """Do `work` while the client is served.
 
         Args:
-            ticket: work that takes longer than `QUIET_S` is reported to the client as a wait.
+            ticket: if `work` takes longer than `QUIET_S`, the client is notified that it waits.
 
         Raises:
             Departed: the client left; `work` was cancelled and has ended.
@@ -143,22 +144,22 @@ class ClientWatch(Generic[Received]):
         """From now on, a server that shuts down waits for this client."""
         self._closing = asyncio.get_running_loop().create_future()
 
-    # What kinds of clients do differently
+    # Overridden for each kind of client
 
     async def next(self) -> Received:
-        """The next thing the client sends. Raises `Departed` when it has left."""
+        """The client's next message. Raises `Departed` if the client has left."""
         raise NotImplementedError
 
     def inform(self, ticket: Ticket) -> float | None:
-        """Send the client its position in the queue if that is due; returns the seconds until the
-        next time."""
+        """Send the client its position in the queue if that is due. Returns the seconds until the
+        next one is due."""
         return None
 
     async def received(self, what: Received) -> None:
         """The client sent something. May raise `Departed`."""
 
     def server_closes(self) -> None:
-        """The server shuts down. May raise `Departed` or an error for the client."""
+        """The server is shutting down. May raise `Departed` or an error for the client."""
 
     def deadline_s(self) -> float | None:
         """Seconds until `expired`; None: never."""
@@ -228,9 +229,9 @@ class Acquisition:
         """An open connection to a worker that has a slot for `client`.
 
         Raises:
-            QueueFull, ServiceUnavailable, QuotaExceeded: it may not even wait.
+            QueueFull, ServiceUnavailable, QuotaExceeded: it may not wait.
             Departed: the client left while it waited.
-            TicketCancelled: it was taken out of the queue.
+            TicketCancelled: its ticket was cancelled.
             ParleyError: no worker could be reached or had room.
         """
         self.usage.check(client.key_id)

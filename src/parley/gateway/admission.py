@@ -1,6 +1,7 @@
 """Admission of clients: origins, addresses, session ids, tokens.
 
-Checks only, no sockets. Whatever is refused here costs nothing else. Source: service.md 8.
+Only checks, no sockets: a client that is refused here has used no other resource. Source:
+service.md 8.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ class Admission:
         self.change(security, sessions_per_client=sessions_per_client)
         self.sessions_by_address: Counter[str] = Counter()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
-        """Session ids in use, each with a future that is done when it is free."""
+        """Session ids in use, each with a future that completes when the id is free."""
 
     def change(self, security: SecuritySettings, *, sessions_per_client: int) -> None:
-        """Apply rules to later requests."""
+        """Use these rules for later requests."""
         self._security = security
         self._sessions_per_client = sessions_per_client
         self._gather_names()
 
     def learn_names(self, names: Collection[str]) -> None:
-        """Accept more host names: those of a certificate that was reloaded."""
+        """Accept further host names, such as those of a reloaded certificate."""
         self._own_names |= frozenset(names)
         self._gather_names()
 
@@ -65,7 +66,7 @@ class Admission:
     def address_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
         """The client's address: the peer's, or the one that a trusted proxy reports."""
         if self._security.trust_proxy:
-            # The last entry is the one our own proxy wrote; those before it are the client's words.
+            # Our own proxy wrote the last entry; the client may have written those before it.
             last = _last_entry(headers, "x-forwarded-for")
             if last:
                 return without_port(last)
@@ -81,9 +82,9 @@ class Admission:
         return self._security.trust_proxy and said == "https"
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """Whoever asks for us by a name that is not ours was led here: a site may point its own
-        name at our address, and its pages are then of our origin. Addresses cannot be pointed
-        anywhere, nor can names that the public DNS does not have.
+        """Check the Host header against DNS rebinding: a site may point its own name at our
+        address, and its pages would then have our origin. IP addresses and names outside the public
+        DNS cannot be abused like this.
 
         Raises:
             HostForbidden: a public name that is neither ours nor on the list.
@@ -97,7 +98,8 @@ class Admission:
         raise errors.HostForbidden(name)
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Browsers say which page asks; programs say nothing and may pass.
+        """Check the Origin header. Browsers send the origin of the page; programs send none and are
+        accepted.
 
         Raises:
             OriginForbidden: a page of another host or port that is not on the list.
@@ -108,7 +110,8 @@ class Admission:
         if self.lists_origin(origin):
             return
         page = _place(origin)
-        # A Host without a port means the one of the page's scheme: TLS may end at a proxy.
+        # A Host without a port means the default port of the page's scheme: a proxy may terminate
+        # TLS.
         scheme = origin.partition(":")[0]
         if page is None or page != _place(f"{scheme}://{headers.get('host', '')}"):
             raise errors.OriginForbidden(origin)
@@ -120,10 +123,10 @@ class Admission:
 
     @contextmanager
     def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
-        """Count a session of `address`, or of a key with a `limit` of its own, during the block.
+        """During the block, count a session of `address`, or of a key that has its own `limit`.
 
         Raises:
-            TooManySessions: it has as many as one address, or /64 of IPv6, may have.
+            TooManySessions: the address (or the /64 of an IPv6 address) has reached its limit.
         """
         whose = "from one address" if limit is None else "with one key"
         address = network_of(address)
@@ -140,7 +143,7 @@ class Admission:
 
     @contextmanager
     def claim(self, session_id: str) -> Iterator[None]:
-        """Own a session id while the block runs.
+        """Reserve a session id while the block runs.
 
         Raises:
             SessionIdInUse: a live connection has it.
@@ -161,7 +164,8 @@ class Admission:
             await asyncio.wait({freed}, timeout=limit_s)
 
     def check_worker(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """A worker shows the shared secret; without one it must be on this machine.
+        """Check that a worker has the shared secret. Without a secret, workers must be on this
+        machine.
 
         Raises:
             Unauthorized: otherwise, and always for pages.
@@ -176,7 +180,7 @@ class Admission:
             raise errors.Unauthorized("Workers on other hosts need a shared secret.")
 
     def check_worker_url(self, url: str) -> None:
-        """Without a shared secret, sessions are sent to workers on this machine only."""
+        """Without a shared secret, only workers on this machine receive sessions."""
         if not self._security.worker_secret and not names_loopback(url):
             raise errors.Unauthorized("Workers on other hosts need a shared secret.")
 
@@ -201,7 +205,7 @@ def names_loopback(url: str) -> bool:
 
 
 def _last_entry(headers: Mapping[str, str], name: str) -> str:
-    """The last entry of a list header. A proxy may add a line of its own below the client's; lines
-    with the same name form one list in their order (RFC 9110, 5.3)."""
+    """The last entry of a list header. A proxy may add its own line below the client's; lines with
+    the same name form one list, in order (RFC 9110, 5.3)."""
     lines = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
     return lines[-1].rpartition(",")[2].strip() if lines else ""

@@ -55,12 +55,12 @@ class GatewayApp:
     """The application. Its runtime is built when the server starts.
 
     Args:
-        web: folder of the made pages; it need not exist.
+        web: folder of the built pages; it need not exist.
 
     Attributes:
         runtime: None until the server starts.
         setup_error: why it could not start.
-        routes: all that it serves.
+        routes: all routes that it serves.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ def _routes(
     if files is not None:
         routes.append(Mount("/static", files))
     for path in runtime.dialects.paths:
-        # Ids with slashes come here too, to be refused with a close code like other strange ones.
+        # Ids with slashes are routed here too, and refused with a close code like other invalid
+        # ids.
         route = path.replace("{session_id}", "{session_id:path}")
         routes.append(WebSocketRoute(route, _socket(runtime, path)))
     routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))

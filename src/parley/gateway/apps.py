@@ -40,7 +40,7 @@ class Apps:
         return self._apps.get(app_id)
 
     def check(self, kind: Kind, app_id: str | None = None) -> None:
-        """Refuse a kind whose app, or another one that it goes through, is off.
+        """Refuse a kind if its app, or another app that it depends on, is disabled.
 
         Raises:
             AppDisabled: naming the app.

@@ -1,11 +1,11 @@
-"""Who is calling: an anonymous client, the holder of a key, or an admin; and with which role.
+"""Identifies callers: an anonymous client, the holder of a key, or an admin; and their role.
 
 A token may come as `Authorization: Bearer`, `Api-Key`, `X-Api-Key`, `X-Admin-Token`, `?token=` or a
 WebSocket subprotocol (sockets of browsers cannot send headers), or the cookie that `POST
-/api/token` sets. One of ours that is shown and not valid is refused everywhere, on every route and
-socket; only a stale cookie counts as none, because its owner did not choose to send it. The clients
-of other services always send a key, whatever it is: where no key is needed, one that is none of
-ours counts as none. Keys are random, so a plain hash of them is enough to keep.
+/api/token` sets. An invalid token of ours is refused on every route and socket; only a stale cookie
+is ignored, because its owner did not choose to send it. Clients of other services always send some
+key: if the server needs none, a key in another format is ignored. Keys are random, so storing a
+plain hash of them is enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"
 SHARE_PREFIX: Final = "sh_"
 OPEN_PREFIX: Final = "ek_"
-"""Prefix of client secrets on servers without keys: they carry settings and give no access."""
+"""Prefix of client secrets on servers without keys: such secrets carry settings but grant no
+access."""
 TOKEN_CHARS: Final = 8000
 """Maximum length of a token, which must fit into one header."""
 COOKIE: Final = "parley_token"
@@ -54,7 +55,7 @@ KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """Prefix of the key in a WebSocket subprotocol. Source: OpenAI Realtime, browsers."""
 
 SESSION_S: Final = 900.0
-"""Time for which a browser's token opens sessions; running sessions continue after it."""
+"""Time for which a browser's token can open sessions; running sessions continue after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,11 @@ ANONYMOUS: Final = Caller()
 
 
 class Authenticator:
-    """Checks tokens. Belongs to the event loop; the keys are filled in when the state is open.
+    """Checks tokens. Belongs to the event loop. Keys are loaded once the state is open.
 
     Args:
-        admission: knows which pages are of this server.
-        users: those that a proxy signs in; None: no proxy does.
+        admission: decides which pages belong to this server.
+        users: users signed in by a proxy; None if no proxy does that.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Authenticator:
         self._anonymous: RateLimit | None = None
         self.change(security)
         self.used_s: dict[str, float] = {}
-        """Last use of each key since this was last cleared."""
+        """Time of last use by key, since this was last cleared."""
         self._keys: dict[str, Key] = {}
         self._by_hash: dict[str, Key] = {}
         self._seal = Fernet(Fernet.generate_key())
@@ -140,7 +141,7 @@ class Authenticator:
 
         Args:
             token: from the query.
-            peer: address of the connection: a proxy there may have signed the user in.
+            peer: address of the connection, which may be a proxy that has signed the user in.
 
         Raises:
             Unauthorized: a token is not valid.
@@ -154,7 +155,7 @@ class Authenticator:
         ]
         callers = [self._admin(one) or self._holder(one) for one in shown]
         if token:
-            # Addresses end up in logs and histories: an admin token has no place there.
+            # URLs end up in logs and histories: an admin token must not be in one.
             callers.append(self._holder(token))
         if any(caller is None for caller in callers):
             raise Unauthorized("This token is not valid.")
@@ -164,7 +165,7 @@ class Authenticator:
         return next((caller for caller in found if caller.kind == "admin"), found[0])
 
     def _unshown(self, headers: Mapping[str, str], peer: str | None) -> Caller:
-        """A caller that shows no token: its proxy or its cookie may say who it is."""
+        """A caller without a token: its proxy or its cookie may identify it."""
         user = None if self._users is None else self._users.user(peer, headers)
         if user is not None:
             return Caller("key", user)
@@ -173,15 +174,15 @@ class Authenticator:
         return caller or ANONYMOUS
 
     def count(self, caller: Caller, address: str | None = None) -> None:
-        """Count one use of a key, or else of an address: that of an anonymous caller, or of a
-        token that an admin gave out. Addresses of this machine are not counted: behind a proxy that
-        is not trusted, all clients seem to be on it.
+        """Count one request of a key, or of an address if the caller is anonymous or has a token
+        that an admin issued. Addresses of this machine are not counted: behind a proxy that is not
+        trusted, all clients seem to be on it.
 
         Args:
-            address: the caller's; None where it is not counted.
+            address: the caller's; None if it is not counted.
 
         Raises:
-            RateLimited: its minute is full.
+            RateLimited: it has used up its requests of this minute.
         """
         key = caller.key
         if key is None:
@@ -208,11 +209,11 @@ class Authenticator:
         """A short-lived token with the rights of a key (never an admin's).
 
         Args:
-            settings: what its sessions begin with, see `settings_of`; None: it is for pages of
-                ours, and opens everything that the key opens.
+            settings: initial settings of its sessions, see `settings_of`; None: the token is for
+                our own pages and opens everything that the key opens.
 
         Raises:
-            Forbidden: the caller has no more than such a token, which would never end.
+            Forbidden: the caller itself has only such a token, which it could renew for ever.
         """
         if caller.is_session:
             raise Forbidden("A key is required: a session token cannot create another one.")
@@ -231,7 +232,7 @@ class Authenticator:
             token: from the query.
 
         Raises:
-            Unauthorized: it was made here, for callers without a key, and is expired.
+            Unauthorized: it was issued here for a caller without a key, and has expired.
         """
         for one in (*_openai_tokens(headers), token or ""):
             prefix = next((p for p in (OPEN_PREFIX, SESSION_PREFIX) if one.startswith(p)), None)
@@ -287,9 +288,9 @@ class Authenticator:
         return key if self._works(key) else None
 
     def role_of(self, peer: str | None, headers: Mapping[str, str]) -> Role:
-        """`admin` for a holder of that role or of the admin token. Without such a token, also for
-        requests from this machine, except those of other sites' pages and of proxies. A session
-        token, which a browser stores, has the role `talk`, whatever key it was made with."""
+        """`admin` for a holder of that role or of the admin token. If no admin token is set, also
+        for requests from this machine, except those of other sites' pages and of proxies. A session
+        token, which a browser stores, always has the role `talk`."""
         user = None if self._users is None else self._users.user(peer, headers)
         names = ("x-api-key", "x-admin-token")
         shown = (bearer_token(headers), *(headers.get(name, "") for name in names))
@@ -301,21 +302,21 @@ class Authenticator:
 
     @property
     def admin_requirement(self) -> str:
-        """What a client without the role needs."""
+        """The error for a client without this role."""
         if self._admin_token:
             return "An admin token is required."
         return "Admin routes answer on this machine only, until an admin token is set."
 
     def _is_trusted(self, peer: str | None, headers: Mapping[str, str], *, is_user: bool) -> bool:
-        """True for a holder of the admin token, or where there is none for a program or page of
-        this machine."""
+        """True for a holder of the admin token or, if none is set, for a program or page on this
+        machine."""
         if self._admin_token:
             return self._admin(headers.get("x-admin-token") or bearer_token(headers)) is not None
         if is_user:
             return False  # a proxy on this machine, for a user who is not an admin
         if self._trusts_proxy or any(name in headers for name in FORWARDED_HEADERS):
             return False
-        # The Host header is checked too: a site may point its own name at 127.0.0.1.
+        # Also check the Host header: a site may point its own name at 127.0.0.1.
         if not is_loopback(peer) or not is_this_machine(host_name(f"//{headers.get('host', '')}")):
             return False
         origin = headers.get("origin")
@@ -361,7 +362,7 @@ def caller_word(caller: Caller, *, is_admin: bool) -> str:
     """A caller as it is described to workers; see `CALLER_HEADER`.
 
     Args:
-        is_admin: whether it is an admin because it is on this machine.
+        is_admin: True if it is an admin because it is on this machine.
     """
     if is_admin or caller.kind == "admin":
         return "admin"
@@ -408,7 +409,7 @@ def _from_subprotocol(header: str) -> str:
 
 
 def _cookie(header: str) -> str:
-    # Looked for by hand: the standard library's parser takes seconds for one long quoted value
+    # Parsed by hand: the standard library's parser takes seconds for one long quoted value
     # (CVE-2024-7592), and our tokens are never quoted.
     found = _OWN_COOKIE.search(header)
     return found[1] if found else ""

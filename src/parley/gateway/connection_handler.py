@@ -1,8 +1,8 @@
-"""One client's connection, from the accept to the last close frame.
+"""One client's connection, from the handshake to the last close frame.
 
-Checks at admission, a queue waiter while there is no slot, a relay while there is one. Every
-resource is held by a `with`, so each way out gives everything back: the count of the address, the
-session id, the ticket, the lease, the worker's socket.
+Admission first, then a queue waiter until there is a slot, then a relay. Every resource is held by
+a `with` block, so each exit releases all of them: the count of the address, the session id, the
+ticket, the lease, the worker's socket.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ConnectionHandler:
                 log.info("client_refused", code=error.code)
                 send_answer(connection, newcomer.dialect, newcomer.dialect.refuse(error))
             except asyncio.CancelledError:
-                # Cut off by a shutdown that had waited long enough.
+                # Cancelled by a shutdown at the end of its grace period.
                 spoken = newcomer.dialect
                 send_answer(connection, spoken, spoken.closed("server_shutdown"))
                 raise
@@ -110,7 +110,7 @@ class ConnectionHandler:
                 send_answer(connection, spoken, spoken.refuse(failure))
             finally:
                 connection.close(1000)
-        # The connection ends by itself within its own time limit; the connection is not over
+        # Closing has its own time limit, and the connection is not over
         # before.
         await asyncio.wait({connection.gone})
 
@@ -173,13 +173,13 @@ class ConnectionHandler:
             why = ServiceUnavailable(SHUTTING_DOWN)
             waited = self.closing.result() and TICKET_QUERY in newcomer.request.query
             if waited or wants_resume(newcomer.request):
-                # The next gateway may have its session, or its place in the queue.
+                # The next gateway may have its session or its place in the queue.
                 connection.close(AGAIN_CODE, "try again")
                 raise Departed(why.code)
             send_answer(connection, dialect, dialect.shutting_down(why))
             raise Departed(why.code, is_error=True)
         if (old := self.dispatcher.queue.find(client.waited_as)) is not None:
-            # It has lost that connection, and we have not noticed yet.
+            # The client has lost that connection, and we have not noticed yet.
             self.dispatcher.cut_off(old)
         with ExitStack() as held:
             held.enter_context(self.admission.visit(client.address))
@@ -234,8 +234,8 @@ class ConnectionHandler:
         """The client that requests a session.
 
         Raises:
-            Unauthorized: a bad token, or none where one is needed.
-            RateLimited: a key, or an address without one, that is used too often.
+            Unauthorized: the token is invalid, or missing and required.
+            RateLimited: the key, or the address if it has no key, sends too many requests.
         """
         caller = self.authenticator.identify(headers, token, peer=peer)
         if self.authenticator.needs_key and caller.kind == "anonymous":
@@ -280,12 +280,12 @@ class ConnectionHandler:
 
 @dataclass(slots=True, eq=False)
 class _Newcomer:
-    """A client that has not been let in yet.
+    """A client that has not been admitted yet.
 
     Args:
-        dialect: as far as it has told what it speaks.
-        kind: what its session is, or why it can be none.
-        client: who it is, once that has been looked at.
+        dialect: as far as it is known from what the client has sent.
+        kind: of its session, or the reason why it cannot have one.
+        client: its identity, once that has been checked.
     """
 
     websocket: WebSocket

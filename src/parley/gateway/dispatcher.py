@@ -1,7 +1,7 @@
-"""The single place where a ticket becomes a lease.
+"""Turns tickets into leases; nothing else does.
 
-Nothing here awaits, so every decision is made on one consistent picture. It runs after an arrival,
-a cancellation, a release and every change of the worker pool. Source: service.md 2.5-2.7.
+Nothing here awaits, so every decision sees one consistent state. It runs after each arrival,
+cancellation, release and change of the worker pool. Source: service.md 2.5-2.7.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from parley.protocol.kinds import Kind
 from parley.settings import EtaSettings, QueueSettings
 
 WORKERS_TO_TRY: Final = 2
-"""A ticket whose worker cannot be reached returns to the head once; then it is refused."""
+"""Number of workers tried for a ticket. If the first cannot be reached, the ticket returns to the
+head of the queue; after the second it is refused."""
 REFUSALS_TO_BEAR: Final = 30
-"""A worker that refuses reports with its next heartbeat whether it has room. A ticket is refused
-after this many refusals."""
+"""A ticket is refused after this many refusals by workers. A worker that refuses reports in its
+next heartbeat if it has room."""
 ESTIMATES_FRESH_S: Final = 0.2
-"""Estimates are recomputed no more often than this while clients ask."""
+"""Shortest interval between two computations of the estimates."""
 RETURN_S: Final = 1.5
-"""Time for which no slot is granted after the first client of an earlier gateway has come back to
-its place: a client that waited longer may come a moment later. Longer than clients pause between
-two attempts."""
+"""Time for which no slot is granted after the first client of an earlier gateway has returned: a
+client that was ahead of it may return a moment later. Longer than the pause of clients between two
+attempts."""
 
 CUT_OFF: Final = "No worker can be reached."
 
@@ -40,7 +41,7 @@ class Owner(Protocol):
 
 
 class Dispatcher:
-    """The queue, the worker pool, and what matches their tickets with their slots."""
+    """The queue, the worker pool, and the matching of tickets with slots."""
 
     def __init__(self, clock: Clock, queue: QueueSettings, eta: EtaSettings) -> None:
         self.clock = clock
@@ -52,8 +53,9 @@ class Dispatcher:
         self._returns_until = self._held_until = float("-inf")
         self._window_s = 0.0
         self._cut_off: dict[str, tuple[Ticket, float]] = {}
-        """By id, tickets whose clients may return, until a time; the oldest first, and no more than
-        may wait: beyond that, the address that has the most of them loses its oldest."""
+        """By id, tickets whose clients may return, and until when; oldest first. There are at most
+        as many as the queue may have: beyond that, the address that has the most of them loses its
+        oldest."""
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
@@ -62,8 +64,8 @@ class Dispatcher:
         self.worker_pool.changed.listen(self.run)
 
     def follow(self, secret: bytes, window_s: float) -> None:
-        """Follow an earlier gateway. Its clients, and ours that are cut off, have so long to come
-        back to their places; see `Queue.follow`."""
+        """Take over from an earlier gateway. For `window_s`, its clients, and our own that are cut
+        off, may return to their places; see `Queue.follow`."""
         self.queue.follow(secret, self.clock.time())
         self._window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
@@ -72,9 +74,10 @@ class Dispatcher:
         """Ask for a slot. The ticket may be leased when this returns.
 
         Args:
-            owner: when it ends, however it ends, the ticket leaves and its lease is released.
+            owner: when it ends, for whatever reason, the ticket leaves the queue and its lease is
+                released.
             waited_as: id of the ticket that the client had before, here or at an earlier gateway;
-                `run` is to be called `RETURN_S` later.
+                call `run` `RETURN_S` later.
 
         Raises:
             QueueFull, ServiceUnavailable.
@@ -90,9 +93,9 @@ class Dispatcher:
         return ticket
 
     def submit_first(self, ticket: Ticket) -> Ticket:
-        """Ask for a slot before all other tickets, for a session that has lost its worker. The slot
-        must be on a worker with the ticket's fingerprint; tickets that can use another worker are
-        not delayed."""
+        """Ask for a slot ahead of all other tickets, for a session that has lost its worker. The
+        slot must be on a worker with the ticket's fingerprint; tickets that can use another worker
+        are not delayed."""
         self._stamp(ticket)
         self.queue.put_back(ticket)
         self.run()
@@ -104,7 +107,7 @@ class Dispatcher:
         return is_granting and bool(self.worker_pool.with_room(kind, fingerprint))
 
     def cut_off(self, ticket: Ticket) -> None:
-        """A client is gone, perhaps to return: it keeps its place, without being waited for."""
+        """A client was cut off and may return: remember its place, but do not wait for it."""
         self.cancel(ticket)
         kept, now = self._cut_off, self.clock.monotonic()
         kept[ticket.ticket_id] = ticket, now + self._window_s
@@ -150,7 +153,7 @@ class Dispatcher:
             raise ServiceUnavailable("No worker supports this kind of session.")
 
     def cancel(self, ticket: Ticket) -> bool:
-        """Cancel a ticket; true if it was waiting. A lease that it was given in the meantime is
+        """Cancel a ticket; returns True if it was waiting. If it has a lease by now, the lease is
         released. Safe to repeat."""
         was_waiting = self.queue.leave(ticket)
         if was_waiting:
@@ -162,9 +165,9 @@ class Dispatcher:
         return was_waiting
 
     def worker_failed(self, ticket: Ticket) -> None:
-        """The leased worker could not be reached: the ticket returns to the head once, then it is
-        refused. If no other worker can be reached either, it is refused immediately, with those
-        behind it."""
+        """The leased worker could not be reached: return the ticket to the head of the queue the
+        first time, then refuse it. If no other worker can be reached either, refuse it immediately,
+        together with all waiting tickets."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return
@@ -175,8 +178,8 @@ class Dispatcher:
         self._return(ticket, lease, None if may_wait else WorkerConnectFailed())
 
     def worker_refused(self, ticket: Ticket) -> None:
-        """The leased worker had no room after all: the ticket returns to the head of the queue. The
-        worker gets no new session until it reports a free slot."""
+        """The leased worker had no room: return the ticket to the head of the queue. The worker
+        gets no new session until it reports a free slot."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return
@@ -188,7 +191,7 @@ class Dispatcher:
 
     def _return(self, ticket: Ticket, lease: Lease, refusal: ParleyError | None) -> None:
         """Return a ticket to the head of the queue, or refuse it; releases its lease."""
-        # Before the release wakes the dispatcher, so that no other ticket overtakes.
+        # Before the release wakes the dispatcher, so that no other ticket overtakes this one.
         if refusal is None and not self._is_closed:
             self.queue.put_back(ticket)
         else:
@@ -204,13 +207,14 @@ class Dispatcher:
         self._is_closed = True
 
     def pause(self, on: bool) -> None:
-        """Stop granting slots because another gateway may be granting them; or resume."""
+        """Stop granting slots, because another gateway may be granting them, or resume."""
         self.is_paused = on
         if not on:
             self.run()
 
     def run(self) -> None:
-        """Grant free slots to the head of the queue while there are both."""
+        """Grant free slots to the head of the queue until there are no more slots or no more
+        tickets."""
         self._must_rerun = True
         if self._is_running:
             return
@@ -224,7 +228,7 @@ class Dispatcher:
         self._estimate()
 
     def refresh(self) -> None:
-        """Update the estimates before they are sent."""
+        """Update the estimates before they are sent to clients."""
         if self.clock.monotonic() - self._estimated_at >= ESTIMATES_FRESH_S:
             self._estimate()
 
@@ -247,17 +251,18 @@ class Dispatcher:
             )
             if lease is None:
                 if ticket.fingerprint is not None:
-                    # No slot that this one could take is free; those behind may take the others.
+                    # It can take none of the free slots; tickets behind it may.
                     continue
-                # Strict order: tickets behind wait too, unless no worker can ever serve this one.
+                # Strict order: the tickets behind it wait too, unless no worker can ever serve this
+                # one.
                 if self.worker_pool.can_ever_serve(ticket.kind):
                     return
                 continue
             self._assign(ticket, lease)
 
     def _refuse_waiting(self) -> None:
-        """Refuse all tickets: no worker can be reached. Sessions that lost their worker have their
-        own limit."""
+        """Refuse all tickets, because no worker can be reached, except those of sessions that lost
+        their worker, which have their own limit."""
         for ticket in [one for one in self.queue if one.fingerprint is None]:
             self.queue.leave(ticket)
             ticket.state = "refused"

@@ -1,7 +1,7 @@
 """Estimates how long a new ticket will wait.
 
-Pure arithmetic. `EtaTracker` remembers how long each kind of session takes; `estimate_waits` plays
-the queue forward over the slots that will serve it. Source: service.md 2.2 and 2.3.
+Pure arithmetic. `EtaTracker` records how long each kind of session takes; `estimate_waits`
+simulates the queue on the slots that will serve it. Source: service.md 2.2 and 2.3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLEANUP_S: Final = 1.0
 
 
 class EtaTracker:
-    """Durations by kind: a baseline until enough were measured, then a moving average."""
+    """Durations by kind: a baseline until there are enough measurements, then a moving average."""
 
     def __init__(self, settings: EtaSettings) -> None:
         self.alpha = settings.ema_alpha
@@ -57,8 +57,8 @@ class EtaTracker:
         return eta - elapsed_s if elapsed_s < eta else OVERRUN_S
 
     def adjust(self, changed: Mapping[str, Any]) -> None:
-        """Change some settings, by their names in `/api/config/eta`; all or none, what is omitted
-        stays.
+        """Change some settings, by their names in `/api/config/eta`. Either all are changed or
+        none; omitted ones stay as they are.
 
         Raises:
             InvalidConfig: a value out of range.
@@ -87,7 +87,7 @@ def estimate_waits(
 
     Args:
         free_in_s: for every slot that will ever serve, when it is free.
-        waiting: kinds from the head.
+        waiting: kinds of the waiting sessions, from the head of the queue.
 
     Returns:
         One value per waiting session, rounded to 0.1 s; None for all when there is no slot.

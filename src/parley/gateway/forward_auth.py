@@ -1,8 +1,10 @@
-"""Users whom a proxy in front has signed in (OIDC, SAML, LDAP …), read from the headers it adds.
+"""Users that a proxy in front of the gateway has signed in (OIDC, SAML, LDAP …), read from the
+headers it adds.
 
-oauth2-proxy, Authelia, authentik and their like ask the identity provider and name the user in a
-header. The header is believed from the proxy's address only; from anybody else it is nothing. A
-page of another site that makes a browser ask, with the proxy's cookie, is not signed in either.
+oauth2-proxy, Authelia, authentik and similar proxies ask the identity provider and put the user's
+name into a header. The header is trusted only if it comes from the proxy's address, and is ignored
+otherwise. It is also ignored in requests that a page of another site makes the browser send with
+the proxy's cookie.
 """
 
 from __future__ import annotations
@@ -27,17 +29,18 @@ USERS_KEPT: Final = 10_000
 NAME_CHARS: Final = 254
 """Maximum length of an e-mail address. Source: RFC 5321."""
 _PLAIN: Final = re.compile(r"(?![0-9a-f]{24}$)[A-Za-z0-9._@+-]{1,60}")
-"""Names that stay as they are. What looks like a shortened name would take another user's id."""
+"""Names that need not be shortened. A name that looks like a shortened one is shortened too, or it
+would have another user's id."""
 
 
 class ForwardAuth:
-    """Users as keys: with a role, limits, usage and voices of their own.
+    """Users as keys: each has a role, limits, usage and voices of its own.
 
     Args:
-        admission: knows which pages may ask.
+        admission: decides which pages may send requests.
 
     Raises:
-        SetupError: a proxy's address is none.
+        SetupError: the address of a proxy is invalid.
     """
 
     def __init__(self, settings: ForwardAuthSettings, admission: Admission) -> None:
@@ -53,7 +56,7 @@ class ForwardAuth:
             ) from error
 
     def user(self, peer: str | None, headers: Mapping[str, str]) -> Key | None:
-        """The user that the proxy names; None: none.
+        """The user that the proxy names, if any.
 
         Args:
             peer: address of the connection, not what its headers say.
@@ -108,8 +111,8 @@ class ForwardAuth:
 
     @staticmethod
     def _header(headers: Mapping[str, str], name: str | None) -> str:
-        """The only value of a header; "" if there are several, because the proxy then passed on one
-        of the client's."""
+        """The only value of a header; "" if there are several, because one of them is then the
+        client's, which the proxy passed on."""
         if name is None:
             return ""
         values = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]

@@ -1,9 +1,9 @@
 """Fetches finished recordings from workers that have a data folder of their own.
 
-A worker that shares our folder says so. From the others a recording is fetched into a hidden
-folder, renamed into place as a whole, and only then removed on the worker: whichever process dies,
-one side has it. Its id is remembered until the worker has removed it, so that a recording that is
-deleted here meanwhile does not come back.
+A worker that shares our folder reports that. A recording of another worker is fetched into a hidden
+folder, renamed into place as a whole, and only then removed on the worker, so one side has it
+whichever process dies. Its id is stored until the worker has removed it, so that a recording that
+is deleted here before that does not come back.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ EVERY_S: Final = 1.0
 AT_ONCE: Final = 4
 """Number of workers that are asked in parallel."""
 TIMEOUT_S: Final = 30.0
-"""Time without a byte from a worker."""
+"""Maximum time without a byte from a worker."""
 BRING_LIMIT_S: Final = 20.0
 COMPLETE_LOOK_S: Final = 0.5
 COMPLETE_LOOKS: Final = 10
-"""Number of attempts for which a request waits for a recording whose session has just ended."""
+"""Number of attempts to fetch a requested recording whose session has just ended."""
 HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
 """Pause after a worker whose recordings could not be fetched."""
@@ -57,7 +57,7 @@ log = logs.get(__name__)
 
 
 class NotTaken(Exception):
-    """A recording stays on its worker for now; the text gives the reason."""
+    """A recording stays on its worker for now; the message gives the reason."""
 
 
 class NotComplete(NotTaken):
@@ -66,10 +66,10 @@ class NotComplete(NotTaken):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Handover:
-    """Belongs to the event loop; what touches disk or network runs in threads.
+    """Belongs to the event loop; disk and network are accessed in threads.
 
     Attributes:
-        taken: recordings taken over since the start.
+        taken: number of recordings taken over since the start.
     """
 
     worker_pool: WorkerPool
@@ -82,7 +82,8 @@ class Handover:
     def __post_init__(self) -> None:
         self._headers = {control.SECRET_HEADER: self.secret} if self.secret else {}
         self._to_remove: dict[str, None] = {}
-        """Ids that were copied and that their worker has not removed yet; oldest first."""
+        """Ids of recordings that were copied and that their worker has not removed yet; oldest
+        first."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -118,11 +119,11 @@ class Handover:
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
 
     async def bring(self, recording_id: str) -> bool:
-        """Fetch one recording now if some worker has it; waits a moment if its session has just
-        ended. Does nothing while the most that may be fetched at a time are being fetched.
+        """Fetch one recording now if a worker has it; waits a moment if its session has just ended.
+        Does nothing if the maximum number of recordings is already being fetched.
 
         Returns:
-            True if it is still to come.
+            True if it will be fetched later.
         """
         is_id = ID.match(recording_id) and not recording_id.startswith(SHARE_PREFIX)
         if not is_id or self.folders.find(recording_id) is not None or self._bringing.locked():
@@ -250,7 +251,7 @@ class Handover:
 
 
 def _waiting(worker: Worker) -> int | None:
-    """Number of recordings on a worker; None: it hands none over now."""
+    """Number of recordings on a worker; None if it cannot hand any over now."""
     heartbeat = worker.heartbeat
     return heartbeat.recordings_waiting if heartbeat and worker.is_connected else None
 
@@ -265,7 +266,7 @@ def _told() -> Iterator[None]:
 
 
 class _Stream:
-    """File object over pieces of bytes, for `tarfile`."""
+    """File object that reads from pieces of bytes, for `tarfile`."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -279,10 +280,10 @@ class _Stream:
 
 
 def _unpack(pieces: Iterator[bytes], target: Path) -> None:
-    """Write the files of a tar stream below `target`, safely on the disk.
+    """Write the files of a tar stream below `target`, and flush them to the disk.
 
     Raises:
-        ValueError: it has other members than plain files, at most one folder deep.
+        ValueError: it has members that are not plain files or are more than one folder deep.
         tarfile.TarError: it is not a tar file, or ends early.
     """
     files = 0

@@ -1,7 +1,7 @@
 """Parses large JSON in a thread, one document at a time, so that the event loop stays free.
 
-A reader in C keeps the interpreter to itself while it runs, thread or not. So what it may cost is
-bounded first, by counting what it would have to build; see `framing.ITEMS_LIMIT`.
+A parser in C holds the interpreter lock while it runs, even in a thread. So its cost is bounded
+first, by counting the items that it would build; see `framing.ITEMS_LIMIT`.
 """
 
 from __future__ import annotations

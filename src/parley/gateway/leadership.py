@@ -1,9 +1,8 @@
-"""Which of several gateways is active: the holder of the leadership, a key with a lifetime in Redis
-or Valkey.
+"""Decides which of several gateways is active: the holder of the leadership, a key with a lifetime
+in Redis or Valkey.
 
 The holder renews it; the others try to take it. A holder that could not renew it in time has to
-assume that another has it by then (`in_doubt`), although none may. `RedisStore` is the only thing
-that knows Redis.
+assume that another gateway has it (`in_doubt`), even if none has. Only `RedisStore` knows Redis.
 """
 
 from __future__ import annotations
@@ -43,17 +42,18 @@ log = logs.get(__name__)
 
 
 class StoreUnreachable(Exception):
-    """The store did not answer; the text gives the reason."""
+    """The store did not answer; the message gives the reason."""
 
 
 class RedisStore:
-    """One key in a Redis or Valkey. Every call ends within its limit, or raises `StoreUnreachable`.
+    """One key in Redis or Valkey. Every call returns within its time limit or raises
+    `StoreUnreachable`.
 
     Args:
         url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
 
     Raises:
-        SetupError: the address is not a Redis address, or the package is not installed.
+        SetupError: `url` is not a Redis address, or the package is not installed.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -61,11 +61,11 @@ class RedisStore:
         self._redis, self._failures = open_redis(url, "standby.redis_url", decode_responses=True)
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
-        """Take or renew it for `name`; returns who holds it now."""
+        """Take or renew it for `name`; returns the name of its holder."""
         return str(await self._ask(limit_s, HOLD, name, round(1000 * ttl_s)))
 
     async def release(self, name: str, *, limit_s: float) -> None:
-        """Give it up if `name` holds it; if that fails, it ends by itself."""
+        """Give it up if `name` holds it; if that fails, it expires by itself."""
         await self._ask(limit_s, RELEASE, name)
 
     async def close(self) -> None:
@@ -81,11 +81,11 @@ class RedisStore:
 
 
 class Leadership:
-    """This gateway's claim. Belongs to the event loop.
+    """This gateway's claim to the leadership. Belongs to the event loop.
 
     Args:
         ttl_s: lifetime of the key: the longest time without an active gateway after one was killed.
-        name: of this gateway, for people; a random part is added.
+        name: of this gateway, as people see it; a random part is added.
 
     Attributes:
         leader: name of the gateway that was active last; "": unknown.
@@ -118,11 +118,11 @@ class Leadership:
             await asyncio.sleep(self._ttl_s / RENEWALS)
 
     async def keep(self, doubted: Callable[[bool], object]) -> None:
-        """Renew it until another gateway is found to have it, then return.
+        """Renew it until another gateway has it, then return.
 
         Args:
-            doubted: called with True when it is uncertain whether we are active, with False when we
-                are again.
+            doubted: called with True when it becomes uncertain that this gateway is active, and
+                with False when it is certain again.
         """
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS)
@@ -154,8 +154,8 @@ class Leadership:
         return self._ttl_s * ANSWER_SHARE
 
     async def _claim(self) -> bool:
-        """Ask the store; true if it answered."""
-        # From before the question: the key cannot end sooner than this.
+        """Ask the store; returns True if it answered."""
+        # Measured before the request: the key cannot expire sooner than this.
         asked_at = self._clock.monotonic()
         try:
             leader = await self._store.hold(self.name, self._ttl_s, limit_s=self._margin_s)

@@ -1,7 +1,7 @@
 """Keeps the logs of sessions within their bounds and removes those that belong to no session.
 
-Workers write and remove logs; a gateway only lists and drops them. The largest logs go first, so
-that a client with large sessions costs others nothing.
+Workers write and remove logs; a gateway only lists and drops them. The largest logs are dropped
+first, so that a client with large sessions does not harm others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from parley.session_log.contract import SessionLogs, StoredLog
 
 SWEEP_EVERY_S: Final = 5.0
 STRAY_S: Final = 60.0
-"""A log without a known session and without a writer is removed when it has not changed for this
-long."""
+"""A log that has neither a known session nor a writer is removed when it has not changed for this
+time."""
 
 log = logs.get(__name__)
 
@@ -25,9 +25,9 @@ class LogSweep:
     """See the module. Belongs to the gateway's event loop.
 
     Attributes:
-        total_bytes: most that all logs may take; as set before the first sweep.
+        total_bytes: limit for all logs together; set it before the first sweep.
         count, size_bytes: of all logs at the last sweep.
-        dropped: logs that were dropped because they took too much.
+        dropped: number of logs that were dropped because of that limit.
     """
 
     total_bytes: int
@@ -45,7 +45,7 @@ class LogSweep:
         return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
 
     async def run(self, find_known: Callable[[], set[str]]) -> None:
-        """Sweep again and again.
+        """Sweep repeatedly.
 
         Args:
             find_known: ids of the logs of sessions that run or are about to continue.
@@ -55,7 +55,7 @@ class LogSweep:
             await self._sweep(find_known)
 
     async def _sweep(self, find_known: Callable[[], set[str]]) -> None:
-        """Check all logs once, unless another gateway with the same place does."""
+        """Check all logs once, unless another gateway does that for the same place."""
         if not self._stored.claim():
             return
         found = await self._stored.stored()

@@ -1,4 +1,4 @@
-"""Settings → a running gateway."""
+"""Makes a running gateway of its settings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from parley.transport import OpenConnections, UvicornServer, listen
 log = logs.get(__name__)
 
 CERTIFICATE_EVERY_S: Final = 86_400.0
-"""Interval at which the files of the certificate are read again: they, or the one that we made, may
-have been renewed."""
+"""Interval at which the certificate files are read again, because they may have been renewed."""
 
 
 class Gateway:
@@ -38,8 +37,8 @@ class Gateway:
     `serve()` runs until `stop()`; the caller handles signals.
 
     Attributes:
-        was_replaced: it ended because another gateway is active; the caller starts it again, as
-            a standby.
+        was_replaced: True if it ended because another gateway is active; the caller starts it
+            again, as a standby.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Gateway:
         self.settings = settings
         self._reread: Callable[[], Settings] | None = None
         self._as_read: Settings | None = None
-        """Settings as they were read, with later changes."""
+        """Settings as they were read, including later changes."""
         self._has_own_workers = False
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
@@ -92,7 +91,7 @@ class Gateway:
         return self.app.runtime
 
     async def serve(self, started: Callable[[], Any] | None = None) -> None:
-        """Serve until stopped; where there are several gateways, once this one is to be active.
+        """Serve until stopped; with several gateways, first wait until this one is active.
         `started` is called once clients can connect.
 
         Raises:
@@ -128,8 +127,8 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _leading(self) -> AsyncIterator[bool]:
-        """Wait for the leadership, if there is one, and keep it; yields True once this gateway
-        leads."""
+        """If there is a leadership, wait for it and keep it; yields True once this gateway has
+        it."""
         standby = self.settings.standby
         if standby.redis_url is None:
             yield True
@@ -172,7 +171,7 @@ class Gateway:
         try:
             await leadership.keep(doubted)
         finally:
-            # Also when this fails: otherwise two gateways could be active.
+            # Even if this fails: otherwise two gateways could be active.
             if not self._stopping.is_set():
                 self.was_replaced = True
                 self.stop(self.settings.gateway.drain_timeout_s)
@@ -211,8 +210,8 @@ class Gateway:
 
         Args:
             read: as they were read at the start.
-            as_read: its first result.
-            has_own_workers: the workers have their settings from this gateway's.
+            as_read: the first result of `read`.
+            has_own_workers: True if the workers get their settings from this gateway.
         """
         self._reread, self._as_read, self._has_own_workers = read, as_read, has_own_workers
 
@@ -250,7 +249,7 @@ class Gateway:
         return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
 
     async def _drain(self) -> None:
-        # Calls that cannot be resumed end here; the next gateway accepts new ones immediately.
+        # Calls that cannot be resumed end now; the next gateway accepts new ones immediately.
         await self._give_up_leadership()
         draining = asyncio.create_task(
             self.runtime.shut_down(drain_s=self._drain_s, keep=self.keeps_sessions)
@@ -300,7 +299,7 @@ class _Server(UvicornServer):
         app = self._app
 
         def is_news(record: logging.LogRecord) -> bool:
-            # Whoever started us says it in a sentence; uvicorn would show where it arose.
+            # The caller reports it in a sentence; uvicorn would print a traceback.
             return app.setup_error is None
 
         logger = logging.getLogger("uvicorn.error")

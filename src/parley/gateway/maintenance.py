@@ -1,8 +1,8 @@
 """Saves the state that must survive a restart and keeps the data folder in order.
 
-At the start it puts switches, estimates and keys back; while the server runs it writes down what
-changed, completes the recordings of workers that died, keeps the index in step with the folders and
-cleans up once a day. Everything that touches the disk runs in threads.
+At the start it restores switches, estimates and keys. While the server runs it saves changes,
+completes the recordings of workers that died, keeps the index in sync with the folders and cleans
+up once a day. The disk is accessed in threads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from parley.settings import StorageSettings
 SAVE_EVERY_S: Final = 10.0
 FIRST_CLEAN_S: Final = 60.0
 CLEAN_EVERY_S: Final = 86_400.0
-"""Source of both: service.md 6.5."""
+"""Source of both values: service.md 6.5."""
 
 RECOVER_EVERY: Final = 6
-"""Rounds of saving between two searches for recordings whose worker died."""
+"""Number of rounds of saving between two searches for recordings whose worker died."""
 
 log = logs.get(__name__)
 
@@ -62,7 +62,7 @@ class Maintenance:
         self._saved_samples: dict[Kind, int] = {}
         self._rounds = 0
         self._hopeless: set[str] = set()
-        """Recordings of dead workers that cannot be completed; logged once."""
+        """Recordings of dead workers that cannot be completed; each is logged once."""
         self._clean_at = self.clock.monotonic() + FIRST_CLEAN_S
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
@@ -121,12 +121,12 @@ class Maintenance:
                 await self.state.trim_audit()
             await self.save()
         except (OSError, sqlite3.Error) as error:
-            # A disk that is full or away now may be back in the next round; until then people
-            # can continue.
+            # A disk that is full or missing now may work in the next round; sessions continue
+            # meanwhile.
             self.failures += 1
             log.error("periodic_maintenance_failed", why=str(error))
         except Exception:
-            # Nothing that lies in the data folder may end the rounds.
+            # No content of the data folder may stop the rounds.
             self.failures += 1
             log.exception("periodic_maintenance_failed")
         self._rounds += 1
@@ -152,7 +152,7 @@ class Maintenance:
         await self.state.touch_keys(used)
 
     async def finish(self) -> None:
-        """Write the last changes; a failing disk does not delay the end."""
+        """Write the last changes; a failing disk does not delay the shutdown."""
         try:
             await self.save()
         except (OSError, sqlite3.Error) as error:
@@ -200,7 +200,7 @@ class Maintenance:
 
 
 async def refresh(state: State, folders: RecordingFolders) -> None:
-    """Synchronise an index with the folders; reads only new and unfinished recordings."""
+    """Synchronise an index with the folders; only new and unfinished recordings are read."""
     known, unsettled = await state.unsettled()
     rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
     await state.index(rows)

@@ -1,7 +1,7 @@
 """Prometheus metrics: one registry, filled when it is read.
 
-State that others own (queue, leases, workers) is read from them at the moment of scraping; only
-what no other part counts is counted here.
+State that other parts own (queue, leases, workers) is read from them when the metrics are scraped;
+this module counts only what no other part counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ Resumed = Literal[
 """Result for a client that returned: its session, or the reason for the refusal."""
 
 Values = float | Mapping[Any, float]
-"""Of a metric: its only one, or one for each value of its label, or of its labels together."""
+"""Values of a metric: the only one, or one for each value of its label or combination of its
+labels."""
 K = TypeVar("K")
 
 LOOK_EVERY_S: Final = 60.0
@@ -64,14 +65,14 @@ DRAWN: Final = (
     "parley_errors_total",
     "parley_answer_seconds_bucket",
 )
-"""The metrics that the operator's page draws over the last hour: for a look without a monitoring
+"""The metrics that the operator's page plots for the last hour, for servers without a monitoring
 system."""
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
 
 class Look(NamedTuple):
-    """The drawn metrics at one time, in Prometheus' text format."""
+    """The plotted metrics at one time, in Prometheus' text format."""
 
     at_s: float
     """Unix time."""
@@ -91,10 +92,10 @@ class _Histogram:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Metrics:
-    """Counters of the gateway, and the registry of everything it reports.
+    """Counters of the gateway, and the registry of all metrics that it reports.
 
     Args:
-        data_dir: whose disk's free space is reported.
+        data_dir: the free space of its disk is reported.
     """
 
     authenticator: Authenticator
@@ -115,7 +116,7 @@ class Metrics:
         self._answers: dict[str, _Histogram] = {}
         self._errors: Tally[tuple[str, str]] = Tally()
         self.recording_lost = 0
-        """Recording entries that workers could not write."""
+        """Number of recording entries that workers could not write."""
         self._started: Tally[Kind] = Tally()
         self._tokens: Tally[Kind] = Tally()
         self._cuts = 0
@@ -160,7 +161,7 @@ class Metrics:
         self._tokens[lease.kind] += tokens
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Add a worker's counts since its last heartbeat."""
+        """Add the counts of a worker since its last heartbeat."""
         for stage, durations in heartbeat.stages.items():
             if stage in self._stages or len(self._stages) < 64:
                 self._stages.setdefault(stage, _Histogram()).add(durations)
@@ -181,7 +182,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def look(self) -> None:
-        """Add a look to the last hour's."""
+        """Add a sample to those of the last hour."""
         lines = self.page().decode().splitlines()
         text = "\n".join(line for line in lines if line.partition("{")[0].split(" ")[0] in DRAWN)
         self.looks.append(Look(self._dispatcher.clock.time(), text))
@@ -332,7 +333,7 @@ class Metrics:
 
 
 def _each(keys: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:
-    """The counts of all keys, those at zero included."""
+    """The counts of all keys, including those at zero."""
     return {key: counts.get(key, 0) for key in keys}
 
 
@@ -345,7 +346,7 @@ def _counter(name: str, help: str, values: Values, *labels: str) -> Metric:
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
-    """A family with one value, or with one for each value of its labels."""
+    """A metric family with one value, or with one for each combination of its labels."""
     for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
         family.add_metric([key] if isinstance(key, str) else key, value)
     return family

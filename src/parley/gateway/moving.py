@@ -1,9 +1,9 @@
 """Moves sessions off a worker that is drained or cannot be reached: each continues on another
 worker, as if its own had been lost.
 
-A session leaves a worker that is drained at a moment that suits it. A slot is taken first, and the
-worker of that slot follows the session's log. When it has nearly caught up, the session is stopped
-between two turns or units. If there is no slot, it stays where it is.
+A slot is taken first, and the worker of that slot follows the session's log. When it has nearly
+caught up, the session is stopped between two turns or units. If there is no slot, it stays where it
+is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parley.gateway.worker_pool import Lease, Worker
 LOOK_EVERY_S: Final = 0.5
 MOVES_AT_ONCE: Final = 16
 TAKE_S: Final = 2.0
-"""Time for a session to take its new slot."""
+"""Time limit for a session to take its new slot."""
 
 log = logs.get(__name__)
 
@@ -108,12 +108,12 @@ class Moving:
                     return
             if not is_open():
                 return
-            # From here on it continues in this slot if its worker is lost.
+            # From now on it continues in this slot if its worker is lost.
             session.slot, is_offered = slot, True
             while slot.is_behind and session.slot is slot and is_open():
                 await slot.wait(LOOK_EVERY_S)
             if not is_open():
-                # Its worker is lost, perhaps: the session takes the slot in a moment.
+                # Its worker may have been lost: the session then takes the slot in a moment.
                 await asyncio.sleep(LOOK_EVERY_S)
             elif session.slot is slot:
                 await self._part_at_rest(session, lease)
@@ -124,7 +124,7 @@ class Moving:
                 self.rebuilding.dispatcher.cancel(slot.ticket)
 
     async def _part_at_rest(self, session: GatewaySession, lease: Lease) -> None:
-        """Stop a session between two turns or units, and leave its slot to it for a while."""
+        """Stop a session between two turns or units, and reserve its new slot for a while."""
         worker, slot = lease.worker, session.slot
         current = worker.leases.get(lease.lease_id)
         if current is None or not await self.worker_control.hand_over(current):

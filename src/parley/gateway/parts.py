@@ -1,5 +1,5 @@
-"""Groups of a gateway's parts. Each is built from the settings and what was built before it; parts
-receive the single parts that they use, routes the whole runtime.
+"""Groups of a gateway's parts. Each is built from the settings and from earlier parts. A part
+receives the parts that it uses; routes receive the whole runtime.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parley.tracing import Tracing
 
 MIB: Final = 1 << 20
 FAILED_STOPS_PER_MINUTE: Final = 10
-"""Attempts per address to stop sessions that do not exist or belong to others."""
+"""Number of attempts per address to stop sessions that do not exist or belong to other clients."""
 HELD_LIMIT_BYTES: Final = 1 << 30
 """Memory for large messages, mostly waiting chat requests."""
 HELD_SHARE_BYTES: Final = 160 << 20
@@ -133,10 +133,11 @@ class Links:
 
 
 class Serving:
-    """What brings clients to their sessions.
+    """The parts that connect clients with their sessions.
 
     Args:
-        closing: done once the server shuts down; true if another gateway follows.
+        closing: completed when the server shuts down; its result is true if another gateway takes
+            over.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class Serving:
 
 
 def connections_of_one(settings: Settings) -> int | None:
-    """Connection limit of one address; None behind a proxy, where all connections have its
+    """Connection limit per address; None behind a proxy, because all connections have the proxy's
     address."""
     limits = settings.limits
     if settings.security.trust_proxy:

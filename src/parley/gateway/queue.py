@@ -1,14 +1,14 @@
 """The queue of tickets.
 
-Pure bookkeeping: one queue for all kinds of sessions, first come first served, bounded. A caller
-(a key, else an address) that has sessions or tickets already stands further back with the next one:
-`STEPS_BACK` places for each, as if it had come that much later. So one caller with many tickets
-cannot hold up all others, no ticket is overtaken without end, and the order is strict among tickets
-of one caller and among callers that have one each. Knows neither workers nor sockets. Source:
-service.md 2.1.
+Pure bookkeeping: one bounded queue for all kinds of sessions, first come, first served. If a caller
+(a key, or an address without one) already has sessions or tickets, its next ticket is placed as if
+it had arrived later: by `STEPS_BACK` arrivals for each of them. So one caller with many tickets
+cannot hold up all others, no ticket is overtaken for ever, and the order is strict among the
+tickets of one caller and among callers that have one each. Knows neither workers nor sockets.
+Source: service.md 2.1.
 
-The id of a ticket holds its order, sealed by the gateways' common secret: a client that waited when
-a gateway died shows it to the next one and has its place again. So has one that was cut off.
+The id of a ticket contains its order, sealed with the gateways' common secret: a client that was
+waiting when its gateway died, or that was cut off, sends it to get its place back.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from parley.protocol.kinds import Kind
 from parley.protocol.values import QueuePlace
 
 STEPS_BACK: Final = 64
-"""Number of later arrivals of other callers that overtake a ticket, for each session or ticket that
-its caller already has."""
+"""Number of later arrivals of other callers that may overtake a ticket, for each session or ticket
+that its caller already has."""
 
 ORDER_BYTES: Final = 6
 ORDERS_PER_S: Final = 100_000
 SEALED_BYTES: Final = 8
-"""Of a ticket's id: its order, and chance. The rest, as long again, is the seal."""
+"""Length of the sealed part of a ticket's id: its order and random bytes. The seal follows and is
+as long."""
 
 TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
@@ -52,7 +53,7 @@ class Ticket:
     session_id: str
     address: str = ""
     key_id: str | None = None
-    """Key of its client."""
+    """Id of its client's key."""
     fingerprint: str | None = None
     """Restricts it to workers with this model and version (`Hello.fingerprint`); None: any."""
     enqueued_at: float = 0.0
@@ -62,7 +63,7 @@ class Ticket:
     access to the ticket."""
     arrival: int = 0
     rank: int = 0
-    """Number of sessions and tickets that its caller had already."""
+    """Number of sessions and tickets that its caller already had."""
     order: int = 0
     """Tickets are served in ascending order."""
     position: int = 0
@@ -78,7 +79,7 @@ class Ticket:
 
     @property
     def caller(self) -> str:
-        """The owner, by whom positions are shared out; "" if unknown."""
+        """The owner, among which positions are shared; "" if unknown."""
         return caller_of(self.address, self.key_id)
 
     def place(self, queue_length: int) -> QueuePlace:
@@ -109,20 +110,20 @@ class Queue:
         return iter(self._tickets)
 
     def follow(self, secret: bytes, began_time: float) -> None:
-        """Follow earlier gateways: `secret` is common to all of them, `began_time` Unix seconds.
-        Their orders are lower, also those of callers that stand far back, as long as they counted
-        less than `ORDERS_PER_S`."""
+        """Take over from earlier gateways. `secret` is common to all gateways, `began_time` is in
+        Unix seconds. The orders of earlier gateways are lower, even those of callers far back,
+        provided that they had fewer arrivals than `ORDERS_PER_S`."""
         self._secret = secret
         self._began = self._joined = round(ORDERS_PER_S * began_time)
 
     def rejoin(self, ticket: Ticket, ticket_id: str) -> bool:
-        """Take the place that a ticket of an earlier gateway had; false if this is none, or has
-        been used."""
+        """Take the place of a ticket of an earlier gateway. Returns False if `ticket_id` is not
+        such a ticket or was used before."""
         try:
             sealed = bytes.fromhex(ticket_id.removeprefix("q_"))
         except ValueError:
             return False
-        # The same bytes may be written in many ways; a place is given for one of them.
+        # The same bytes can be written in many ways; all of them are one ticket.
         ticket_id = f"q_{sealed.hex()}"
         order = int.from_bytes(sealed[:ORDER_BYTES], "big")
         is_ours = hmac.compare_digest(self._sealed(sealed[:SEALED_BYTES]), sealed)
@@ -134,8 +135,8 @@ class Queue:
         return True
 
     def replace(self, old: Ticket, ticket: Ticket, *, held: int) -> None:
-        """Take the place of a ticket that has left. Its caller stands as far back as before, and
-        further if that rank has been taken since: who leaves and returns gains nothing."""
+        """Take the place of a ticket that has left. It keeps its rank, or gets a higher one if its
+        caller has used that rank since: leaving and returning gains nothing."""
         taken = {each.rank for each in self._tickets if each.caller == ticket.caller}
         ticket.ticket_id, ticket.arrival, ticket.rank = old.ticket_id, old.arrival, old.rank
         if ticket.caller:
@@ -145,13 +146,13 @@ class Queue:
         self._insert(ticket)
 
     def join(self, ticket: Ticket, *, held: int = 0) -> None:
-        """Take the last place that is the caller's.
+        """Take the last place that this caller may have.
 
         Args:
             held: sessions that the caller has.
 
         Raises:
-            QueueFull: `limit` tickets wait already.
+            QueueFull: `limit` tickets are waiting.
         """
         self.check_room()
         self._joined += 1
@@ -160,23 +161,23 @@ class Queue:
             own = [each.order for each in self._tickets if each.caller == ticket.caller]
             ticket.rank = held + len(own)
             ticket.order += STEPS_BACK * ticket.rank
-            # Of its own, the one that came first is served first.
+            # Among a caller's own tickets, the first is served first.
             ticket.order = max(ticket.order, max(own, default=0))
         self._insert(ticket)
 
     def check_room(self) -> None:
-        """Check that `join` would take a ticket now. Raises QueueFull."""
+        """Check that `join` would accept a ticket now. Raises QueueFull."""
         if len(self._tickets) >= self.limit:
             raise QueueFull(len(self._tickets), self.limit)
 
     def put_back(self, ticket: Ticket) -> None:
-        """Return a ticket to the head because its worker failed or refused before the session
-        started. Several returned tickets keep their order."""
+        """Return a ticket to the head, because its worker failed or refused before the session
+        started. Returned tickets keep their order."""
         ticket.lease = None
         self._insert(ticket)
 
     def leave(self, ticket: Ticket) -> bool:
-        """Remove a ticket; false if it was not waiting."""
+        """Remove a ticket; returns False if it was not waiting."""
         try:
             self._tickets.remove(ticket)
         except ValueError:
@@ -189,7 +190,7 @@ class Queue:
         return next((ticket for ticket in self._tickets if ticket.ticket_id == ticket_id), None)
 
     def _insert(self, ticket: Ticket) -> None:
-        """Insert behind tickets of the same order."""
+        """Insert a ticket behind those of the same order."""
         ticket.state = "waiting"
         if not ticket.ticket_id:
             order = ticket.order.to_bytes(ORDER_BYTES, "big")

@@ -1,9 +1,9 @@
 """Serves a client until its session starts.
 
-Sends its place in the queue in its own dialect, reads its messages, and notices immediately when it
-leaves. Of messages that come early only the type is read: what the dialect keeps goes to the worker
-as it is, a request to stop is a cancellation, and the rest gets the dialect's answer.
-Source: service.md 2.4, 2.6, 4.2-4.5.
+Sends the client its place in the queue in its dialect, reads its messages, and notices immediately
+when it leaves. Only the type of early messages is read: those that the dialect keeps go to the
+worker unchanged, a request to stop cancels the ticket, and the dialect answers the others. Source:
+service.md 2.4, 2.6, 4.2-4.5.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class QueueWaiter(ClientWatch[Message]):
     """A waiting client of a socket. Use as an async context manager.
 
     Args:
-        limits: early messages together are no larger than one message may be.
-        total_s: from the accept on; None: the dialect has no such limit.
-        closing: done when the server shuts down; true if another gateway follows.
+        limits: early messages together may be as large as one message.
+        total_s: time limit since the handshake; None: the dialect has none.
+        closing: completed when the server shuts down; its result is true if another gateway takes
+            over.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class QueueWaiter(ClientWatch[Message]):
         self.had_to_wait = False
 
     async def first_request(self) -> None:
-        """Wait for the request that comes first (`Dialect.asks_first`) and check it as far as words
-        go.
+        """Wait for the first request (`Dialect.asks_first`) and check everything that does not need
+        the model.
 
         Raises:
-            Departed: the client left or got its answer.
+            Departed: the client left or was refused.
         """
         deadline = self._clock.monotonic() + self._first_message_s
         while self.request is None:
@@ -94,8 +95,8 @@ class QueueWaiter(ClientWatch[Message]):
         self._last_word(self.dialect.cancelled(), "cancelled")
 
     async def hand_over(self, worker: Connection) -> None:
-        """Start the session: notify the client if its dialect does, stop reading, and return the
-        early messages for the worker. Later messages stay in the connection."""
+        """Start the session: notify the client if its dialect has a message for that, stop reading,
+        and return the early messages for the worker. Later messages stay in the connection."""
         await self._stop_receiving()
         if self.dialect.announces_assignment or self.had_to_wait:
             self._send(self.dialect.queue_done())
@@ -106,7 +107,7 @@ class QueueWaiter(ClientWatch[Message]):
         self.kept.clear()
         self._connection.forget_large()
 
-    # What the watch asks
+    # Called by the watch
 
     def inform(self, ticket: Ticket) -> float | None:
         now = self._clock.monotonic()
@@ -141,7 +142,7 @@ class QueueWaiter(ClientWatch[Message]):
 
     def server_closes(self) -> None:
         if self._closing.result() and self.had_to_wait and self.dialect.extensions:
-            # Its ticket is worth the same place at the next gateway.
+            # At the next gateway its ticket gets it the same place.
             self._connection.close(AGAIN_CODE, "try again")
             raise Departed("server_shutdown")
         self._last_word(
@@ -209,7 +210,7 @@ class QueueWaiter(ClientWatch[Message]):
             raise TooLarge("What was sent before the session began", size, self._kept_bytes)
         self.kept.append(message)
 
-    # Last words
+    # Answers and refusals
 
     def _last_word(self, answer: Reply, why: str) -> NoReturn:
         send_answer(self._connection, self.dialect, answer)
@@ -230,7 +231,7 @@ def send_answer(connection: Connection, dialect: Dialect, answer: Reply) -> None
 
 
 def _send_frame(connection: Connection, frame: str | bytes) -> None:
-    # Sound in binary messages is agreed upon with a worker, so nothing of it is said here.
+    # Binary audio is negotiated with a worker, so this answer does not mention it.
     assert isinstance(frame, str)
     connection.send_text(frame.encode())
 

@@ -1,4 +1,4 @@
-"""What any client may request, and what costs too much to be made for each."""
+"""Limits how often something expensive is made that any client may request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Seldom(Generic[T]):
-    """Something that costs milliseconds and that any client may request: made at most `SELDOM_MOST`
-    times in `SELDOM_S` seconds, else the last one again."""
+    """A value that takes milliseconds to make and that any client may request: it is made at most
+    `SELDOM_MOST` times in `SELDOM_S` seconds; other requests get the last one."""
 
     def __init__(self, clock: Clock, make: Callable[[], T]) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class Seldom(Generic[T]):
         self._last: T | None = None
 
     def get(self) -> T:
-        """At most `SELDOM_S` old."""
+        """The value; at most `SELDOM_S` old."""
         now_s = self._clock.monotonic()
         if (
             self._last is None

@@ -1,7 +1,7 @@
 """Rebuilds a session whose worker was lost: another worker replays its log.
 
-Each takes the next slot that is free, before all waiting tickets, on a worker of the same model and
-version; while there is none it waits for as long as a client may stay away.
+Each session takes the next free slot, ahead of all waiting tickets, on a worker with the same model
+and version. If there is none, it waits for as long as a client may be away.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logs.get(__name__)
 
 
 class NotRebuilt(Exception):
-    """No other worker can continue the session; `args[0]` is the reason."""
+    """No other worker can continue the session; the message gives the reason."""
 
 
 @dataclass(eq=False, repr=False)
 class Rebuilding:
-    """See the module's text. `limits` bound how long a session waits for a slot, and then for its
+    """See the module. `limits` bound how long a session waits for a slot, and then for its
     client."""
 
     dispatcher: Dispatcher
@@ -54,14 +54,15 @@ class Rebuilding:
     def __post_init__(self) -> None:
         self._clock = self.dispatcher.clock
         self.outcomes: Counter[RebuildOutcome] = Counter()
-        """Number of sessions that another worker continued, and of those that were lost."""
+        """Numbers of sessions that another worker continued, and that were lost."""
 
     async def rebuild(self, lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
-        """Another worker's lease of a lost session, which waits there for its client.
+        """Have another worker continue a lost session; returns its lease. The session waits there
+        for its client.
 
         Args:
-            slot: taken for it already; None: it takes the next one.
-            left: gets the leases under which a worker was lost while it tried.
+            slot: the slot that was taken for it; None: it takes the next one.
+            left: receives the leases of workers that were lost while they tried.
 
         Raises:
             NotRebuilt: and why.
@@ -87,7 +88,7 @@ class Rebuilding:
     async def _continued(
         self, lost: LostSession, slot: ReservedSlot, left: set[str], began_at: float
     ) -> Lease | None:
-        """The lease of the worker that has continued the session; None: try again.
+        """One attempt: the lease of the worker that has continued the session; None: try again.
 
         Raises:
             NotRebuilt: no worker can continue it.
@@ -102,14 +103,14 @@ class Rebuilding:
         except NotRebuilt as error:
             if not slot.follows:
                 raise
-            # A worker that has the whole log from the beginning may still succeed.
+            # A worker that reads the whole log from its start may still succeed.
             log.warning("successor_failed", session_id=lost.session_id, why=str(error))
             self.dispatcher.cancel(slot.ticket)
             slot.ticket = self.ask(lost)
             return None
 
     def ask(self, lost: LostSession) -> Ticket:
-        """Queue for a slot to which a session could move, before all other tickets."""
+        """Queue for a slot to which a session could move, ahead of all other tickets."""
         who = lost.kind, lost.session_id, lost.address, lost.key_id
         return self.dispatcher.submit_first(Ticket(*who, fingerprint=lost.fingerprint))
 
@@ -126,14 +127,14 @@ class Rebuilding:
             raise NotRebuilt("It was cancelled.")
 
     def _left_s(self, began_at: float) -> float:
-        """Remaining time of a session that has waited since then."""
+        """Remaining time of a session that has been waiting since then."""
         limit_s = self.limits.resume_window_s
         if self.dispatcher.worker_pool.loading_workers > 0:
             limit_s = max(limit_s, self.limits.rebuild_wait_s)
         return began_at + limit_s - self._clock.monotonic()
 
     def waiting(self, began_at: float) -> ResumeWaiting:
-        """Message for the client of a session that has waited for a slot since then."""
+        """Message for the client of a session that has been waiting for a slot since then."""
         times = self.dispatcher.worker_pool.free_in_s()
         return ResumeWaiting(
             estimated_s=round(min(times, default=self.limits.resume_window_s), 1),
@@ -148,11 +149,11 @@ class Rebuilding:
         return "There was no free slot in time."
 
     async def open(self, lost: LostSession, slot: ReservedSlot, *, follows: bool) -> None:
-        """Ask the worker of a leased slot to continue a session. If it cannot, the slot gets no
-        successor: its ticket waits for another worker, or is refused.
+        """Ask the worker of a leased slot to continue a session. If it cannot, `slot.has_successor`
+        stays False, and the ticket waits for another worker or is refused.
 
         Args:
-            follows: the session still runs elsewhere.
+            follows: True if the session is still running elsewhere.
         """
         ticket, lease = slot.ticket, slot.ticket.lease
         assert lease is not None
@@ -183,8 +184,8 @@ class Rebuilding:
     async def _taken_over(
         self, lost: LostSession, slot: ReservedSlot, left: set[str]
     ) -> Lease | None:
-        """The lease of the worker of this slot, which continues the session. None if another worker
-        is to be tried, or the ticket is refused.
+        """The lease of this slot once its worker has continued the session; None: try another
+        worker, or the ticket was refused.
 
         Raises:
             NotRebuilt: the worker cannot continue it.
@@ -196,7 +197,7 @@ class Rebuilding:
         except ConnectionClosed as error:
             if error.closure.code != BROKEN_OFF:
                 raise NotRebuilt("The second worker closed the connection.") from None
-            # Once more, not for ever: it may be this session that no worker survives.
+            # A bounded number of times: this session may be what kills its workers.
             self.dispatcher.worker_failed(slot.ticket)
             left.add(lease.lease_id)
             return None

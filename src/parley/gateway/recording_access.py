@@ -1,4 +1,4 @@
-"""Which recordings a caller may see: by id, which cannot be guessed, or by share link."""
+"""Decides which recordings a caller may see: by id, which cannot be guessed, or by share link."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """The id in answers."""
+        """The id that responses contain."""
         return self.shown_id or self.folder.recording_id
 
 
@@ -88,7 +88,8 @@ class RecordingAccess:
         return Found(folder, shown_id)
 
     def exists(self, id_or_token: str) -> bool:
-        """True if there is a page for it; an invalid link has a page too, which says so."""
+        """True if there is a page for it; an invalid link has a page too, which explains the
+        error."""
         return id_or_token.startswith(SHARE_PREFIX) or self.folders.find(id_or_token) is not None
 
     def make_replay(self, folder: Folder) -> bool:

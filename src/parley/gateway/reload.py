@@ -1,5 +1,5 @@
-"""Settings that a running gateway takes over when they change: who may connect, how many, and for
-how long. No session is interrupted: those that run keep the limits they started with.
+"""Settings that a running gateway applies when they change: which clients may connect, how many,
+and for how long. No session is interrupted: running sessions keep the limits they started with.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def changed(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
 
 
 def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:
-    """The old settings with the new values of these names, all of `limits` or `security`."""
+    """The old settings with the new values of these names, which are all in `limits` or
+    `security`."""
     parts: dict[str, dict[str, Any]] = {"limits": {}, "security": {}}
     after = values(new)
     for name in names:

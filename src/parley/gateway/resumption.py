@@ -1,8 +1,8 @@
 """A client that returns to its session over another connection.
 
-Its first message names session and token. The session's worker is dialled and decides: what it
-says in the handshake is the client's answer. Only when the worker has agreed does the lease change
-hands, so a client without the token cannot disturb a session.
+Its first message names session and token. The gateway dials the session's worker, which decides:
+its reply to the handshake is passed to the client. The lease changes hands only if the worker
+agrees, so a client without the token cannot disturb a session.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class Resumption:
     async def serve(
         self, connection: Connection, client: Client, dialect: Dialect, held: ExitStack
     ) -> None:
-        """One such connection, to its end.
+        """Serve such a connection until it ends.
 
         Args:
-            client: who this is; its session id is not looked at.
+            client: the client; its session id is ignored.
             held: what this connection took at admission.
 
         Raises:
-            Departed: it left before it had its session.
-            ParleyError: what it said makes no sense.
+            Departed: the client left before it had its session.
+            ParleyError: its request is invalid.
         """
         request = await self._first(connection)
         try:
@@ -108,7 +108,7 @@ class Resumption:
         self.metrics.resumption("resumed")
         lease = self.sessions.take(upstream.lease)
         if lease is None:
-            # The session has ended; what its client has not heard follows.
+            # The session has ended; the client receives the messages that it has not received yet.
             await self.relay.run(connection, upstream, dialect, held)
             return
         async with lease:
@@ -135,7 +135,8 @@ class Resumption:
 
     def _not_opened(self, connection: Connection, lease: Lease, failure: DialFailed) -> None:
         reason = _REASONS.get(failure.status or 0)
-        # Another process may listen at the address of a worker that is gone, and does not know it.
+        # Another process, which does not know the session, may listen at the address of a lost
+        # worker.
         is_another = reason == "unknown" and not lease.worker.is_connected
         if reason is not None and not is_another and not lease.is_lost:
             self._refuse(connection, lease.session_id, reason, failure.header(WHY_HEADER))
@@ -144,9 +145,10 @@ class Resumption:
             connection.close(resume.AGAIN_CODE, "try again")
             return
         log.warning("worker_unreachable", worker=lease.worker.worker_id, why=str(failure))
-        # If its worker is lost and another continues, that will be known when it asks again.
+        # If its worker is lost and another one continues it, the client's next attempt finds that
+        # out.
         self.metrics.resumption("unreachable")
-        # An answer, whatever it says, and a session that has left its worker say nothing of it.
+        # Any reply means that the worker is reachable; so does a session that has moved away.
         if failure.status is None and lease.worker.is_connected and not lease.is_lost:
             self.moving.move_unreachable(lease)
         connection.close(resume.AGAIN_CODE, "try again")
@@ -172,6 +174,5 @@ class Resumption:
 
 
 def _left() -> Departed:
-    """A client that has given up must not take its session from the connection with which it has
-    tried again meanwhile."""
+    """A client that has given up on this connection must not take the session from its next one."""
     return Departed("left before its session was found")

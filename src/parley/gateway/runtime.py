@@ -1,4 +1,4 @@
-"""Everything one gateway consists of, put together from its settings."""
+"""All parts of one gateway, built from its settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from parley.tracing import Tracing
 
 SWEEP_EVERY_S: Final = 1.0
 FORGIVEN_S: Final = 0.5
-"""If the sweep itself is later than this, the silence of workers does not count."""
+"""If the sweep itself is this late, silence of workers is ignored."""
 SHUTDOWN_S: Final = 20.0
 """Time for running sessions to end when the server stops."""
 
@@ -44,7 +44,7 @@ class GatewayRuntime:
     """The parts of one gateway and their lifetime, `run`. Built on the event loop that will serve.
 
     Args:
-        reload: reads the settings again.
+        reload: re-reads the settings.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GatewayRuntime:
         `gateway/reload.py`.
 
         Args:
-            workers_too: the workers have their settings from here.
+            workers_too: True if the workers get their settings from this gateway.
         """
         self.settings = settings
         self.access.apply(settings)
@@ -156,12 +156,12 @@ class GatewayRuntime:
         self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0, keep: bool = False
     ) -> None:
         """End all sessions. New and waiting clients are refused; running sessions continue for
-        `drain_s`, then end in their dialect's words; those left after `grace_s` are cut off. Safe
-        to repeat.
+        `drain_s` and are then ended with their dialect's messages; those left after `grace_s` are
+        cut off. Safe to repeat.
 
         Args:
-            keep: another gateway will follow, so sessions that can be resumed do not end. They
-                continue until no other session is left to wait for.
+            keep: True if another gateway takes over: sessions that can be resumed are not ended,
+                and continue until no other session is left.
         """
         dispatcher, serving = self.dispatcher, self.serving
         if not self.closing.done():
@@ -205,8 +205,8 @@ class GatewayRuntime:
         return running | self.sessions.log_ids
 
     async def _find_left_behind(self) -> None:
-        """Take over the sessions of an earlier gateway by their logs. Logs older than the window
-        are dropped: their clients are no longer expected."""
+        """Take over the sessions of an earlier gateway from their logs. Logs older than the resume
+        window are dropped, because their clients can no longer return."""
         session_logs = self.stores.session_logs
         if not session_logs.claim():
             log.warning(

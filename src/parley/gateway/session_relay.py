@@ -56,7 +56,7 @@ class SessionRelay:
                 return
             self._finish(connection, worker, dialect, end, was_ready=lease.was_ready)
             if self._is_replaced(end, lease):
-                # Whoever replaces this connection takes the lease from there.
+                # The connection that replaces this one takes the lease from there.
                 self.sessions.keep(lease, held.pop_all())
         finally:
             self.sessions.disconnect(lease)
@@ -120,7 +120,7 @@ class SessionRelay:
         if end.who == "client":
             if closure.is_slow:
                 self.metrics.error(SlowClient.code)
-            # A worker that keeps sessions must know if its client left or was cut off.
+            # A worker that keeps the session must know if the client left or was cut off.
             worker.close(closure.code if closure.is_clean else CUT_CODE, closure.reason)
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
@@ -135,9 +135,9 @@ async def relay(
 ) -> RelayEnd:
     """Pass messages both ways until one side closes, breaks, or `lost` is done.
 
-    The bytes are passed on in the connections' own callbacks: nothing here runs per message or
-    looks inside one, and back-pressure is the connections' too.
-    Neither socket is closed here: the caller still sends messages. Cancelling is safe.
+    The bytes are forwarded in the connections' own callbacks, which also apply back-pressure: no
+    code here runs per message. Neither socket is closed here, because the caller still sends
+    messages. Cancelling is safe.
     """
     client.join(worker, up)
     worker.join(client, down)

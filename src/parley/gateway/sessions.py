@@ -6,9 +6,9 @@
                         └─▶ away
 
 Waiting sessions are tickets of the queue. A session is `moving` while its worker is lost, drained
-or unreachable and another one is to continue it from its log; also when an earlier gateway had it
-and its worker may still come. Sessions that have ended or were lost are remembered for a while, for
-clients that ask. Each transition is a method or a handler of this class.
+or unreachable and another one is to continue it from its log; also if it belonged to an earlier
+gateway and its worker may still connect. Ended and lost sessions are remembered for a while, to
+answer their clients. Each transition is a method or a handler of this class.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from parley.protocol.kinds import Phase
 from parley.session_log.contract import StoredLog
 
 HOLD_S: Final = 4.0
-"""Time for which a client waits for its session to be found or rebuilt before the connection is
-closed and the client asks again. Together with dialling its worker it is less than clients wait for
-an answer."""
+"""Time for which a client waits for its session to be found or rebuilt; then its connection is
+closed, and the client tries again. Together with dialling the worker this is shorter than the time
+that clients wait for an answer."""
 COMES_S: Final = 2 * SILENCE_LIMIT_S
-"""Time for the worker of an earlier gateway to join while its process runs."""
+"""Time limit for the worker of an earlier gateway to join while its process runs."""
 RETURNS_S: Final = 10.0
-"""A client that has been away for less is expected back at any moment: another worker continues its
-session without being asked."""
+"""A client that has been away for less than this is expected back at any moment: another worker
+continues its session without being asked."""
 SPARE_EVERY_S: Final = 2.0
-"""A session whose client has been away for longer looks this often for a slot that no client waits
-for. The sessions whose clients are expected have theirs by then."""
+"""A session whose client has been away for longer looks at this interval for a slot that no client
+waits for. By then, sessions whose clients are expected have their slots."""
 LOOK_EVERY_S: Final = 0.25
 OVER_LIMIT: Final = 1024
-"""Number of ended sessions that are remembered for their clients."""
+"""Number of ended sessions that are remembered."""
 NOTHING_KEPT: Final = "Nothing of it was kept."
 
 log = logs.get(__name__)
@@ -74,21 +74,25 @@ class GatewaySession:
     """One session of the registry.
 
     Args:
-        lease: of its worker; None while it moves and once it is lost.
+        lease: at its worker; None while it moves and once it is lost.
         lost: what another worker needs to continue it; while it moves and once it is lost.
         held: what its client took at admission; given back at its end.
-        since_s: monotonic seconds at which it came into this state.
-        rebuilding: the task that has another worker continue it; None while its worker is sought.
-        asked: set when its client is there, or expected at any moment. Until then it takes only a
-            slot that no client waits for.
-        was_there: its client was, a moment before an earlier gateway and its worker were lost: it
-            takes the next slot after those that are asked for.
-        left_s: of its window, when its worker was lost; None: unknown.
-        slot: taken for it before it was stopped where it was.
-        parting: its former lease, and when it is ended there; while it has just been moved.
-        left: leases under which a worker may still bring it, and is to end it.
-        why: it was lost.
-        has_ended: its worker said so, though its last words may still be sought elsewhere.
+        since_s: monotonic time at which it entered this state.
+        rebuilding: the task that has another worker continue it; None while the gateway waits for
+            its worker.
+        asked: set when its client has returned or is expected at any moment. Until then it takes
+            only a slot that no client waits for.
+        was_there: True if its client was connected a moment before an earlier gateway and the
+            worker were lost: it takes the next slot after the sessions with `asked`.
+        left_s: remaining time of its window when its worker was lost; None: unknown.
+        slot: its new slot, taken before it was stopped at its old worker.
+        parting: its former lease, and the time at which it is ended there; set when it has just
+            been moved.
+        left: former leases; a worker that reports the session under one of them is ordered to end
+            it.
+        why: the reason why it was lost.
+        has_ended: True if its worker reported its end, even if its last messages must still be
+            fetched from the log.
     """
 
     session_id: str
@@ -118,8 +122,8 @@ class GatewaySession:
 
     @property
     def shown(self) -> SessionState:
-        """Its state for others: it is away while it has no worker, and gets one when its client
-        comes back."""
+        """Its state as others see it: "away" while it has no worker and its client is not
+        expected."""
         waits = self.rebuilding is not None and not self.asked.is_set()
         return SessionState.AWAY if waits else self.state
 
@@ -131,9 +135,9 @@ class Sessions:
     Args:
         is_gone: True if no process listens at a worker's address any more.
         drop_log: removes a log.
-        window_s: how long sessions wait for their clients. For so long after its start a gateway
-            does not know whether a session that it cannot find exists: whatever delays the control
-            socket of its worker, as a busy machine does.
+        window_s: how long sessions wait for their clients. For this time after its start a gateway
+            does not know if a session that it cannot find exists, because the control socket of its
+            worker may be late on a busy machine.
         hold_s: see `HOLD_S`.
     """
 
@@ -151,12 +155,13 @@ class Sessions:
         self._knows_all_at = self.clock.monotonic() + self.window_s
         self._sessions: dict[str, GatewaySession] = {}
         self._seeking: dict[str, asyncio.Task[None]] = {}
-        """Tasks that wait for workers of an earlier gateway, by worker."""
+        """Tasks that wait for workers of an earlier gateway, by worker id."""
         self._is_leaving = False
         self.doubled: Signal[Lease] = Signal()
-        """A worker that was considered lost reports a session that continues elsewhere."""
+        """Notified when a worker that was considered lost reports a session that continues
+        elsewhere."""
         self.changed: Signal[()] = Signal()
-        """A session has changed its state."""
+        """Notified when a session has changed its state."""
         self.worker_pool.learned.listen(self._learned)
         self.worker_pool.joined.listen(self._joined)
         self.worker_pool.ended.listen(self._session_ended)
@@ -189,19 +194,19 @@ class Sessions:
         return found if found is not None and found.rebuilding is not None else None
 
     def known_to(self, key_id: str | None, session_id: str) -> GatewaySession | None:
-        """A session, for a client with this key; None if there is none, or it is another's."""
+        """The session with this id; None if there is none or it belongs to another key."""
         found = self._sessions.get(session_id)
         return found if found is not None and found.key_id == key_id else None
 
     async def find(self, session_id: str, key_id: str | None = None) -> Lease | None:
-        """The lease of a session that runs or has ended; None: there is none. Waits a moment for
-        one that moves, or may come with a worker.
+        """The lease of a session that runs or has ended; None: there is none. Waits a moment for a
+        session that is moving or whose worker may still connect.
 
         Args:
-            key_id: that the client showed. For another one's session nothing is done.
+            key_id: the client's key. Sessions of other keys are left alone.
 
         Raises:
-            NotYetKnown: a moment was not enough, or the next gateway will know.
+            NotYetKnown: it was not found in time, or the next gateway will have it.
         """
         lease: Lease | None = None
         holds_until = asyncio.get_running_loop().time() + self.hold_s
@@ -254,11 +259,11 @@ class Sessions:
             del self._sessions[lease.session_id]
 
     def keep(self, lease: Lease, held: ExitStack) -> None:
-        """Hold a session without a client; of one that has ended meanwhile nothing is left to hold.
+        """Keep a session whose client was disconnected. If it has ended by now, release everything.
 
         Args:
-            lease: its former holder has nothing to release any more.
-            held: what its client took at admission; given back with the lease.
+            lease: is transferred; its former holder need not release it.
+            held: what its client took at admission; released with the lease.
         """
         found = self._sessions.get(lease.session_id)
         if lease.phase is Phase.ENDED:
@@ -280,8 +285,7 @@ class Sessions:
             self._worker_lost(found, kept)
 
     def take(self, lease: Lease) -> Lease | None:
-        """The lease for a returning client, taken from its holder; None if the session has
-        ended."""
+        """Transfer the lease to a returning client; None if the session has ended."""
         worker = lease.worker
         current = worker.leases.get(lease.lease_id) or worker.closing.get(lease.lease_id)
         taken = None if current is None else current.transfer()
@@ -293,8 +297,8 @@ class Sessions:
         return taken
 
     def seek_last_words(self, lease: Lease) -> bool:
-        """The worker of an ended session is lost; messages that its client has not received may be
-        in its log. Returns False if the session has not ended."""
+        """The worker of an ended session is lost: look for messages that its client has not
+        received in the session's log. Returns False if the session has not ended."""
         found = self._sessions.get(lease.session_id)
         if found is None or found.state is not SessionState.ENDED or found.lease is None:
             return False
@@ -305,7 +309,7 @@ class Sessions:
         return self._sessions.get(session_id)
 
     def abandon(self, session_id: str) -> None:
-        """The client of a moving session will not return."""
+        """The client of a moving session will not return: stop rebuilding it."""
         found = self.moving(session_id)
         if found is not None and found.rebuilding is not None:
             found.rebuilding.cancel()
@@ -313,7 +317,7 @@ class Sessions:
     # ---- what workers do -------------------------------------------------------------------
 
     def found(self, stored: StoredLog) -> None:
-        """Add a session of an earlier gateway, found by its log."""
+        """Add a session of an earlier gateway whose log was found."""
         try:
             lost = LostSession.of_log(stored.session)
         except msgspec.MsgspecError as error:
@@ -335,7 +339,7 @@ class Sessions:
             self._seeking[lost.worker_id] = task
 
     def leave(self) -> None:
-        """From now on leave lost and moving sessions, with their logs, to the next gateway. Safe to
+        """From now on, leave lost and moving sessions and their logs to the next gateway. Safe to
         repeat."""
         self._is_leaving = True
         for each in self._moving():
@@ -365,7 +369,7 @@ class Sessions:
         session.state, session.since_s = state, self.clock.monotonic()
         if session.is_over:
             session.held.close()
-            # Over for the longest time first.
+            # Those that ended first come first.
             self._sessions[session.session_id] = self._sessions.pop(session.session_id, session)
             over = [each for each in self._sessions.values() if each.is_over]
             for each in over[: max(0, len(over) - OVER_LIMIT)]:
@@ -409,7 +413,7 @@ class Sessions:
                 self._lose(session, "Its client had left.")
             raise
         except Exception:
-            # Nothing waits for this task: its client would be asked to try again for ever.
+            # No other code awaits this task: without this its client would retry for ever.
             log.exception("session_not_rebuilt", session_id=lost.session_id)
             self._lose(session, "The server made a mistake; its log has more.")
         else:
@@ -419,12 +423,13 @@ class Sessions:
             session.rebuilding = None
 
     async def _until_asked_or_spare(self, session: GatewaySession, lost: LostSession) -> None:
-        """Slots are for sessions whose clients are there, and so are the places of an address: many
-        of those that wait have ended, and only their last words are left. A slot that no client
-        waits for is better taken soon, because a log can be lost, too.
+        """Wait until the client asks for the session, or a slot is free that no client waits for.
+        Slots and the places of an address are for sessions whose clients are connected; many of the
+        others have ended, and only their last messages are left. A spare slot is taken, because a
+        log can be lost, too.
 
         Raises:
-            NotRebuilt: the client does not come back in its window.
+            NotRebuilt: the client did not return within its window.
         """
         session.held.close()
         session.held = self._admitted(session.session_id)
@@ -459,13 +464,13 @@ class Sessions:
         self.keep(lease, self._admitted(lease.session_id, lease.address))
 
     def _joined(self, worker: Worker) -> None:
-        """A worker has reported its sessions: decide those that were sought there."""
+        """A worker has reported its sessions: decide about those that it was expected to report."""
         for session in self._sought_at(worker.worker_id):
             assert session.lost is not None
             if session.lost.worker_pid != worker.hello.pid:
                 self._move(session, session.lost, self._admitted_lost(session.lost))
             else:
-                # Its worker knows nothing of it any more: it has ended.
+                # The same process no longer knows it: it has ended.
                 del self._sessions[session.session_id]
                 self.drop_log(session.lost.log_id)
                 self.changed.notify()
@@ -479,7 +484,7 @@ class Sessions:
         ]
 
     async def _seek(self, one: LostSession) -> None:
-        """Wait until a worker joins or is gone."""
+        """Wait until the session's worker joins or is gone."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + COMES_S
         try:
@@ -502,10 +507,10 @@ class Sessions:
         return self._admitted(lost.session_id, lost.address)
 
     def _admitted(self, session_id: str, address: str = "") -> ExitStack:
-        """The admission of a session that was admitted before.
+        """Admit a session again that was admitted before.
 
         Args:
-            address: whose place it takes; "" takes none.
+            address: the address that it counts for; "" for none.
         """
         held = ExitStack()
         with contextlib.suppress(Refused):
@@ -521,7 +526,7 @@ class Sessions:
         if lease.resume is None or (found is not None and lease.lease_id in found.left):
             return
         if found is not None and found.lease is not None and not _is_of(found, lease):
-            # It runs under another lease: it has left this worker.
+            # It runs under another lease: it has moved away from this worker.
             return
         if found is None or found.is_over:
             found = self._add(lease.session_id, SessionState.ENDED)

@@ -1,6 +1,6 @@
 """A repeated event and its listeners.
 
-Pure: no event loop. Listeners are called in the order in which they came, and must not raise.
+Pure: no event loop. Listeners are called in the order in which they were added, and must not raise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Signal(Generic[*Args]):
         self._listeners: list[Callable[[Unpack[Args]], object]] = []
 
     def listen(self, listener: Callable[[Unpack[Args]], object]) -> Callable[[], None]:
-        """Call `listener` from now on; the returned function stops that and may be repeated."""
+        """Call `listener` on each `notify` from now on. The returned function removes it; safe to
+        repeat."""
         self._listeners.append(listener)
 
         def stop() -> None:

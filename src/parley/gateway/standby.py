@@ -1,8 +1,8 @@
 """A standby gateway: it listens on its port, so that load balancers and workers find it, and
 refuses everything else.
 
-It opens nothing of the data folder, which belongs to the active gateway. The listening socket is
-shared with the gateway that follows in this process, so the port is never closed in between.
+It opens no file of the data folder, which belongs to the active gateway. It shares the listening
+socket with the gateway that runs next in this process, so the port is never closed in between.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ async def stand_by(
     url: str,
     stopping: asyncio.Event,
 ) -> bool:
-    """Wait until this gateway becomes active; False if it is stopped before.
+    """Wait until this gateway becomes active; returns False if it is stopped first.
 
     Args:
-        listener: where clients and workers come; stays open.
-        tls: of the gateway that follows.
+        listener: the listening socket of clients and workers; stays open.
+        tls: of the gateway that runs next.
         url: of this gateway, for the log.
     """
     acquiring = asyncio.create_task(leadership.acquire(), name="leadership")
     told = asyncio.create_task(stopping.wait())
     try:
-        # If no gateway is active, waiting need not be announced.
+        # If no gateway is active, do not log that this one waits.
         await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done() and not stopping.is_set():
             async with _answering(listener, tls, clients):
@@ -68,7 +68,7 @@ async def _answering(
     server = UvicornServer(
         _answer, tls=tls, clients=clients, proxy_headers=False, timeout_graceful_shutdown=1
     )
-    # A second descriptor of the same socket: uvicorn closes what it was given.
+    # A second descriptor of the same socket, because uvicorn closes the one that it gets.
     serving = asyncio.create_task(server._serve([listener.dup()]), name="standby")
     try:
         yield

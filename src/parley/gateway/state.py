@@ -1,9 +1,9 @@
 """The gateway's state in one SQLite file: switches, estimates, keys, usage, audit log, stored
 responses, index of recordings.
 
-Recordings stay files; their index only makes lists quick and can be rebuilt from them. One
-connection with a thread of its own (aiosqlite), so no statement delays a live call. `MIGRATIONS` is
-append-only: a file's `user_version` is the number of migrations that it has seen.
+Recordings remain files; their index only makes lists quick and can be rebuilt from them. There is
+one connection with its own thread (aiosqlite), so no statement delays a live call. `MIGRATIONS` is
+append-only: a file's `user_version` is the number of migrations that were applied to it.
 """
 
 from __future__ import annotations
@@ -105,25 +105,25 @@ Role = Literal["talk", "operate", "admin"]
 """Rights of a key."""
 
 AUDIT_ROWS: Final = 100_000
-"""Older entries are deleted; the log has them all."""
+"""Number of entries kept; older ones are deleted here, but not in the log."""
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key; of the key itself only the hash is stored.
+    """An API key; only the hash of the key itself is stored.
 
     Args:
-        max_sessions: most sessions and tickets at a time.
+        max_sessions: maximum number of sessions and tickets at a time.
         per_minute: requests and new sessions in any minute.
         role: `talk`; `operate`: also see the state of the server, drain and restart workers;
             `admin`: everything.
         expires_s: Unix seconds from which it is invalid; None: never.
         minutes_per_day: of sessions, per UTC day; None: no limit.
-        tokens_per_day: generated, per UTC day; None: no limit.
+        tokens_per_day: generated tokens per UTC day; None: no limit.
         old_hash: of the key before the last rotation; None: never rotated.
-        old_until_s: Unix seconds from which that one is invalid; None with `old_hash`.
+        old_until_s: Unix seconds from which the old key is invalid; None with `old_hash`.
     """
 
     id: str
@@ -198,13 +198,13 @@ class Row:
 class State:
     """The database, open inside `async with`. Every method is one transaction.
 
-    Opening creates or migrates the file. A damaged file, or one that is not a database, is set
-    aside and reported, and the server starts with an empty one. Opening raises SetupError if the
-    folder cannot be written or the file is of a newer version.
+    Opening creates or migrates the file. A damaged file, or one that is not a database, is renamed
+    and reported, and the server starts with an empty one. Opening raises SetupError if the folder
+    cannot be written or the file is of a newer version.
 
     Args:
-        on_several_hosts: several hosts open the file, one after the other and for moments at the
-            same time: no write-ahead log, which lives in the memory of one host.
+        on_several_hosts: True if several hosts open the file, one after the other and briefly at
+            the same time. It then has no write-ahead log, which needs shared memory on one host.
     """
 
     _database: aiosqlite.Connection
@@ -212,10 +212,10 @@ class State:
     def __init__(self, path: Path, *, on_several_hosts: bool = False) -> None:
         self._path = path
         self._journal_mode = "TRUNCATE" if on_several_hosts else "WAL"
-        # One connection has one transaction: writes of several callers take turns.
+        # One connection has one transaction at a time, so writers take turns.
         self._writing = asyncio.Lock()
         self.problems: tuple[str, ...] = ()
-        """Files that were found broken and set aside at the start."""
+        """Damaged files that were renamed at the start."""
 
     async def __aenter__(self) -> Self:
         path = self._path
@@ -263,7 +263,7 @@ class State:
         await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     async def secret(self, name: str, make: bytes) -> bytes:
-        """A secret of this server; stores `make` if there is none."""
+        """A secret of this server; if there is none yet, `make` is stored."""
         await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
         ((value,),) = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
         return bytes(value)
@@ -285,7 +285,7 @@ class State:
         )
 
     async def rotate_key(self, key_id: str, new_hash: str, old_until_s: float) -> None:
-        """Replace the key of an id; the present one stays valid until `old_until_s`, older ones do
+        """Replace the key of an id; the current key stays valid until `old_until_s`, older ones do
         not."""
         await self._do(
             "UPDATE keys SET old_hash = hash, old_until_s = ?, hash = ? "
@@ -336,7 +336,7 @@ class State:
     # ---- index of recordings ---------------------------------------------------------------
 
     async def unsettled(self) -> tuple[set[str], set[str]]:
-        """Ids in the index, and ids of recordings without an end, which must be read again."""
+        """Ids in the index, and ids of unfinished recordings, which must be read again."""
         rows = await self._all("SELECT id, ended_at IS NULL FROM recordings")
         return {row[0] for row in rows}, {row[0] for row in rows if row[1]}
 
@@ -349,7 +349,7 @@ class State:
     async def recordings(
         self, *, limit: int, offset: int = 0, key_id: str | None = None
     ) -> tuple[int, list[Row]]:
-        """Number of recordings, of one key or of all, and one page of them, newest first."""
+        """Number of recordings, of one key or of all keys, and one page of them, newest first."""
         where, values = ("", ()) if key_id is None else ("WHERE key_id = ? ", (key_id,))
         ((total,),) = await self._all(f"SELECT count(*) FROM recordings {where}", values)
         rows = await self._all(
@@ -396,7 +396,7 @@ class State:
         return await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
 
     async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
-        """Delete the oldest responses beyond the limits per owner and in all."""
+        """Delete the oldest responses beyond the limits per owner and in total."""
         for group, limit_bytes, limit in (
             ("PARTITION BY owner", each_bytes, each),
             ("", all_bytes, 2**62),
@@ -436,7 +436,7 @@ class State:
         if not rows:
             return
         async with self._writing:
-            # Autocommit is on: without a transaction every row would wait for the disk.
+            # Autocommit is on: without a transaction each row would wait for the disk.
             await self._database.execute("BEGIN")
             try:
                 await self._database.executemany(statement, rows)
@@ -466,7 +466,7 @@ def put_aside(path: Path, why: str) -> str:
 
 async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
-    # Tried first: the thread of a failed aiosqlite connection outlives the event loop.
+    # Checked first, because the thread of a failed aiosqlite connection outlives the event loop.
     await asyncio.to_thread(_try_to_open, path)
     database = await aiosqlite.connect(path, isolation_level=None)
     try:

@@ -1,8 +1,8 @@
 """Another worker that continues a session, as the gateway sees it.
 
-A worker that is drained or asked to stop still runs its sessions. Another one follows their logs
-meanwhile, so that at the end only the last entries have to be done again, however long the
-conversation was.
+A worker that is drained or asked to stop still runs its sessions. Another worker follows their logs
+meanwhile, so that in the end only the last entries have to be replayed, however long the
+conversation is.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _note = msgspec.json.Decoder(LeaseNote)
 
 
 class LostSession(LoggedSession, frozen=True, kw_only=True):
-    """What is known of a session whose worker is gone, so that another worker can continue it.
+    """The facts about a session whose worker is lost that another worker needs to continue it.
 
     Args:
-        address, key_id: where its client was, and the key that it showed.
-        granted_time: unix seconds at which it got its slot.
-        granted_at: the same by this gateway's monotonic clock; None: an earlier one leased it.
+        address, key_id: of its client.
+        granted_time: Unix time at which it got its slot.
+        granted_at: the same in monotonic time of this gateway; None: an earlier gateway leased it.
     """
 
     address: str = ""
@@ -44,7 +44,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, lease: Lease) -> LostSession:
-        """The session of a lease, in case its worker is lost."""
+        """The session of a lease."""
         hello = lease.worker.hello
         return cls(
             log_id=lease.log_id,
@@ -64,20 +64,21 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
 
     @classmethod
     def of_log(cls, logged: LoggedSession) -> LostSession:
-        """The session of a log that an earlier gateway knew.
+        """The session of a log of an earlier gateway.
 
         Raises:
-            msgspec.MsgspecError: its note is not a gateway's.
+            msgspec.MsgspecError: the note was not written by a gateway.
         """
         note = _note.decode(logged.note or "{}")
         return cls(**msgspec.structs.asdict(logged), **msgspec.structs.asdict(note))
 
 
 class ReservedSlot:
-    """A slot for a session at another worker: its ticket, and the worker once it was asked.
+    """A slot for a session at another worker: its ticket, and the successor once its worker was
+    asked.
 
     Attributes:
-        follows: True if the session still runs where it was, and the worker follows its log.
+        follows: True if the session still runs at its old worker, and the new one follows its log.
     """
 
     def __init__(self, ticket: Ticket) -> None:
@@ -97,7 +98,7 @@ class ReservedSlot:
         return self.has_successor and not self._ready.is_set()
 
     def hold(self, upstream: UpstreamConnection, *, follows: bool) -> None:
-        """Its worker was asked to continue the session, over this connection."""
+        """The connection over which its worker was asked to continue the session."""
         self._upstream, self.follows = upstream, follows
         self._ready.clear()
         self._answer = asyncio.create_task(self._read(upstream.connection), name="successor")
@@ -109,12 +110,12 @@ class ReservedSlot:
                 await self._ready.wait()
 
     async def take_over(self) -> RebuildResult:
-        """The other worker has stopped: the result of continuing the session.
+        """The old worker has stopped the session: wait for the result of continuing it.
 
         Raises:
             ConnectionClosed: the worker is gone.
-            TimeoutError: it takes too long.
-            msgspec.MsgspecError, ParleyError: its answer makes no sense.
+            TimeoutError: the worker does not answer in time. msgspec.MsgspecError, ParleyError: its
+            answer is invalid.
         """
         assert self._upstream is not None
         if self.follows:
@@ -133,8 +134,8 @@ class ReservedSlot:
             self._ready.set()
 
     async def close(self) -> None:
-        """Give its worker up; the ticket stays. Safe to repeat. A session that the worker has
-        continued waits for its client."""
+        """Disconnect from its worker; the ticket stays. A session that the worker has already
+        continued waits there for its client. Safe to repeat."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             self._answer.cancel()

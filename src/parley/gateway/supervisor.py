@@ -1,8 +1,8 @@
 """Keeps the gateway's maintenance tasks running and reports those that fail.
 
-A task that ends is a fault, however it ends: it is logged, `failing` names it, and it is started
-again after a pause that doubles up to a limit. It is named for as long as it has not run for
-`settled_s` since, so that `/health` does not flicker while a task fails again and again.
+A task that ends, with or without an exception, is a fault: it is logged, `failing` lists it, and it
+is restarted after a pause that doubles up to a limit. It stays listed until it has run for
+`settled_s`, so that `/health` does not flicker while a task fails repeatedly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Supervisor:
         self, *, first_retry_s: float = FIRST_RETRY_S, settled_s: float = SETTLED_S
     ) -> None:
         self.failing: dict[str, str] = {}
-        """Task → why it ended, for those that ended and have not settled since."""
+        """Why each task ended, for tasks that have not settled since."""
         self._first_retry_s = first_retry_s
         self._settled_s = settled_s
 
@@ -45,7 +45,7 @@ class Supervisor:
             await asyncio.sleep(pause_s)
 
     async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """One run, to its end; whether it had settled before."""
+        """Run `work` until it ends; returns True if it had settled before."""
         task = asyncio.ensure_future(work())
         has_settled = False
         try:

@@ -1,8 +1,8 @@
-"""The certificate that makes microphones work: made on first start, kept for later ones.
+"""The certificate that browsers need for microphones: made on the first start and kept.
 
-Browsers give pages a microphone on secure origins only. Whoever has a real certificate names its
-files; all others get a self-signed one for this machine's names and addresses. It vouches for
-this server only: trusting it means trusting no other certificate made with its key.
+Browsers allow a microphone only on secure origins. Operators with a real certificate set the paths
+of its files; others get a self-signed one for this machine's names and addresses. It is not a
+certificate authority: trusting it means trusting no other certificate made with its key.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 VALID_DAYS: Final = 397
 """Longer-lived server certificates are refused by some browsers."""
 RENEW_DAYS: Final = 30
-"""One that we made is replaced at a start this long before it expires."""
+"""A certificate that we made is replaced at a start this long before it expires."""
 
 log = logs.get(__name__)
 
 
 def ensure_certificate(cert: Path, key: Path, host: str = "") -> str | None:
-    """Make a self-signed pair if neither file exists, or if the pair is one that we made and that
-    must be replaced. Gives why one was made; None when all stays as it is.
+    """Make a self-signed pair if neither file exists, or if we made the existing pair and it must
+    be replaced. Returns the reason for making one; None if nothing changed.
 
     Args:
-        host: where the server listens; a new pair names it, too.
+        host: where the server listens; included in a new certificate.
 
     Raises:
-        SetupError: one of the two is missing, or they cannot be written.
+        SetupError: one of the two files is missing, or they cannot be written.
     """
     why = "there was none"
     if cert.exists() and key.exists():
@@ -67,7 +67,8 @@ def ensure_certificate(cert: Path, key: Path, host: str = "") -> str | None:
 
 
 def _faults(cert: Path, key: Path) -> str | None:
-    """Why a pair has to be made again. An operator's own is never touched, only warned about."""
+    """The reason for replacing a pair. An operator's own pair is never replaced; the server only
+    warns."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
 
@@ -75,7 +76,7 @@ def _faults(cert: Path, key: Path) -> str | None:
         parsed = x509.load_pem_x509_certificate(cert.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), None)
     except (OSError, ValueError, TypeError):
-        # Whoever is about to use them says what is wrong.
+        # The code that loads them reports what is wrong.
         return None
     left = parsed.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     is_over = left < datetime.timedelta()
@@ -98,8 +99,8 @@ def _faults(cert: Path, key: Path) -> str | None:
 
 
 def _check_key(key: Path) -> None:
-    """Refuse a file without a key, and a key that would have us ask a terminal for its
-    passphrase."""
+    """Refuse a file without a key, and a key with a passphrase, for which the server would have to
+    ask."""
     try:
         data = key.read_bytes()
     except OSError as error:
@@ -119,8 +120,7 @@ def _check_key(key: Path) -> None:
 
 
 def local_names(host: str = "") -> list[x509.GeneralName]:
-    """What clients may call this machine: localhost, its host name, its addresses, and where it
-    listens."""
+    """Names and addresses of this machine: localhost, its host name, its addresses, and `host`."""
     from cryptography import x509
 
     hostname = socket.gethostname()
@@ -138,7 +138,7 @@ def local_names(host: str = "") -> list[x509.GeneralName]:
 
 
 def own_names(cert: Path | None) -> set[str]:
-    """What this server is called: its host name, and the names in its certificate. Asks no name
+    """Names of this server: its host name, and the names in its certificate. Queries no name
     server."""
     names = {socket.gethostname().lower()}
     if cert is not None and cert.is_file():
@@ -160,18 +160,18 @@ def own_fingerprint(cert: Path) -> str | None:
 
 
 def worker_tls(hello: Hello) -> ssl.SSLContext | None:
-    """How to trust a worker: it sent its certificate (PEM) over its control connection, else the
-    machine's authorities decide. None: it speaks without TLS.
+    """TLS settings for connections to a worker: if it sent its certificate (PEM) over its control
+    connection, only that is trusted, else the machine's authorities. None: it does not use TLS.
 
     Raises:
-        ValueError: what it sent is not a certificate.
+        ValueError: it did not send a valid certificate.
     """
     return _trusting(hello.certificate) if hello.url.startswith("https") else None
 
 
 @functools.lru_cache(maxsize=256)
 def _trusting(certificate: str) -> ssl.SSLContext:
-    """Kept, because reading the machine's authorities takes 30 ms of processor time."""
+    """Cached, because reading the machine's authorities takes 30 ms of processor time."""
     return trust_exactly(certificate) if certificate else ssl.create_default_context()
 
 
@@ -198,7 +198,7 @@ def _write_pair(cert: Path, key: Path, host: str) -> None:
     certificate, private = make_pair(local_names(host), VALID_DAYS)
     for path in (key, cert):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # No other user may read a key while it is written.
+    # No other user may read the key while it is being written.
     write_atomically(key, private, mode=0o600)
-    # A start that comes between the two finds a pair that does not fit, and makes another.
+    # A server that starts between the two finds a pair that does not match, and makes another.
     write_atomically(cert, certificate, mode=0o644)

@@ -1,4 +1,4 @@
-"""The connection from a lease to its worker: opened with patience, closed exactly once."""
+"""The connection from a lease to its worker: opened with retries, closed exactly once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DialPolicy:
-    """Attempts and timeouts of a connection to a worker. Source: service.md 2.7.
+    """Attempts and timeouts for connecting to a worker. Source: service.md 2.7.
 
     Args:
-        probe_every_s: interval at which workers are asked that are new or could not be reached.
+        probe_every_s: interval at which workers are probed that are new or could not be reached.
     """
 
     attempts: int = 5
@@ -46,7 +46,8 @@ class UpstreamSettings:
 
 
 class UpstreamConnection:
-    """One session's way to its worker. Use as an async context manager around `open`."""
+    """The connection of one session to its worker. Use as an async context manager around
+    `open`."""
 
     def __init__(
         self, lease: Lease, settings: UpstreamSettings, *, dialect: str, headers: dict[str, str]
@@ -67,7 +68,7 @@ class UpstreamConnection:
         )
         self._stop_listening = lease.lost.listen(self._on_lost)
         self.waited_s = 0.0
-        """How long the client was in the queue."""
+        """Time for which the client was in the queue."""
         self.expected_wait_s: float | None = None
         """The first estimate that the client received; None: unknown."""
         if lease.is_lost:
@@ -81,7 +82,7 @@ class UpstreamConnection:
 
     @property
     def connection(self) -> ClientConnection:
-        """Available once it is open."""
+        """The open connection; available after `open`."""
         assert self._connection is not None
         return self._connection
 
@@ -92,7 +93,7 @@ class UpstreamConnection:
             self._connection.close(control.CUT_CODE)
 
     def hold(self, lease: Lease) -> None:
-        """Whose promise this is from here on."""
+        """The lease for which the connection is used from now on."""
         self._stop_listening()
         self.lease = lease
         self._stop_listening = lease.lost.listen(self._on_lost)
@@ -100,7 +101,7 @@ class UpstreamConnection:
             self._on_lost()
 
     async def open(self) -> bool:
-        """Dial until it works; false when the worker cannot be reached, is gone, or refuses
+        """Dial until it works; returns False if the worker cannot be reached, is lost, or refuses
         (`is_refused`). Safe to cancel: a connection that was opened is closed with the upstream."""
         policy = self._settings.policy
         for attempt in range(policy.attempts):
@@ -108,7 +109,7 @@ class UpstreamConnection:
                 await asyncio.wait({self.lost}, timeout=policy.pause_s)
             if self.lost.done() or (attempt and self.lease.worker.is_unreachable):
                 return False
-            # From here on the worker may hold a session, whatever becomes of us.
+            # From now on the worker may hold a session, even if we are cancelled.
             self.lease.was_opened = True
             try:
                 await self._dial()
@@ -139,7 +140,7 @@ class UpstreamConnection:
         """Dial once, to resume the session of the lease; see `ResumeRequest`.
 
         Raises:
-            DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
+            DialFailed: the worker could not be reached, or refused; see `RESUME_STATUSES`.
         """
         self._headers[control.RESUME_HEADER] = f"{token_hash} {seq} {sent}"
         await self._dial()
@@ -147,8 +148,8 @@ class UpstreamConnection:
             raise DialFailed("The worker is lost.")
 
     async def _dial(self) -> None:
-        """One attempt, given up when the worker is lost meanwhile. Keeps the connection, also when
-        it is cancelled in the instant in which the connection came to be."""
+        """One attempt, which is abandoned if the worker is lost meanwhile. The connection is kept
+        even if this is cancelled at the moment when it opens."""
         task = asyncio.ensure_future(
             dial(
                 self._url,
@@ -199,7 +200,7 @@ def upstream_headers(
     if extensions:
         headers[control.EXTENSIONS_HEADER] = "true"
     if parameters:
-        # ASCII, whatever a client wrote there.
+        # ASCII only, even if the client's name is not.
         headers[control.PARAMETERS_HEADER] = json.dumps(dict(parameters))
     if caller:
         headers[control.CALLER_HEADER] = caller

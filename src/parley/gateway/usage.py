@@ -1,9 +1,8 @@
-"""Usage per key: sessions, minutes and generated tokens per day (UTC), and whether the limit is
-reached.
+"""Usage per key and day (UTC): sessions, minutes, generated tokens; and the daily limits.
 
-Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted once a
-second, as workers report them: those of a unit, or of an answer when it is complete. Maintenance
-writes down what was counted and puts today's back after a restart.
+Pure bookkeeping. Minutes are those of leases, including running ones. Tokens are counted as workers
+report them, once a second: those of a unit, or of a complete answer. Maintenance saves the counts
+and restores today's after a restart.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class KeyUsage:
     """Belongs to the event loop.
 
     Args:
-        find_key: a key that works, by its id.
+        find_key: returns a valid key by its id.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class KeyUsage:
         return datetime.fromtimestamp(self._clock.time(), UTC).date().isoformat()
 
     def fill(self, rows: Iterable[UsageRow]) -> None:
-        """Put today's counts back after a restart."""
+        """Restore today's counts after a restart."""
         today = self.day()
         for row in rows:
             if row.day == today:
@@ -63,14 +62,14 @@ class KeyUsage:
         """Check that a key may start a session.
 
         Raises:
-            QuotaExceeded: it used up its day.
+            QuotaExceeded: it has used up its daily limit.
         """
         exceeded = self._exceeded(key_id)
         if exceeded is not None:
             raise exceeded
 
     def over(self) -> list[Lease]:
-        """Running sessions of keys whose day is used up."""
+        """Running sessions of keys that have used up their daily limit."""
         running = self._worker_pool.leases
         key_ids = {lease.key_id for lease in running}
         over = {key_id for key_id in key_ids if self._exceeded(key_id) is not None}
@@ -81,7 +80,7 @@ class KeyUsage:
         return rows
 
     def put_back(self, rows: Iterable[UsageRow]) -> None:
-        """Puts back counts that could not be written."""
+        """Restore counts that could not be saved."""
         for row in rows:
             empty = UsageRow(row.key_id, row.day)
             self._unsaved.setdefault((row.key_id, row.day), empty).add(row)

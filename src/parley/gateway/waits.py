@@ -1,4 +1,4 @@
-"""Waits that something else may end: for a condition that changes with signals, for work."""
+"""Waits for a condition that changes with signals, and for work that an event may cancel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def wait_until(
 async def unless(
     ended: asyncio.Future[Any], work: Coroutine[Any, Any, T], why: Callable[[], Exception]
 ) -> T:
-    """The result of `work`, which is cancelled and raises `why()` when `ended` is done first."""
+    """The result of `work`. If `ended` completes first, `work` is cancelled and `why()` raised."""
     working = asyncio.ensure_future(work)
     first: set[asyncio.Future[Any]] = {working, ended}
     try:

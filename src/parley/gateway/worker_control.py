@@ -25,7 +25,7 @@ from parley.transport import Connection, ConnectionClosed, connection_of
 
 ANSWER_LIMIT_S: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""An answer that is being made is waited for."""
+"""Time for which `stop` waits for an answer that is being computed."""
 GONE_EVERY_S: Final = 0.25
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
 SLOTS_LIMIT: Final = 4096
@@ -37,7 +37,7 @@ _decoder = msgspec.json.Decoder(control.FromWorker)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WorkerControl:
-    """Talks to all workers. `Worker.connection` is the connection of its control socket."""
+    """The control connections to all workers. `Worker.connection` is the one of a worker."""
 
     worker_pool: WorkerPool
     admission: Admission
@@ -48,15 +48,16 @@ class WorkerControl:
         self.store_id = ""
         """Name of our data folder, sent to workers."""
         self.leaving: Signal[Worker] = Signal()
-        """A worker that ends, and not because this gateway asked."""
+        """Notified when a worker is shutting down although this gateway did not ask for it."""
         self.is_over = False
-        """The gateway's sessions have ended: workers whose sockets close are not looked after."""
+        """True once the gateway's sessions have ended: workers that disconnect are no longer
+        probed."""
         self._answers: dict[str, asyncio.Future[bool]] = {}
         self._limits: dict[str, Any] | None = None
-        """Limits of sessions that were sent to workers; None: those that they started with."""
+        """Session limits that were sent to workers; None: they use those that they started with."""
 
     async def serve(self, websocket: WebSocket) -> None:
-        """The route: one worker, for as long as it stays."""
+        """The route for workers: serves one until it disconnects."""
         await websocket.accept()
         connection = connection_of(websocket)
         connection.set_message_limit(MESSAGE_LIMIT_BYTES)
@@ -89,16 +90,16 @@ class WorkerControl:
         await asyncio.wait({connection.gone})
 
     async def stop_turn(self, lease: Lease) -> bool:
-        """Stop the answer in progress; False if there is none."""
+        """Stop the answer in progress; returns False if there is none."""
         return await self._ask(lease.worker, control.StopTurn(_new_id(), lease.lease_id))
 
     async def end_session(self, lease: Lease) -> bool:
-        """End a session as if its client had; False if it has ended already."""
+        """End a session as if its client had ended it; returns False if it has already ended."""
         order = control.EndSession(lease.lease_id, "stopped", _new_id())
         return await self._ask(lease.worker, order)
 
     def end_quietly(self, leases: Iterable[Lease]) -> None:
-        """Ask for the end of sessions, each once, in their dialect's words."""
+        """Ask workers to end these sessions, each once, with the messages of their dialects."""
         for lease in leases:
             if not lease.is_ending:
                 lease.is_ending = True
@@ -106,19 +107,21 @@ class WorkerControl:
                 self._send(lease.worker, control.EndSession(lease.lease_id, "stopped"))
 
     async def hand_over(self, lease: Lease) -> bool:
-        """Have a session stopped between two turns or units, with everything in its copy."""
+        """Have a session stopped between two turns or units, with everything in its log."""
         order = control.HandOver(_new_id(), lease.lease_id)
         return await self._ask(lease.worker, order, limit_s=HAND_OVER_S)
 
     def end_doubled(self, lease: Lease) -> None:
-        """Ask for the end of a session that continues at another worker."""
+        """Ask a worker to end a session that continues at another one."""
         self._send(lease.worker, control.EndSession(lease.lease_id, "moved"))
 
     def end_sessions(self, *, keep: bool = False) -> int:
-        """Ask for the end of every running session in its dialect's words; returns their number.
+        """Ask workers to end all running sessions with the messages of their dialects; returns the
+        number of sessions.
 
         Args:
-            keep: sessions that can be resumed at the next gateway only lose their connection.
+            keep: True if sessions that can be resumed at the next gateway should only lose their
+                connection.
         """
         leases = self.worker_pool.leases
         for lease in leases:
@@ -129,27 +132,26 @@ class WorkerControl:
         return len(leases)
 
     def announce_end(self, time_left_s: float) -> None:
-        """Have workers announce the end to clients that asked for such messages."""
+        """Have workers announce the end to clients that requested such messages."""
         for worker in self.worker_pool:
             if worker.is_connected:
                 self._send(worker, control.AnnounceEnd(time_left_s))
 
     def change_limits(self, limits: dict[str, Any]) -> None:
-        """Apply these limits to later sessions on all workers, also on those that join later."""
+        """Use these limits for later sessions on all workers, including those that join later."""
         self._limits = limits
         for worker in self.worker_pool:
             if worker.is_connected:
                 self._send(worker, control.ChangeLimits(limits))
 
     def restart(self, worker: Worker, grace_s: float) -> None:
-        """Ask one worker to finish; its supervisor starts it again. Its calls move if there is
-        another worker."""
+        """Ask one worker to exit; its supervisor restarts it. Its calls move if there is another
+        worker."""
         others = (other for other in self.worker_pool if other is not worker)
         self._send(worker, control.Leave(grace_s, moves=any(other.is_usable for other in others)))
 
     async def probe_forever(self) -> None:
-        """Ask new workers, and those that could not be reached, whether they answer at their
-        address."""
+        """Check if new workers, and those that could not be reached, answer at their address."""
         while True:
             await asyncio.sleep(self.probe_every_s)
             for worker in list(self.worker_pool):
@@ -174,7 +176,7 @@ class WorkerControl:
 
     async def _look_after(self, worker: Worker) -> None:
         """A worker's control socket broke: if no process listens at its address any more, its
-        sessions need not wait for the limit of silence."""
+        sessions are lost immediately, not only after `SILENCE_LIMIT_S`."""
         while not self.is_over and self.worker_pool.knows(worker) and not worker.is_connected:
             if await process_is_gone(worker.hello.url) and not worker.is_connected:
                 log.warning("worker_process_gone", worker=worker.worker_id)

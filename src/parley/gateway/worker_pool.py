@@ -1,9 +1,9 @@
 """The known workers, their free slots, and the lease on each slot.
 
-Pure bookkeeping on the gateway's event loop: no sockets, time from a clock. Two truths are kept
-apart. What a worker says (state, free slots, session phases) arrives in heartbeats and may be a
-moment old; what we promised (leases) is exact. A slot is free only when both agree, so neither a
-late heartbeat nor a crashed worker can hand out a place twice or lose one. Source: service.md 2.5,
+Pure bookkeeping on the gateway's event loop: no sockets, time from a clock. Two kinds of facts are
+kept apart: reports of workers (state, free slots, session phases) arrive in heartbeats and may be
+slightly old, while leases are exact. A slot is free only if both agree, so neither a late heartbeat
+nor a crashed worker can make the gateway lease a slot twice or lose one. Source: service.md 2.5,
 2.7."""
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.protocol.networks import network_of
 
 FORGET_AFTER_S: Final = 600.0
-"""How long an absent worker remains listed."""
+"""Time for which an absent worker remains listed."""
 COUNTED_ON_S: Final = 4.0
-"""A worker that was not heard for longer is not promised to newcomers, although its sessions are
-not given up yet (`SILENCE_LIMIT_S`)."""
+"""A worker that was silent for longer gets no new sessions, although its running ones are not
+considered lost yet (`SILENCE_LIMIT_S`)."""
 RECLAIM_BEATS: Final = 2
-"""A slot that a worker reports free in this many heartbeats, although it never said `ended`, is
-free."""
+"""A slot is free if its worker reports it free in this many heartbeats, even if it never reported
+the session's end."""
 
 _note = msgspec.json.Decoder(LeaseNote)
 
@@ -47,9 +47,8 @@ GatewayView = WorkerState | Literal["offline"]
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """The promise of one slot on one worker. `release` is safe to repeat and does its work once.
-
-    `lost` is called when the worker goes away while the lease is held.
+    """The exclusive use of one slot on one worker. `release` is safe to repeat. `lost` is notified
+    if the worker is lost while the lease is held.
     """
 
     worker: Worker
@@ -69,22 +68,22 @@ class Lease:
     """True once its session socket is dialled: the worker may have a session to close."""
     pause_ends_at: float | None = None
     resume: ResumeState | None = None
-    """If its client may continue over another connection."""
+    """Set if its client may continue over another connection."""
     resume_ends_at: float | None = None
-    """How long its worker waits for a client that lost its connection."""
+    """Monotonic time until which its worker waits for a client that lost its connection."""
     tokens: int = 0
-    """Tokens that its session has generated, as last reported."""
+    """Number of tokens that its session has generated, as last reported."""
     is_ending: bool = False
-    """True once its worker was asked to end it because its key's day is used up."""
+    """True once its worker was asked to end it because its key has used up its daily limit."""
     is_held: bool = True
     is_lost: bool = False
     lost: Signal[()] = field(default_factory=Signal[()])
-    """Its worker is gone; see `is_lost`."""
+    """Notified when its worker is lost; see `is_lost`."""
     _release: Callable[[Lease], None] = lambda lease: None
 
     @property
     def log_id(self) -> str:
-        """Of the log from which another worker can continue its session; "": there is none."""
+        """Id of the log from which another worker can continue its session; "": there is none."""
         return "" if self.resume is None else self.resume.log_id
 
     def release(self) -> None:
@@ -93,7 +92,7 @@ class Lease:
             self._release(self)
 
     def transfer(self) -> Lease:
-        """The same promise for another holder; this one has nothing to release any more."""
+        """The same lease for another holder; releasing this one has no effect any more."""
         self.worker.closing.pop(self.lease_id, None)
         taken = dataclasses.replace(self, is_held=True, lost=Signal())
         self.is_held = False
@@ -109,26 +108,26 @@ class Lease:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Worker:
-    """One worker: what it said last, and the leases on it."""
+    """One worker: its last report, and the leases on it."""
 
     hello: Hello
     connection: Any
-    """Whatever carries its control messages; compared by identity only."""
+    """The connection for its control messages; compared only by identity."""
     last_seen: float
     last_seen_time: float
     heartbeat: Heartbeat | None = None
     is_connected: bool = True
     was_reached: bool = False
-    """True once it has answered at its address since it joined."""
+    """True once it has answered at its address after joining."""
     is_unreachable: bool = False
     """Its session socket could not be opened; it gets no work until a probe succeeds."""
     is_silent: bool = False
     """True while it has been silent for longer than the limit."""
     is_draining: bool = False
-    """An admin drains it: running sessions continue, it gets no new ones."""
+    """True while an admin drains it: running sessions continue, but it gets no new ones."""
     leases: dict[str, Lease] = field(default_factory=dict)
     closing: dict[str, Lease] = field(default_factory=dict)
-    """Released, but the worker has not said yet that the slot is clean."""
+    """Released leases whose slots the worker has not reported clean yet."""
     said_free: int = 0
     idle_beats: int = 0
     total_requests: int = 0
@@ -143,12 +142,12 @@ class Worker:
 
     @property
     def says(self) -> WorkerState:
-        """Its own word for itself; ready when it only said hello."""
+        """The state that it reported; "ready" if it has only sent its hello."""
         return self.heartbeat.state if self.heartbeat else "idle"
 
     @property
     def is_usable(self) -> bool:
-        """True if it serves, now or after its present work."""
+        """True if it takes sessions, now or after its current work."""
         return self.is_connected and not self.is_unreachable and self.says != "error"
 
     @property
@@ -161,7 +160,7 @@ class Worker:
 
     @property
     def view(self) -> GatewayView:
-        """One word for lists: what it says, corrected by what we know."""
+        """Its state in lists: what it reported, corrected by what the gateway knows."""
         if not self.is_connected or self.is_unreachable:
             return "offline"
         if self.says in ("error", "loading"):
@@ -177,7 +176,7 @@ class Worker:
 
     @property
     def is_empty(self) -> bool:
-        """True if it could serve and has nothing to do."""
+        """True if it could take sessions and has none."""
         return self.is_usable and not (self.leases or self.closing or self.is_draining)
 
     def offers(self, kind: Kind) -> bool:
@@ -186,16 +185,16 @@ class Worker:
 
 @dataclass(slots=True)
 class Loading:
-    """A worker process of an executor that is not ready yet, or is about to be started."""
+    """A worker process of an executor that is loading or about to be started."""
 
     begins_at: float
     pid: int = 0
-    """0: it is about to be started."""
+    """Process id; 0 if it is about to be started."""
 
 
 def caller_of(address: str, key_id: str | None) -> str:
-    """Whose a session or a ticket is, where callers share places: its key's, else those of its
-    address, or /64 of IPv6; "": none."""
+    """The caller to which a session or ticket counts: its key, else its address (or the /64 of an
+    IPv6 address); "": unknown."""
     return f"key {key_id}" if key_id else network_of(address)
 
 
@@ -205,29 +204,30 @@ class WorkerPool:
         self._eta = eta
         self._workers: dict[str, Worker] = {}
         self.loading: dict[int, Loading] = {}
-        """Worker processes that an executor is starting, by their number."""
+        """Worker processes that an executor is starting, by index."""
         self.waiting: dict[int, str] = {}
-        """Worker processes that an executor has no device for, and why, by their number."""
+        """Reasons why an executor has no device for worker processes, by index."""
         self.loading_s = LOADING_S
-        """Time from start to hello of the last worker."""
+        """Time from the start of the last worker to its hello."""
         self._failed_loads: set[int] = set()
-        """Numbers of the processes whose last one ended before it was ready."""
+        """Indices of worker processes that ended the last time before they were ready."""
         self.last_alive_at = clock.monotonic()
-        """When a worker (or one being loaded) was last there."""
+        """Monotonic time at which a worker was last available or loading."""
         self.changed: Signal[()] = Signal()
-        """A slot may have become free."""
+        """Notified when a slot may have become free."""
         self.joined: Signal[Worker] = Signal()
-        """A worker has said hello."""
+        """Notified when a worker has sent its hello."""
         self.alive: Signal[Worker] = Signal()
-        """A worker gave a sign of life."""
+        """Notified on each message of a worker."""
         self.released: Signal[Lease] = Signal()
-        """A lease was given back."""
+        """Notified when a lease was released."""
         self.learned: Signal[Lease] = Signal()
-        """A worker brought a session that was unknown here; its lease has no holder."""
+        """Notified when a worker has reported a session that was unknown here; its lease has no
+        holder."""
         self.ended: Signal[Lease, int] = Signal()
-        """A worker has put a session away, which generated so many tokens."""
+        """Notified when a session has ended, with the number of tokens that it generated."""
         self.spent: Signal[Lease, int] = Signal()
-        """A session generated so many tokens more."""
+        """Notified when a session has generated further tokens, with their number."""
         self._slots_seen = 1
 
     def __iter__(self) -> Iterator[Worker]:
@@ -247,8 +247,8 @@ class WorkerPool:
     # Reports of workers
 
     def welcome(self, hello: Hello, connection: Any) -> Worker:
-        """A worker said hello. The same process coming back keeps its leases; a new process under
-        a known name has lost them."""
+        """A worker sent its hello. If the same process reconnects, it keeps its leases; a new
+        process under a known name has lost them."""
         now = self._clock.monotonic()
         known = self._workers.get(hello.worker_id)
         worker = Worker(
@@ -282,8 +282,8 @@ class WorkerPool:
         return worker
 
     def _end_forgotten(self, worker: Worker) -> None:
-        """Sessions that ended while their worker's control socket was broken, so long ago that it
-        does not report them: no other message would free their slots."""
+        """Release sessions that ended while their worker's control socket was broken, too long ago
+        to be reported: no other message would free their slots."""
         told = {session.lease_id for session in worker.hello.sessions}
         for lease in list(worker.leases.values()):
             if lease.resume is not None and lease.lease_id not in told:
@@ -317,8 +317,8 @@ class WorkerPool:
             lease = self._learn(worker, message, message.resume)
         if lease is None:
             return
-        # The first reports of a session that its worker has rebuilt may arrive after the result,
-        # which comes over another connection and says more.
+        # The first reports of a rebuilt session may arrive after the result of rebuilding,
+        # which comes over another connection and has more details.
         if message.resume is not None or message.phase is Phase.ENDED:
             lease.resume = message.resume
             left_s = None if message.resume is None else message.resume.left_s
@@ -341,14 +341,14 @@ class WorkerPool:
             self.changed.notify()
 
     def _spend(self, lease: Lease, tokens: int) -> None:
-        """Its session has generated so many tokens in all."""
+        """Count the tokens that its session has generated in total."""
         if tokens > lease.tokens:
             more, lease.tokens = tokens - lease.tokens, tokens
             self.spent.notify(lease, more)
 
     def _learn(self, worker: Worker, message: SessionPhase, resume: ResumeState) -> Lease:
-        """A session that a worker has kept while this gateway, or the previous one, was away; or
-        that has ended meanwhile, and whose client may come for its last words."""
+        """Add a session that a worker has kept while it had no gateway, or that ended during that
+        time and whose client may still fetch its last messages."""
         now, now_time = self._clock.monotonic(), self._clock.time()
         try:
             note = _note.decode(resume.note)
@@ -356,7 +356,7 @@ class WorkerPool:
             note = LeaseNote(granted_time=now_time)
         ran_s = max(0.0, now_time - note.granted_time)
         if resume.ran_s is not None:
-            # The system's clock may have been set since; what a session ran is charged.
+            # The system clock may have been changed since then; the measured run time counts.
             ran_s = note.ran_s + resume.ran_s
         lease = Lease(
             worker=worker,
@@ -371,23 +371,23 @@ class WorkerPool:
             was_opened=True,
             resume=resume,
             is_held=message.phase is not Phase.ENDED,
-            # Those were counted by the gateway that leased it.
+            # The gateway that leased it has counted these.
             tokens=message.tokens,
             _release=self._released,
         )
         if lease.is_held:
             worker.leases[lease.lease_id] = lease
             self.learned.notify(lease)
-        # Whoever learned of it may hold it now.
+        # A listener may have transferred it.
         return worker.leases.get(lease.lease_id, lease)
 
     def find_resumable(self, session_id: str, lease_id: str = "") -> Lease | None:
-        """The lease of a session that a client may resume. One that is being closed, as far as we
-        know, is found last: the session may have moved from there.
+        """The lease of a session that a client may resume. Leases that are being closed are
+        considered last: the session may have moved away from there.
 
         Args:
-            lease_id: found first. Two sessions have one id if a client began again while its first
-                session was not known here yet.
+            lease_id: preferred. Two sessions have the same id if a client started again before its
+                first session was known here.
         """
         workers = self._workers.values()
         held = (lease for worker in workers for lease in worker.leases.values())
@@ -403,37 +403,37 @@ class WorkerPool:
     # Reports of an executor
 
     def process_waits(self, index: int, why: str) -> None:
-        """There is no place for worker process `index` yet; nothing is promised of it."""
+        """There is no device for worker process `index` yet; it is not counted in estimates."""
         self.loading.pop(index, None)
         self.waiting[index] = why
         self.changed.notify()
 
     def process_begins(self, index: int, *, pid: int = 0, in_s: float = 0.0) -> None:
-        """Worker process `index` was started, or will be."""
+        """Worker process `index` was started, or will be in `in_s`."""
         self.waiting.pop(index, None)
         self.loading[index] = Loading(self._clock.monotonic() + in_s, pid)
         self.changed.notify()
 
     def process_ended(self, index: int, pid: int) -> None:
-        """Worker process `index` is gone; its successor comes under another name."""
+        """Worker process `index` has ended; its successor will have another name."""
         self.waiting.pop(index, None)
         if self.loading.pop(index, None) is not None:
             self._failed_loads.add(index)
         for worker in list(self._workers.values()):
-            # On another node of a cluster another one may have the same process id.
+            # On another node of a cluster, another worker may have the same process id.
             if (worker.hello.index, worker.hello.pid) == (index, pid):
                 self.left(worker)
         self.changed.notify()
 
     def disconnected(self, worker: Worker) -> None:
-        """Its control socket closed. It gets no new work; running sessions get the silence limit,
-        because the socket may come back."""
+        """Its control socket closed. It gets no new sessions; running ones are kept until the limit
+        of silence, because it may reconnect."""
         if self.knows(worker):
             worker.is_connected = False
             self.changed.notify()
 
     def gone(self, worker: Worker) -> None:
-        """Its process has ended; it stays in the lists for a while."""
+        """Its process has ended; it stays listed for a while."""
         if self.knows(worker) and not worker.is_connected:
             self._lose(worker)
             self.changed.notify()
@@ -451,13 +451,14 @@ class WorkerPool:
         self.changed.notify()
 
     def drain(self, worker: Worker, on: bool) -> None:
-        """Keep new work away from `worker`, or let it in again. A new process under its name
-        begins without it."""
+        """Stop or resume giving new sessions to `worker`. A new process with its name starts
+        undrained."""
         worker.is_draining = on
         self.changed.notify()
 
     def retire(self, index: int) -> bool:
-        """True if worker process `index` is empty; its slots are then not given out any more."""
+        """Retire worker process `index` if it is empty; returns True if its slots are no longer
+        leased."""
         for worker in self._workers.values():
             if worker.hello.index == index and worker.is_empty:
                 self.drain(worker, True)
@@ -468,7 +469,8 @@ class WorkerPool:
         return self._workers.get(worker_id)
 
     def sweep(self) -> list[Worker]:
-        """Once a second: who was silent too long is gone. Gives those that went now."""
+        """Called once a second: mark workers that were silent for too long as lost; returns the
+        newly lost."""
         now = self._clock.monotonic()
         silent = []
         for worker in list(self._workers.values()):
@@ -481,7 +483,7 @@ class WorkerPool:
                 self._lose(worker)
             if silent_s > FORGET_AFTER_S:
                 del self._workers[worker.worker_id]
-        # A worker that never gets ready is none that could be waited for.
+        # A worker that never gets ready is not worth waiting for.
         if self._promising or any(worker.is_usable for worker in self._workers.values()):
             self.last_alive_at = now
         if silent:
@@ -489,17 +491,17 @@ class WorkerPool:
         return silent
 
     def forgive(self, late_s: float) -> None:
-        """This process stood still for `late_s` and could not hear any worker."""
+        """This process was suspended for `late_s` and could not receive messages of workers."""
         now = self._clock.monotonic()
         self.last_alive_at = min(now, self.last_alive_at + late_s)
         for worker in self._workers.values():
             worker.last_seen = min(now, worker.last_seen + late_s)
 
-    # What we promise
+    # Leases and estimates
 
     @property
     def loading_workers(self) -> int:
-        """Workers that will serve but do not yet."""
+        """Number of workers that are loading."""
         connected = [worker for worker in self._workers.values() if worker.is_connected]
         return sum(worker.says == "loading" for worker in connected) + len(self.loading)
 
@@ -510,7 +512,7 @@ class WorkerPool:
         return sorted(held, key=lambda lease: lease.granted_at)
 
     def can_ever_serve(self, kind: Kind) -> bool:
-        """True if a worker that offers `kind` is there or may come."""
+        """True if a worker that offers `kind` is connected or may still connect."""
         usable = [worker for worker in self._workers.values() if worker.is_usable]
         return not usable or any(worker.offers(kind) for worker in usable)
 
@@ -526,7 +528,7 @@ class WorkerPool:
 
     @property
     def can_take(self) -> bool:
-        """True if a worker takes sessions, perhaps after those that it has."""
+        """True if a worker takes sessions, now or when a slot is free again."""
         now = self._clock.monotonic()
         return any(
             worker.is_usable
@@ -537,7 +539,8 @@ class WorkerPool:
         )
 
     def with_room(self, kind: Kind, fingerprint: str | None) -> list[Worker]:
-        """Workers with a free slot for `kind`; with a fingerprint only such."""
+        """Workers with a free slot for `kind`; if `fingerprint` is given, only those that have
+        it."""
         return [
             worker
             for worker in self
@@ -555,10 +558,10 @@ class WorkerPool:
         key_id: str | None = None,
         fingerprint: str | None = None,
     ) -> Lease | None:
-        """Take a free slot, on the worker with most of them; None when there is none.
+        """Lease a free slot on the worker with most free slots; None if there is none.
 
         Args:
-            fingerprint: only of such a worker.
+            fingerprint: restricts the choice to workers that have it.
         """
         free = self.with_room(kind, fingerprint)
         if not free:
@@ -579,14 +582,14 @@ class WorkerPool:
         return lease
 
     def free_in_s(self) -> list[float]:
-        """For every slot that will ever serve: seconds until it is free."""
+        """For every usable or loading slot: seconds until it is free."""
         now = self._clock.monotonic()
         times: list[float] = []
-        # Of a worker that failed to get ready the last time nothing can be promised.
+        # A worker that failed to load the last time is not counted.
         for loading in self._promising:
             elapsed_s = now - loading.begins_at
             left_s = self.loading_s - elapsed_s
-            # Whatever takes longer than the last time is expected to take as much again by half.
+            # If it takes longer than the last time, assume half of the elapsed time again.
             times += [max(left_s, elapsed_s / 2)] * self._slots_seen
         for worker in self._workers.values():
             if not worker.is_usable or worker.is_draining:
@@ -597,20 +600,21 @@ class WorkerPool:
             for lease in worker.leases.values():
                 remaining = self._eta.remaining(lease.kind, now - lease.granted_at)
                 if lease.resume_ends_at is not None:
-                    # Its clock stands still; should its client not return, this is when it ends.
+                    # Its clock is stopped; it ends at this time if its client does not return.
                     remaining = max(remaining, lease.resume_ends_at - now)
                 if lease.pause_ends_at is not None:
                     remaining = min(remaining, max(0.0, lease.pause_ends_at - now))
                 times.append(remaining)
             times += [CLEANUP_S] * len(worker.closing)
             rest = worker.slots - len(worker.leases) - len(worker.closing)
-            # A slot we think free and the worker does not is about to be.
+            # A slot that is free for the gateway but not for its worker is about to become free.
             times += [0.0 if worker.free_slots else CLEANUP_S] * max(0, rest)
         return times
 
     def _touch(self, worker: Worker) -> None:
-        # Who was silent too long counts as gone until it is heard again, e.g. a process that was
-        # stopped and continued: its socket never closed.
+        # A worker that was silent for too long counts as lost until its next message, e.g. one that
+        # was
+        # stopped and continued without its socket being closed.
         worker.is_connected = self.knows(worker)
         worker.is_silent = False
         worker.last_seen = self._clock.monotonic()
@@ -621,7 +625,7 @@ class WorkerPool:
 
     @property
     def _promising(self) -> list[Loading]:
-        """Those that load and did not fail to the last time."""
+        """Loading workers, except those that failed to load the last time."""
         return [one for index, one in self.loading.items() if index not in self._failed_loads]
 
     def _has_loaded(self, hello: Hello, now: float) -> None:
