@@ -116,6 +116,7 @@ export const pageScenarios = {
         say({ type: 'done', text: ANSWER, input_tokens: 3, generated_tokens: 9 });
       });
     });
+    await page.setViewportSize({ width: 360, height: 640 });
     await page.goto('/turnbased');
     const field = page.locator('.compose textarea');
     await field.fill('همه چیز را نشان بده');
@@ -137,11 +138,16 @@ export const pageScenarios = {
       title: node.querySelector('[role=heading]').textContent,
       direction: getComputedStyle(node.lastElementChild).direction,
       hasRun: 'ran' in globalThis,
+      isHeavy: Number(getComputedStyle(node.querySelector('[role=heading]')).fontWeight) > 600,
+      isApart: [...node.children].every(
+        (one, i, { [i + 1]: next }) => !next || next.offsetTop > one.offsetTop + one.offsetHeight,
+      ),
+      tooWidePx: document.querySelector('.view').scrollWidth - document.querySelector('.view').clientWidth,
     }));
     assert.deepEqual(seen, {
       tags: ['p', 'ol', 'div', 'blockquote', 'div', 'p', 'div', 'p', 'p'],
       inner: 5,
-      code: 'for i in range(2):\n    print(i)\n',
+      code: 'for i in range(2):\n    print(i)  # which no phone shows in one line, whatever it does\n',
       formulas: ['\\frac12 m v^2', '\\text{km per hour}', '\\boxed{E=mc^2}'],
       unit: 'km\u00a0per\u00a0hour',
       risky: 0,
@@ -149,9 +155,18 @@ export const pageScenarios = {
       title: 'Speed of live',
       direction: 'rtl',
       hasRun: false,
+      isHeavy: true,
+      isApart: true,
+      tooWidePx: 0,
     });
     assert.deepEqual(await findings(page, 'a chat'), []);
     assert.match(await prose.textContent(), /<img src=x onerror=.*<script>.*\[no\]\(javascript:/s);
+    // What a finger is on stays while the next answer is written.
+    const tool = await page.locator('.message.user [aria-label^=Copy]').elementHandle();
+    await field.fill('Again');
+    await field.press('Enter');
+    await page.locator('.message.assistant').nth(1).getByText('سلام دنیا').waitFor();
+    assert.ok(await tool.evaluate((node) => node.isConnected));
   },
 
   async every_page_on_a_desk({ page: first, context, expected }) {
@@ -244,7 +259,7 @@ const ANSWER = `# Speed of \u202elive
 
 \`\`\`python
 for i in range(2):
-    print(i)
+    print(i)  # which no phone shows in one line, whatever it does
 \`\`\`
 
 So $\\frac12 m v^2$ in \\(\\text{km per hour}\\).

@@ -30,20 +30,24 @@ function load() {
   return loading;
 }
 
+/** A block takes its direction from its words, and from those of no block in it that has one. @param {Token} token */
+const outer = ({ level }) => (level === 0 ? { dir: 'auto' } : {});
+
 /** The nodes that tokens of that name open. @type {Record<string, (token: Token) => HTMLElement>} */
 const OPENED = {
-  paragraph_open: () => h('p', { dir: 'auto' }),
-  heading_open: ({ tag }) => h('p', { class: 'heading', role: 'heading', 'aria-level': tag.slice(1), dir: 'auto' }),
-  bullet_list_open: () => h('ul', { dir: 'auto' }),
-  ordered_list_open: (token) => h('ol', { start: token.attrGet('start') ?? '1', dir: 'auto' }),
+  paragraph_open: (token) => h('p', outer(token)),
+  heading_open: (token) =>
+    h('p', { class: 'heading', role: 'heading', 'aria-level': token.tag.slice(1), ...outer(token) }),
+  bullet_list_open: (token) => h('ul', outer(token)),
+  ordered_list_open: (token) => h('ol', { start: token.attrGet('start') ?? '1', ...outer(token) }),
   list_item_open: () => h('li', null),
-  blockquote_open: () => h('blockquote', { dir: 'auto' }),
-  table_open: () => h('table', null),
+  blockquote_open: (token) => h('blockquote', outer(token)),
+  table_open: () => h('table', { dir: 'auto' }),
   thead_open: () => h('thead', null),
   tbody_open: () => h('tbody', null),
   tr_open: () => h('tr', null),
-  th_open: () => h('th', { dir: 'auto' }),
-  td_open: () => h('td', { dir: 'auto' }),
+  th_open: () => h('th', null),
+  td_open: () => h('td', null),
   strong_open: () => h('strong', null),
   em_open: () => h('em', null),
   s_open: () => h('s', null),

@@ -114,15 +114,22 @@ export class Messages {
     const { talk } = this.page;
     const isLast = talk.messages.at(-1) === message;
     const isOpen = talk.isBusy && isLast && message.role === 'assistant';
-    // Players and pictures are made once: only what has changed is drawn again.
-    const { isInterrupted, error, sound } = message;
-    const shown = JSON.stringify([textOf(message), isOpen, isInterrupted, error, Boolean(sound), locale()]);
-    if (this.#drawn.get(row) !== shown) {
-      this.#drawn.set(row, shown);
+    // Players and pictures are made once, and a button under a finger stays: only what has changed is drawn again.
+    const { isInterrupted, error, sound, recordingId } = message;
+    const text = textOf(message);
+    if (this.#isNew(body, [text, isOpen, isInterrupted, error, Boolean(sound), locale()]))
       this.#drawBody(body, message, isOpen);
-    }
-    tools.replaceChildren(...(isOpen ? [] : this.#tools(message, isLast)));
+    if (this.#isNew(tools, [text !== '', isOpen, isLast, Boolean(sound), recordingId, facts(message), isDeveloper()]))
+      tools.replaceChildren(...(isOpen ? [] : this.#tools(message, isLast)));
     return row;
+  }
+
+  /** True if a node does not show that yet. @param {HTMLElement} node @param {unknown[]} what */
+  #isNew(node, what) {
+    const shown = JSON.stringify(what);
+    const isNew = this.#drawn.get(node) !== shown;
+    this.#drawn.set(node, shown);
+    return isNew;
   }
 
   /** @param {HTMLElement} body @param {ChatMessage} message @param {boolean} isOpen */
@@ -150,7 +157,6 @@ export class Messages {
   /** @param {ChatMessage} message @param {boolean} isLast @returns {Node[]} */
   #tools(message, isLast) {
     const { talk, rig, settingsNow } = this.page;
-    const text = textOf(message);
     const { sound, recordingId = '' } = message;
     /** @param {string} icon @param {string} label @param {() => void} onclick */
     const tool = (icon, label, onclick) => h('button', { class: 'round slim', type: 'button', icon, label, onclick });
@@ -167,7 +173,7 @@ export class Messages {
       (await import('../../elements/share/share.js')).openShare({ recordingId, app: 'turnbased', blob: null });
     const look = { href: viewerUrl(recordingId), target: '_blank', rel: 'noopener' };
     const nodes = [
-      text && tool('copy', 'action.copy', () => void copy(text)),
+      textOf(message) && tool('copy', 'action.copy', () => void copy(textOf(message))),
       message.role === 'user' && tool('edit', 'chat.edit', () => this.#edit(message)),
       message.role === 'assistant' && isLast && tool('retry', 'chat.regenerate', again),
       sound && tool('download', 'chat.save_sound', save),
