@@ -95,6 +95,7 @@ def listen(texts: Iterable[str]) -> Told:
         if yours := _SAYS["yours"].search(plain.lower()):
             kind = yours[1]
         if named:
+            plain = _SAYS["is_short"].sub(" is ", plain)
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
             plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
         if not _SAYS["question"].search(plain.lower()) and not _SAYS["wants"].search(plain.lower()):
@@ -180,6 +181,8 @@ def recall(text: str, told: Told) -> str | None:
     best, score = None, 0.0
     for key, sentence in told.facts.items():
         keys = {_stem(word) for word in key.split()}
+        if "age" in keys and not words & keys - {"old", "age"}:
+            continue
         share = len(keys & words) / max(1, len(keys))
         if share >= max(score, 0.3):
             best, score = sentence, share
@@ -272,12 +275,17 @@ def _also_key(key: str, values: list[str]) -> str:
         case "family":
             return _family_key(values[0].lower())
         case "have":
-            return f"{values[0].lower()} have"
+            return f"{_BREED.sub('dog', values[0].lower())} have"
+        case "age":
+            return f"{_BREED.sub('dog', values[0].lower())} old age"
     kinds = {"born": "born birthday old", "work": "work job", "job": "work job",
              "parked": "parked park car"}  # fmt: skip
     return kinds.get(key, key)
 
 
+_BREED: Final = re.compile(
+    r"\b(?:\w+ )?(?:retriever|labrador|poodle|terrier|spaniel|collie|beagle|puppy)\b"
+)
 _KINDS: Final = (
     ("brother sister", "sibling"),
     ("son daughter child children", "child children kid"),

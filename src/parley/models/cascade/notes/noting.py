@@ -151,9 +151,9 @@ def unknown_to_us(
     low = lowered(text)
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
-    return memory.said_before(low, memory.listen([*earlier, text])) or _FORMS.find(
-        low, len(answers)
-    )
+    told = memory.listen([*earlier, text])
+    said = memory.said_before(low, told) if _SAYS["of_told"].search(low) else None
+    return said or _FORMS.find(low, len(answers))
 
 
 def _asks_again(text: str, before: str) -> bool:
@@ -429,7 +429,7 @@ def stock_note(low: str, earlier: Sequence[str], seed: int, answers: Sequence[st
     if words <= 5 and re.search(
         r"\b(?:another|(?:one|tell me) (?:more|about)|again)\b|^\W*about ", low
     ):
-        for back, before in enumerate(reversed(earlier[-3:])):
+        for back, before in enumerate(reversed(earlier[-5:])):
             for name, pattern in _STOCKS.items():
                 if re.search(pattern, before.lower()):
                     return _drawn(name, low, earlier, seed + back, answers)
