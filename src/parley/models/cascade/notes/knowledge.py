@@ -379,7 +379,7 @@ def _things() -> frozenset[str]:
 def country_in(text: str) -> str | None:
     """The last country, or well-known town, that a text names, in lower case."""
     names = "|".join((*capitals(), *_WORDS["towns"]))
-    found = re.findall(rf"\b(?:{names})\b", text.lower())
+    found = re.findall(rf"\b(?<!from )(?:{names})\b", text.lower())
     return found[-1] if found else None
 
 

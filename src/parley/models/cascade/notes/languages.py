@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final
 
+from parley.models.cascade.notes.typed import untangled
 from parley.models.cascade.tables import blocks_of
 from parley.models.cascade.transcript import FOREIGN_SPEECH
 
@@ -58,7 +59,11 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
     is_known = len(words) <= 3 and bool(_ELSEWHERE.intersection(words))
     if is_known and not _ENGLISH.intersection(words):
         return UNDERSTANDS_ENGLISH
-    if text.strip() == FOREIGN_SPEECH or _is_another_script(text) or _is_strange(text, is_word):
+    if (
+        text.strip() == FOREIGN_SPEECH
+        or _is_another_script(text)
+        or _is_strange(untangled(text), is_word)
+    ):
         return UNDERSTANDS_ENGLISH
     return None
 

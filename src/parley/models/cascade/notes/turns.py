@@ -27,6 +27,8 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
     """Last words of the user or the assistant, if the user asks for them."""
     if _SAYS["first"].search(low):
         return f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
+    if len(earlier) > 1 and _SAYS["mine_before"].search(low):
+        return f"Before that you said: {earlier[-2]}"
     if _SAYS["mine"].search(low):
         return f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
     if answers and _SAYS["words"].search(low):
@@ -110,9 +112,9 @@ def listening(low: str, answers: Sequence[str]) -> str | None:
         return None
     if re.match(r"^\W*(?:no|nope|not really)\b", low):
         return "All right. We can talk about something else."
-    return (
-        "I'm listening." if len(low.split()) < 3 else "That sounds hard. How are you feeling now?"
-    )
+    if not _SAYS["sorrow"].search(low):
+        return "I'm listening. Go on."
+    return "That sounds hard. How are you feeling now?"
 
 
 _ANOTHER: Final = "That was the end. Shall I tell you another story?"

@@ -49,8 +49,10 @@ def _untangled(text: str) -> str:
             return found[0]
         return said if found[0].islower() else said[0].upper() + said[1:]
 
-    text = _HASTY.sub(spelled_out, text)
-    return _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
+    text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
+    text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
+    # Words that are left out.
+    return _SAYS["i_did"].sub(r"\g<said>I ", _SAYS["do_you"].sub("do you ", text))
 
 
 def _is_picture(sign: str) -> bool:
@@ -76,8 +78,13 @@ def _corrected(text: str, is_word: Callable[[str], bool]) -> str:
     def corrected(found: re.Match[str]) -> str:
         low = found[0].lower()
         is_name = found[0] != low and found.start() > 0 and not is_asked
-        is_name = is_name or bool(_SAYS["names"].search(text[: found.start()]))
-        return found[0] if is_name or is_word(low) else _nearest(low, is_word) or found[0]
+        if is_name or is_word(low):
+            return found[0]
+        meant, before = _nearest(low, is_word), text[: found.start()]
+        if _SAYS["names"].search(before):
+            # "i'm jayden", but "i'm hungrry".
+            return found[0] if meant or not _SAYS["mine"].search(before) else low.capitalize()
+        return meant or found[0]
 
     return re.sub(rf"\b(?=\w*[aeiouy])[A-Za-z]{{3,{SLIP_LETTERS}}}\b(?!\()", corrected, text)
 
