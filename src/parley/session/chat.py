@@ -37,11 +37,11 @@ from parley.views.chat import ChatView
 from parley.views.content import AudioPart, Message, VideoPart
 
 STOP_GRACE_S: Final = 0.25
-"""A model that has not stopped by then is not waited for. Source: service.md 7, stop to silence."""
+"""Time for which a stopped model is waited for. Source: service.md 7, stop to silence."""
 
 
 WAITING_MOST: Final = 1
-"""Requests of a series that may wait for an answer to end."""
+"""Number of requests of a series that may wait for the current answer."""
 
 
 class Asking(Protocol):
@@ -57,7 +57,7 @@ class Asking(Protocol):
 
 
 class RequestRun:
-    """One request: opened, prefilled, answered. A stopped one has its `AnswerDone`, too."""
+    """One request: opened, prefilled, answered. A stopped request also ends with `AnswerDone`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RequestRun:
         self._recording_id: str | None = None
 
     async def answer(self) -> None:
-        """Everything up to `AnswerDone`.
+        """Do everything up to `AnswerDone`.
 
         Raises:
             ParleyError: it cannot be answered.
@@ -134,14 +134,14 @@ class RequestRun:
             )
         )
         if not self.is_stopped:
-            # Where functions may be called, it is read as it comes: calls are not spoken.
+            # If functions may be called, the text is parsed as it arrives: calls are not spoken.
             told = self._stream if asked.is_streaming or asked.tools else self._whole
             await told(asked.generation, speaks=asked.wants_speech)
         if self.is_stopped:
             self.finish_stopped()
 
     def stop(self) -> None:
-        """End the answer; what there is of it becomes the whole."""
+        """End the answer; what was generated so far becomes the whole answer."""
         self.is_stopped = True
         self._view.stop_generation()
 
@@ -160,7 +160,7 @@ class RequestRun:
         decoded = self._view.decoded
         assert decoded is not None
         if not self.is_stopped:
-            # Sound that went out in the pieces would be heard twice.
+            # Audio that was already sent in pieces would be heard twice.
             self._finish(
                 AnswerDone(
                     self._text if self._asked.tools else decoded.text,
@@ -176,7 +176,7 @@ class RequestRun:
             )
 
     def _emit(self, text: str, sound: Pcm | None, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
-        """The next piece; kept where the client wants the whole."""
+        """The next piece; it is kept if the client wants the whole answer at once."""
         self._text += text
         if self._asked.is_streaming:
             if text or sound is not None or logprobs or not self._asked.tools:
@@ -227,11 +227,11 @@ class RequestRun:
 
 
 class ChatRunner:
-    """Answers one request, or several on one connection, one after the other. Each holds its whole
-    conversation; nothing is remembered from one to the next.
+    """Answers one request, or several on one connection, one after the other. Each contains its
+    whole conversation; nothing is remembered between requests.
 
     Args:
-        is_single: the connection is for one request, else for a series.
+        is_single: True if the connection is for one request, else for a series.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class ChatRunner:
         self._running: RequestRun | None = None
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Runner`. After a single request everything but a stop is refused."""
+        """See `Runner`. After a single request, everything except a stop is refused."""
         is_series, session = not self._is_single, self._session
         match event:
             case ChatOpened() if is_series:
@@ -300,7 +300,7 @@ class ChatRunner:
         }[deadline]
 
     def stop_turn(self) -> bool:
-        """End the answer; what there is of it becomes the whole."""
+        """End the answer; what was generated so far becomes the whole answer."""
         is_single, running = self._is_single, self._running
         if is_single and self._waiting:
             running = self._waiting[0]
@@ -356,7 +356,7 @@ class ChatRunner:
 
 
 async def _opened(messages: Sequence[AskedMessage[Content]], room: ContextRoom) -> list[Message]:
-    """The messages as the view takes them; what is wrong with them names their field."""
+    """The messages as the view takes them; errors name the field."""
     try:
         return await open_messages(messages, room=room)
     except BadInput as error:

@@ -1,11 +1,11 @@
 """Runs a conversation of turns: the user speaks or writes, the model answers, and so on.
 
-Two tasks: `TurnListener` listens, finds turns and notices who interrupts; the other answers, one
-request after the other, with a context that `ItemContext` brings up to the conversation.
+Two tasks: `TurnListener` listens, and detects turns and interruptions; the other one answers, one
+request after the other, with a context that `ItemContext` keeps up to date with the conversation.
 
-Half-duplex is the simple case: one setup in the beginning, the voice detector finds the turns,
-each is answered before the next is listened to, and the past never changes. In a conversation of
-items (OpenAI Realtime) messages come in any order, and the client may ask for answers, too.
+Half-duplex is the simple case: one setup at the start, the voice detector finds the turns, each is
+answered before the next is listened to, and the past never changes. In a conversation of items
+(OpenAI Realtime) messages arrive in any order, and the client may also request answers.
 
 Source: service.md 4.3; sessions.md 3; OpenAI Realtime (GA), conversations and voice activity
 detection.
@@ -78,10 +78,10 @@ from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
 
 TYPED_LIMIT: Final = 8
-"""Written messages that may wait for their answer."""
+"""Number of written messages that may wait for their answer."""
 
 PAST_ITEMS: Final = 2
-"""Items that are kept where the past never changes: the newest turn and its answer."""
+"""Number of items that are kept if the past never changes: the newest turn and its answer."""
 
 _log = logs.get(__name__)
 
@@ -91,8 +91,9 @@ class ConversationRunner:
 
     Args:
         has_items: see `Dialect.has_items`; False: half-duplex.
-        guard_s: for this long after `SessionReady` nothing is sent, and the clicks of a microphone
-            that opens are forgotten; speech in that time is heard when it is over. Half-duplex.
+        guard_s: half-duplex only: for this time after `SessionReady` nothing is sent, and the
+            clicks of a microphone that is switched on are ignored; speech in that time is processed
+            afterwards.
     """
 
     def __init__(
@@ -209,17 +210,17 @@ class ConversationRunner:
         self._session.log(entry)
 
     def _emit(self, event: InputCommitted | TurnStarted | TurnCompleted) -> None:
-        """Log what the client learns, too."""
+        """Log events that the client receives, too."""
         self._logged += 1
         self._session.emit(event)
 
     def _do(self, entry: ItemCreated | entries.Removed | entries.Truncated) -> None:
-        """Change the items, as a replay will."""
+        """Change the items, as a replay of the log will."""
         self._feed.apply(entry)
         self._log(entry)
 
     def _truncate(self, item_id: str, heard_ms: float) -> None:
-        """The words whose sound had started were heard."""
+        """The words that count as heard: those whose sound had started."""
         item = self._items.find(item_id)
         if not item.spoken:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
@@ -228,7 +229,7 @@ class ConversationRunner:
     # ---- for the listener ------------------------------------------------------------------
 
     def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
-        """A turn is complete. `pcm` is empty where only words were written."""
+        """A turn is complete. `pcm` is empty if the turn has only written text."""
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
@@ -239,24 +240,24 @@ class ConversationRunner:
         if self._setup.transcribes:
             self._requests.append(ResponseRequested(transcribes=item_id))
         elif answers and not self._requests:
-            # Requests that wait already will see it.
+            # Requests that are already waiting will see it.
             self._requests.append(ResponseRequested())
         self._asked.set()
 
     @property
     def has_written(self) -> bool:
-        """True if written words wait for their turn."""
+        """True if written text waits for its turn."""
         return any(written.text for written in self._typed)
 
     async def begin_early(self) -> None:
-        """The user has started to speak: the context may be brought up to the conversation."""
+        """The user has started to speak: the context may be brought up to date."""
         if not (self._is_answering or self._requests):
             await self._settle()
             await self._context.begin_early(list(self._items), self._setup)
 
     async def answer_early(self, pcm: Pcm) -> HeardWords:
-        """Prepare the answer to what will be a turn if nothing more is said; returns its words.
-        Has to start the view's work before it waits for anything else."""
+        """Prepare the answer to what will be a turn if the user says no more; returns its words.
+        Must start the view's work before it awaits anything else."""
         if self._is_answering or self._requests:
             return HeardWords()
         # A client that truncates an answer does so after it has been interrupted and settled.
@@ -267,7 +268,8 @@ class ConversationRunner:
         self._view.stop_early()
 
     async def settle(self) -> None:
-        """The answer has been played or interrupted: the context may be brought up to it."""
+        """The answer has been played or interrupted: the context may be brought up to date with
+        it."""
         if not self._is_answering:
             await self._settle()
 
@@ -277,8 +279,8 @@ class ConversationRunner:
             self._log(entries.TakenBack(lost))
 
     def cut_by_speech(self) -> None:
-        """The user interrupts: what was not heard of the response that is being made or heard was
-        never said. A client that knows better truncates it again."""
+        """The user interrupts: truncate the response that is being generated or heard to what was
+        heard. A client that knows this more exactly truncates it again."""
         response = self._response
         if response is None:
             return
@@ -287,7 +289,7 @@ class ConversationRunner:
             self._cancel(is_turn=True)
             return
         heard_ms, words = self._listener.interruptions.playback.heard()
-        # Clients with items receive milliseconds, and count the words of a piece by its beginning.
+        # Clients with items receive milliseconds, and count the words of a piece from its start.
         heard = item.truncate(heard_ms) if self._has_items else item.keep(words)
         response.text, response.audio_ms = heard, heard_ms
         self._cancel(is_turn=True)
@@ -312,7 +314,7 @@ class ConversationRunner:
         self._cancel(is_turn=False)
 
     def _cancel(self, *, is_turn: bool) -> bool:
-        """Silence the response in progress; the client learns it immediately."""
+        """Stop the response in progress; the client is notified immediately."""
         response = self._response
         if response is None or response.has_ended:
             return False
@@ -324,7 +326,7 @@ class ConversationRunner:
         return True
 
     def stop_turn(self) -> bool:
-        """Silence the answer in progress."""
+        """Stop the answer in progress."""
         return self._cancel(is_turn=False)
 
     def expire(self, deadline: str) -> None:
@@ -343,7 +345,8 @@ class ConversationRunner:
             self._session.end(SessionEnded("timeout", elapsed_s=now_s - since_s))
 
     def _be_idle_from_now(self) -> None:
-        """The client has done something, or an answer is complete and will have been played."""
+        """The client has done something, or an answer is complete: postpone the limit of silence
+        until it has been played."""
         if self._is_answering or self._requests:
             return
         now_s = self._session.clock.monotonic()
@@ -362,7 +365,7 @@ class ConversationRunner:
         return SessionEnded("stopped")
 
     async def _begin(self) -> None:
-        """Until the client knows that it may speak."""
+        """Wait until the client knows that it may speak."""
         session, deadlines = self._session, self._session.deadlines
         prompt_tokens = 0
         if not self._has_items:
@@ -415,7 +418,8 @@ class ConversationRunner:
         }
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
-        """See `RebuildableRunner`: items may be filled into the context again, with their sound."""
+        """See `RebuildableRunner`: items, with their audio, may have to be filled into the context
+        again."""
         return list(log) if self._has_items else turns_without_old_sound(log)
 
     async def redo(self, log: Sequence[Any]) -> None:
@@ -443,13 +447,14 @@ class ConversationRunner:
             self._response.is_filled = feed.is_filled
 
     def _restored(self, told: dict[str, Any]) -> Response:
-        """An answer in the making: it is made again, without sending again what was sent."""
+        """An unfinished answer: it is generated again, but messages that were sent are not sent
+        again."""
         request, item_id = told["request"], told["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
         response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
         response.response_id, response.skips = told["response_id"], told["emitted"]
-        # Calls have names that were drawn: what was sent of them cannot be repeated.
+        # Function calls have random ids: messages about them cannot be repeated.
         response.is_cancelled = told["has_calls"]
         return response
 
@@ -462,7 +467,7 @@ class ConversationRunner:
         if (broken_off := self._response) is not None:
             await self._continue(broken_off)
         elif self._session.phase is Phase.GENERATING and not self._requests:
-            # What was silenced elsewhere is over, though its model had not stopped.
+            # It was stopped at the other worker, although the model had not stopped there.
             self._end_answer()
         while True:
             while not self._requests:
@@ -492,12 +497,12 @@ class ConversationRunner:
         self._be_idle_from_now()
 
     async def _write_down(self, item_id: str) -> None:
-        """Write a turn down, unless its client has deleted it, or it is one of too many."""
+        """Transcribe a turn, unless its client has deleted it or too many turns wait for that."""
         found = next((item for item in self._items if item.item_id == item_id), None)
         if found is not None and found.sound is not None:
             await self._transcribe(item_id, found.sound)
             self._turns += 1
-        # Not earlier: a worker that takes over does it again.
+        # Not earlier: a worker that takes over repeats it.
         self._requests.popleft()
 
     async def _transcribe(self, item_id: str, sound: Pcm) -> None:
@@ -519,7 +524,7 @@ class ConversationRunner:
             report(None, error=error)
 
     async def _continue(self, response: Response) -> None:
-        """The answer that was being made when another worker ended."""
+        """Continue the answer that another worker was generating when it was lost."""
         if response.is_cancelled:
             self._context.invalidate()
             self._log(entries.Unknown())
@@ -531,10 +536,10 @@ class ConversationRunner:
         await self._until_answered(self._fill_and_stream(response, before))
 
     async def _respond(self, request: ResponseRequested) -> None:
-        """One answer, told from its beginning to its end.
+        """Generate one answer, and emit its events from start to end.
 
         Raises:
-            SlotLost: nothing can be answered any more.
+            SlotLost: the slot is lost: no further answer is possible.
         """
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem.of_answer(make_id("item"))
@@ -562,7 +567,7 @@ class ConversationRunner:
     def _made(
         self, turn: int, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
     ) -> Response:
-        """An answer of which nothing was said yet."""
+        """Start an answer of which nothing was sent yet."""
         tools = self._setup.tools if request.tools is None else request.tools
 
         def emit(event: ServerEvent) -> None:
@@ -582,7 +587,7 @@ class ConversationRunner:
             if not response.is_cancelled:
                 await self._stream(response)
             else:
-                # What was taken in early may have started an answer meanwhile.
+                # The early prefill may have started an answer meanwhile.
                 self._view.stop_generation()
             if response.is_unsaid:
                 await self._take_back(response)
@@ -597,14 +602,15 @@ class ConversationRunner:
             if not await self._take_back(response) and not self._has_items:
                 raise
             if not (response.is_filled or self._has_items):
-                # The context holds nothing of it, and is not asked to again.
+                # The context contains nothing of it, and need not be changed.
                 self._do(entries.Removed(before[-1].item_id))
             self._finish(response, None, error=error)
             if isinstance(error, BadInput):
                 self._drop_media(before, error)
 
     async def _take_back(self, response: Response) -> bool:
-        """The context is to hold nothing of an answer; False: what it holds is unknown."""
+        """Remove an answer from the context; returns False if the content of the context is
+        unknown."""
         item_id = response.item.item_id
         if response.is_started:
             is_known = await self._context.take_back(item_id)
@@ -614,14 +620,14 @@ class ConversationRunner:
         return is_known
 
     def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
-        """Removes an unreadable item: it would spoil every later response, too."""
+        """Remove an unreadable item, which would also make every later response fail."""
         spoiling_id = self._items.newest_media(before)
         if spoiling_id is not None:
             self._do(entries.Removed(spoiling_id))
             self._session.emit(Failed(error))
 
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
-        """Bring the context up to the items that are to be answered."""
+        """Bring the context up to date with the items to be answered."""
         filled = await self._context.fill(
             before,
             response.item.item_id,
@@ -656,7 +662,7 @@ class ConversationRunner:
             if response.has_ended or chunk.is_final:
                 continue
             text = response.calls.add(chunk.text_delta or "")
-            # What is heard of a call is nothing to listen to.
+            # Function calls are not spoken.
             self._say(response, text, None if response.calls.has_started else chunk.audio)
             await self._session.room()
         if not response.has_ended:
@@ -701,7 +707,7 @@ class ConversationRunner:
         is_turn: bool = False,
         error: ParleyError | None = None,
     ) -> None:
-        """Tell that a response is over; once."""
+        """Report that a response is over, once."""
         if response.has_ended:
             return
         response.has_ended = True
@@ -727,6 +733,6 @@ class ConversationRunner:
         self._feed.append_calls(completed)
         self._emit(completed)
         if not (item.spoken or is_apart) and ending is not Ending.DONE:
-            # Nothing of it was sent: it never was.
+            # Nothing of it was sent: it is as if it had never started.
             response.is_unsaid = True
             self._do(entries.Removed(item.item_id))

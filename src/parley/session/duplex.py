@@ -1,8 +1,8 @@
 """Runs a conversation of units: hear a second, listen or speak, finalize, repeat.
 
-Serves the duplex and the realtime dialect; the arguments of `DuplexRunner` say what differs. One
-task does everything that touches the model, strictly in order, so a unit's bookkeeping has ended
-before the next unit begins. `accept` and `expire` act immediately, also while a unit is being
+Serves the duplex and the realtime dialect, which differ in the arguments of `DuplexRunner`. One
+task does everything that touches the model, strictly in order, so a unit is completely finished
+before the next one starts. `accept` and `expire` act immediately, even while a unit is being
 computed.
 
 Source: service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
@@ -65,40 +65,41 @@ from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 from parley.views.duplex import KEPT_UNITS, DuplexView
 
 FAILURES_LIMIT: Final = 3
-"""Number of failed units in a row that ends the session. Source: service.md 4.4, 4.5."""
+"""Number of consecutive failed units that ends the session. Source: service.md 4.4, 4.5."""
 
 
 _log = logs.get(__name__)
 
 WINDOW_SHARES: Final = (0.85, 0.6)
-"""Of the context, in a conversation that slides: when the oldest is forgotten, and what remains."""
+"""Shares of the context in a conversation with a sliding context: above the first, the oldest part
+is forgotten until the second remains."""
 
 CLOSING: Final = VadOptions(min_silence_duration_ms=128)
-"""The pause that ends a unit of a client that sends short pieces. It is too short for an answer;
-the model recognises what was said in it, and judges how long the quiet must be."""
+"""The pause that ends a unit of a client that sends short chunks. It is too short for an answer:
+the model recognises the words of the unit and decides how long the silence must be."""
 
 MORE_SAMPLES: Final = 16 * 64
 LONGEST_SAMPLES: Final = 16 * 1344
-"""Where it waits for more silence, units of so much follow whenever it is idle: up to the longest
-that it waits for (`turns.end_of_turn`)."""
+"""If the model waits for more silence, units of this length follow whenever it is idle, up to the
+longest silence that it waits for (`turns.end_of_turn`)."""
 
 RESUMED_SAMPLES: Final = 16 * 96
-"""So much speech makes it likely that the user continues: a click, or a moment of noise in a loud
-room, is shorter, and must not hold an answer back."""
+"""Speech of this length makes it likely that the user continues. A click, or a moment of noise in a
+loud room, is shorter and must not delay an answer."""
 
 WRITTEN_LIMIT: Final = 8
-"""Written messages that may wait for the next unit."""
+"""Number of written messages that may wait for the next unit."""
 
 
 class DuplexRunner:
     """See the module's text.
 
     Args:
-        call_left_s: from now to the end of a timed call, whatever happens; None: not a timed call,
-            and so limited after `SessionReady`, in length and in silence.
-        context_tokens: a context this long ends the session; what the model itself cannot hold
-            ends it in any case.
-        prompt_room_tokens: what a prompt must leave of `context_tokens`.
+        call_left_s: time until a timed call ends unconditionally; None: the call is not timed, and
+            limits of length and silence start with `SessionReady`.
+        context_tokens: a context of this length ends the session; one that is too long for the
+            model always does.
+        prompt_room_tokens: number of `context_tokens` that a prompt must leave free.
     """
 
     def __init__(
@@ -133,11 +134,11 @@ class DuplexRunner:
         self._finder: UtteranceFinder | None = None
         """Finds pauses in which a unit may end."""
         self._quiet_samples = LONGEST_SAMPLES
-        """Length of the pause since it was found."""
+        """Length of the current pause."""
         self._spoken_samples = 0
-        """Speech since it found quiet."""
+        """Length of speech since the last pause was found."""
         self._resumed_s = -math.inf
-        """When the user last spoke again."""
+        """Time at which the user last resumed speaking."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -149,17 +150,17 @@ class DuplexRunner:
         self._failures = 0
         self._last_tokens = 0
         self._unit: PendingUnit | None = None
-        """The one that is being processed and has no result yet."""
+        """The unit that is being processed and has no result yet."""
         self._is_rebuilt = False
         self._interruptions = Interruptions(
             session, index=lambda: self._units, stop=lambda _: self._be_cut()
         )
         self._must_go_back = False
         self._continues = False
-        """True if more of an answer that is heard follows: a moment of silence between its units,
-        because the next is late or this one was short, is not its end."""
+        """True if more units of the current answer follow: a moment of silence between them,
+        because the next one is late or this one was short, is not the end of the answer."""
         self._unsent_units = 0
-        """Units since an interruption whose results were not sent."""
+        """Number of units since an interruption whose results were not sent."""
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -223,8 +224,8 @@ class DuplexRunner:
             self._changed.set()
 
     def _has_paused(self, finder: UtteranceFinder, pcm: Pcm) -> bool:
-        """True if the user has just fallen silent. False while an answer is heard, which comes in
-        whole seconds."""
+        """True if the user has just stopped speaking. False while an answer is heard, because its
+        units are whole seconds."""
         found = finder.feed(pcm)
         if self._is_answering:
             return False
@@ -239,7 +240,7 @@ class DuplexRunner:
         return False
 
     def _may_end_unit(self) -> bool:
-        """True if the user may have finished, and enough was heard since the last unit ended."""
+        """True if the user may have finished, and the audio since the last unit is long enough."""
         partial = self._mailbox.partial
         if partial is None or self._quiet_samples >= LONGEST_SAMPLES or self._is_answering:
             return False
@@ -285,8 +286,7 @@ class DuplexRunner:
     # ---- what time does --------------------------------------------------------------------
 
     def expire(self, deadline: str) -> None:
-        """See `Runner`. Every deadline here ends the session; it says how long what was too
-        long."""
+        """See `Runner`. Every deadline here ends the session; the message names the limit."""
         if deadline == DEADLINE:
             self._silence.expire()
             return
@@ -306,7 +306,7 @@ class DuplexRunner:
         return True
 
     def _be_cut(self) -> None:
-        """The user interrupts what is being said."""
+        """The user interrupts the answer."""
         self._must_go_back, self._unsent_units = True, 0
         self._mailbox.forces_listen = True
 
@@ -320,7 +320,7 @@ class DuplexRunner:
         return await self._converse()
 
     async def _converse(self) -> SessionEnded:
-        """Unit after unit, until the context is full or the model fails too often."""
+        """Process units until the context is full or the model fails too often."""
         while True:
             self._silence.end()
             unit = await self._next_unit()
@@ -331,7 +331,7 @@ class DuplexRunner:
                     self._unit = None
                 self._failures = 0
             except BadInput as error:
-                # A frame that is not a picture: this unit is skipped, the model was not asked.
+                # A frame is not a picture: this unit is skipped without calling the model.
                 self._session.emit(Failed(error))
             except ContextFull as error:
                 self._session.emit(Failed(error))
@@ -402,7 +402,7 @@ class DuplexRunner:
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         light: deque[Any] = deque()
-        # Number of units that may be decided again, with the unit that precedes them.
+        # The units that may be decided again, and the unit that precedes them.
         units, needed_s = KEPT_UNITS + 1, 0.0
         for entry in reversed(log):
             kept = entry
@@ -430,7 +430,7 @@ class DuplexRunner:
         self._session.deadlines.set(deadline, self._session.clock.monotonic() + length_s)
 
     async def _prepare(self) -> None:
-        """Until one preparation succeeds; what fails leaves the client another try."""
+        """Wait until one preparation succeeds; after a failure the client may try again."""
         session = self._session
         while True:
             self._set("setup", self._limits.setup_s)
@@ -478,7 +478,7 @@ class DuplexRunner:
             await self._changed.wait()
 
     async def _open(self, asked: DuplexSetup) -> int:
-        """Start a conversation as requested; returns the prompt's length in tokens.
+        """Start the requested conversation; returns the prompt's length in tokens.
 
         Raises:
             BadInput: a voice cannot be used, or the prompt leaves no room to talk.
@@ -486,7 +486,7 @@ class DuplexRunner:
         try:
             prompt_tokens = await self._feed.open(asked)
         except ContextFull as error:
-            # A full context would end the session; this one is still empty.
+            # A full context would end the session, but this one is still empty.
             raise InvalidPayload(
                 f"The prompt is too long: it takes {error.needed} of {error.limit} tokens."
             ) from error
@@ -506,7 +506,7 @@ class DuplexRunner:
         return prompt_tokens
 
     async def _process(self, unit: PendingUnit) -> None:
-        """One unit: sound in, result out, bookkeeping.
+        """Process one unit: audio in, result out, bookkeeping.
 
         Raises:
             BadInput: a frame is not a picture; nothing was fed.
@@ -524,7 +524,7 @@ class DuplexRunner:
         decided = await self._feed.unit(heard, due_s)
         is_start = not decided.is_listen and not self._continues
         if is_start and self._resumed_s > unit.received_s and await self._view.take_back():
-            # A pause inside a sentence was taken for its end.
+            # A pause inside a sentence was mistaken for its end.
             heard = dataclasses.replace(heard, force_listen=True)
             decided = await self._feed.unit(heard, due_s)
         if not self._settles_late:
@@ -535,7 +535,7 @@ class DuplexRunner:
             self._silence.late(now_s - due_s)
         result = decided
         if self._interruptions.is_cut:
-            # It was being computed when it was interrupted, or is the first that listens again.
+            # The unit was interrupted while it was computed, or is the first that listens again.
             self._interruptions.is_cut = not decided.is_listen
             self._unsent_units += 1
             result = decided.silenced()
@@ -555,7 +555,7 @@ class DuplexRunner:
         )
         self._units += 1
         self._unit = None
-        # What failed is said again with the next unit.
+        # Text that failed is repeated with the next unit.
         del self._written[: len(written)]
         if result.heard:
             self._session.emit(TurnTranscribed(done.index, result.heard))
@@ -567,7 +567,7 @@ class DuplexRunner:
         await self._settle()
 
     async def _go_back(self) -> None:
-        """The context is to hold what was heard of the answer that the user interrupted."""
+        """Make the context contain only what was heard of the interrupted answer."""
         self._must_go_back = False
         unheard_chars = self._interruptions.playback.unheard_chars
         unsent_units = self._unsent_units
@@ -596,7 +596,7 @@ class DuplexRunner:
             raise _FinalizeFailed from error
 
     def _slides(self) -> tuple[int, int]:
-        """Window of a conversation without a total length."""
+        """Window of the sliding context of a conversation without a maximum length."""
         limit = self._view.spec.context_limit_tokens
         if self._context_tokens is not None:
             limit = min(limit, self._context_tokens)
@@ -609,7 +609,7 @@ class DuplexRunner:
 
 
 class _FinalizeFailed(ParleyError):
-    """A unit could not be closed; what follows would not make sense to the model."""
+    """A unit could not be finalized; later units would not make sense to the model."""
 
     code = InferenceFailed.code
     sentence = "The model failed between two units."

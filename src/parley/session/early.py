@@ -1,9 +1,9 @@
 """Prepares an answer before it is certain that the user has finished.
 
-When they begin to speak, the context is brought up to the conversation. As soon as they pause, what
-was said is taken in as their turn, and the answer starts. If the turn is found complete, the answer
-is there, or nearly; if they continue, it is stopped and given back
-unheard (`HalfDuplexView.prefill_early`): no client learns of it, and only time depends on it.
+When users start to speak, the context is brought up to date. As soon as they pause, their words are
+prefilled as their turn, and the answer starts. If the turn turns out to be complete, the answer is
+ready or nearly ready; if they continue, it is stopped and discarded unheard
+(`HalfDuplexView.prefill_early`). Clients notice none of this, except that answers come sooner.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from parley.session.conversation import ConversationRunner
 
 EARLY_MS: Final = 32
-"""A pause of so long, half a window. The detector falls silent 30 to 140 ms after a word has ended,
-so within sentences there are few: one in 11 s of a person who reads prompts."""
+"""The pause that starts an answer: half a window. The detector reports silence 30 to 140 ms after
+the end of a word, so there are few such pauses within sentences: one in 11 s of a person who reads
+prompts."""
 
 EARLY_MOST: Final = 8
 """Limit per utterance. After more pauses, the answer waits for the end of the turn."""
@@ -32,24 +33,24 @@ _log = logs.get(__name__)
 
 
 class EarlyAnswer:
-    """For one conversation; see the module's text.
+    """Early answers of one conversation; see the module.
 
     Args:
-        read: where the pause began, and the words before it; called while it lasts.
+        read: called during a pause with its start and the words before it.
     """
 
     def __init__(self, runner: ConversationRunner, read: Callable[[int, HeardWords], None]) -> None:
         self._runner = runner
         self._read = read
         self._pause_start: int | None = None
-        """Of the pause that was tried last."""
+        """Start of the pause that was tried last."""
         self._times = 0
         self._has_started = False
         self._turn = 0
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, finder: UtteranceFinder) -> None:
-        """The finder has heard something. Returns immediately."""
+        """The utterance finder has heard more audio. Returns immediately."""
         if not finder.is_speaking:
             self._times, self._pause_start, self._has_started = 0, None, False
             return
@@ -74,7 +75,7 @@ class EarlyAnswer:
         self._task = asyncio.create_task(self._try(answering), name="early answer")
 
     def begin_turn(self) -> None:
-        """The user's turn is complete: what has not started by now is not taken in any more."""
+        """The user's turn is complete: do not start further early prefills."""
         self._turn += 1
         self._pause_start = None
 
@@ -93,5 +94,5 @@ class EarlyAnswer:
         try:
             await work
         except ParleyError:
-            # The view informs the next user of the context.
+            # The view reports the failure to the next user of the context.
             _log.debug("early_answer_failed", exc_info=True)

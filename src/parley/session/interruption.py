@@ -1,9 +1,10 @@
-"""The microphone while the assistant speaks: who may interrupt, and what was heard so far.
+"""Listens to the microphone while the assistant speaks: detects interruptions, and tracks what the
+user has heard.
 
-A runner hands over what the client sends (`hear`) and what it is sent (`say`); the detector works
-through it in order, short pieces on the event loop and long ones in a thread, and what it finds is
-acted upon on the event loop. One policy for every runner and dialect: `InterruptionOptions`,
-followed by `Interruptions`.
+A runner passes on the audio that the client sends (`hear`) and the audio that it is sent (`say`).
+The detector processes both in order, short pieces on the event loop and long ones in a thread; its
+results are handled on the event loop. All runners and dialects share one policy:
+`InterruptionOptions`, implemented by `Interruptions`.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
-"""Sound before an interruption that belongs to it. As `vad.utterance.PRE_ROLL_MS`."""
+"""Length of the audio before an interruption that belongs to it. Same as
+`vad.utterance.PRE_ROLL_MS`."""
 
 WAITING_S: Final = 30.0
-"""Sound that may wait for the detector; beyond it the oldest is dropped."""
+"""Length of the audio that may wait for the detector; beyond it the oldest is dropped."""
 
 PLAYED_S: Final = 2.0
-"""Sound of the assistant of at most this length is taken on the event loop: half a millisecond."""
+"""Audio of the assistant up to this length is processed on the event loop, which takes half a
+millisecond."""
 
 _log = logs.get(__name__)
 
@@ -42,8 +45,8 @@ class _Work:
     """Work for the detector.
 
     Args:
-        heard_s: of the client's sound in it.
-        takes_long: too long for the event loop.
+        heard_s: length of the client's audio in it.
+        takes_long: True if it takes too long for the event loop.
     """
 
     do: Callable[[InterruptionDetector], list[InterruptionEvent] | None]
@@ -52,13 +55,14 @@ class _Work:
 
 
 class Interruptions:
-    """Interruptions of one conversation's answers, and their effect on the answer; see the module's
-    text. Inactive until `arm`: nothing is listened for, and what has been heard is still counted.
+    """Interruptions of one conversation's answers; see the module. Inactive until `arm`: before
+    that, it only counts what was heard.
 
     Args:
-        index: of the turn or unit that is made or heard.
-        stop: silences the model and reports that the answer is over; called once per answer, behind
-            the fence, with the sample of what `hear` was given at which the speech began.
+        index: of the turn or unit that is being generated or heard.
+        stop: stops the model and reports that the answer is over. Called once per answer, when no
+            more of it can be sent, with the sample at which the speech started, counted in what
+            `hear` received.
     """
 
     def __init__(
@@ -74,11 +78,12 @@ class Interruptions:
         """True if the user may interrupt in this conversation; set by `arm`."""
         self.playback = Playback(session.clock)
         self.is_watching = False
-        """True if the user can interrupt now: an answer is being made or heard."""
+        """True if the user can interrupt now: an answer is being generated or heard."""
         self.is_cut = False
-        """True if the answer was interrupted: nothing of it may be sent any more."""
+        """True if the answer was interrupted: no more of it may be sent."""
         self._is_suspected = False
-        """True if the client knows of it, and not yet of its result."""
+        """True if the client was notified of a suspected interruption, but not yet of its
+        result."""
         self._waiting: deque[_Work] = deque()
         self._waiting_s = 0.0
         self._heard: deque[Pcm] = deque()
@@ -95,7 +100,7 @@ class Interruptions:
         detectors: DetectorFactory,
         judges: TurnJudges = NO_JUDGES,
     ) -> bool:
-        """Listen as `options` say from now on; False: it does already."""
+        """Listen with these options from now on; returns False if it already does."""
         if options == self._options:
             return False
         self.close()
@@ -107,7 +112,7 @@ class Interruptions:
         return True
 
     def close(self) -> None:
-        """Listen no more. Safe to repeat."""
+        """Stop listening. Safe to repeat."""
         if self._task is not None:
             self._task.cancel()
         self._options = None
@@ -127,7 +132,7 @@ class Interruptions:
             self._put(lambda detector: detector.play(pcm, starts_s), takes_long=takes_long)
 
     def cut(self) -> None:
-        """The client throws away what it has not played."""
+        """The client discards the audio that it has not played."""
         self.playback.cut()
         ends_s = self.playback.ends_s
         self._put(lambda detector: detector.cut(ends_s))
@@ -152,20 +157,19 @@ class Interruptions:
         self._put(hear, pcm.duration_s, takes_long=len(pcm) > AT_ONCE_SAMPLES)
 
     def learn(self, pcm: Pcm) -> None:
-        """The client's sound while there is nothing to interrupt; says how loud the room is."""
+        """The client's audio while there is nothing to interrupt; it shows how loud the room is."""
         if not self._idle.is_set():
             takes_long = len(pcm) > AT_ONCE_SAMPLES
             self._put(lambda detector: detector.learn(pcm), pcm.duration_s, takes_long=takes_long)
         elif self._detector is not None:
-            # Nothing is before it, and a level takes less time than the way to a thread.
+            # Nothing waits before it, and measuring a level is quicker than calling a thread.
             for event in self._detector.learn(pcm):
                 self._follow(event)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
-        """The answer is over, or played: what was said meanwhile and starts the next turn, once all
-        sound has been examined. Empty if the user did not speak, or did not interrupt.
-
-        Until this returns, new sound must be passed to `hear`.
+        """The answer is over or has been played: once all audio has been examined, returns the
+        speech during the answer that starts the next turn. Empty if the user did not speak or did
+        not interrupt. Until this returns, new audio must be passed to `hear`.
         """
         await self._idle.wait()
         spoken = tuple(self._heard) if self._speech_is_open else ()
@@ -192,7 +196,8 @@ class Interruptions:
         self._changed.set()
 
     async def _listen(self, detector: InterruptionDetector) -> None:
-        """Listen until cancelled; a detector that fails is logged, and hears nothing more."""
+        """Listen until cancelled. If the detector fails, this is logged, and no more audio is
+        examined."""
         while True:
             self._changed.clear()
             while self._waiting:
@@ -211,7 +216,7 @@ class Interruptions:
                 for event in found or ():
                     self._follow(event)
                 if work.heard_s and self._waiting:
-                    # What has piled up delays no other session.
+                    # A backlog must not delay other sessions.
                     await asyncio.sleep(0)
             self._idle.set()
             await self._changed.wait()
@@ -246,18 +251,18 @@ class Interruptions:
             self._report(event)
 
     def _report(self, event: InterruptionEvent) -> None:
-        """Tell the client, and stop the answer where it is interrupted."""
+        """Notify the client, and stop the answer if it is interrupted."""
         state: InterruptionState = "suspected"
         if event.kind == "over":
             if not self._is_suspected:
-                # The end of what has interrupted an answer already.
+                # The end of speech that has already interrupted an answer.
                 return
             state = "dismissed"
         elif event.kind == "interrupted":
             if self._options is None or self._options.mode != "stop":
                 return
             state = "stopped"
-            # The fence: nothing of this answer is sent from here on.
+            # The fence: from now on nothing of this answer is sent.
             self.is_cut = True
             self.cut()
             self.playback.unsend(self._session.drop_output())

@@ -1,8 +1,8 @@
-"""Brings a model's context up to the items of a conversation.
+"""Keeps a model's context up to date with the items of a conversation.
 
-As long as the past stays as it is, only what is new is prefilled. Of the newest answer, what was
-not heard is taken back; when anything else changes (an item that was deleted, other instructions),
-the context is filled from the start. Once it was opened (`open`, half-duplex) it only grows.
+If the past is unchanged, only new items are prefilled. The unheard part of the newest answer is
+removed. If anything else changes (a deleted item, other instructions), the context is filled from
+the start. Once it was opened (`open`, half-duplex) it only grows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 TURN_DUE_S: Final = 5.0
-"""An answer goes before requests without a waiting user, and after units of live calls."""
+"""Deadline of an answer: ahead of requests without a waiting user, and behind units of live
+calls."""
 
 TRANSCRIPT_TOKENS: Final = 1024
-"""Half a minute of speech has a third of it."""
+"""Length in tokens; half a minute of speech has a third of it."""
 
 _log = logs.get(__name__)
 
@@ -43,9 +44,9 @@ class FilledContext:
     """Cost of bringing the context up to date.
 
     Args:
-        fresh: items whose sound was heard for the first time.
-        heard: the words of that sound, where the model makes any.
-        chosen: what the model decided in it, for `again`.
+        fresh: items whose audio was prefilled for the first time.
+        heard: the words of that audio, if the model transcribes it.
+        chosen: the model's choices, for `again`.
     """
 
     tokens: TokenCounts
@@ -56,7 +57,7 @@ class FilledContext:
 
 @dataclass(slots=True)
 class _Started:
-    """A context that was filled from the start, as far as the last answer."""
+    """A context that was filled from the start, up to the last answer."""
 
     chosen: list[object]
     vision_tokens: int = 0
@@ -66,7 +67,7 @@ class ItemContext:
     """See the module's text.
 
     Args:
-        seed: None: drawn by the model.
+        seed: None: the model draws one.
     """
 
     def __init__(
@@ -84,22 +85,22 @@ class ItemContext:
         self._voices = voices
         self._seed = seed
         self._synced: list[str] | None = None
-        """Ids of the items in the context; None: it has to be filled again."""
+        """Ids of the items in the context; None: it must be filled again."""
         self._opened_for: tuple[object, ...] = ()
         self._started: _Started | None = None
         """Items prefilled early that are not in a `FilledContext` yet."""
         self._only_grows = False
         """True if it cannot be filled from the start."""
         self._cut: str | None = None
-        """The part of the answer that was heard at its end; None: all of it."""
+        """The part of the newest answer that was heard; None: all of it."""
         self._changing = asyncio.Lock()
 
     async def open(self, setup: HalfDuplexSetup) -> int:
-        """Begin with the setup; from then on the context only grows. Returns the prompt's length in
-        tokens.
+        """Open the context with the setup; from then on it only grows. Returns the prompt's length
+        in tokens.
 
         Raises:
-            BadInput: a voice or a sound cannot be used.
+            BadInput: a voice or other audio cannot be used.
             ContextFull: the prompt is too long.
         """
         opened = await self._open(setup.system, setup, setup.tools, speaks=setup.wants_speech)
@@ -111,7 +112,7 @@ class ItemContext:
             self._synced = self._cut = None
 
     def cut(self, item_id: str, heard: str) -> None:
-        """Of an answer only `heard` was heard; `settle` brings the context up to it."""
+        """Only `heard` of an answer was heard; `settle` changes the context accordingly."""
         if self._synced is not None and self._synced[-1:] == [item_id]:
             self._cut = heard
         else:
@@ -119,19 +120,20 @@ class ItemContext:
 
     @property
     def _is_cut(self) -> bool:
-        """True if the context holds more than was heard. Some clients truncate every answer when
-        the user speaks, also one that was heard to its end."""
+        """True if the context contains more than was heard. Some clients truncate every answer when
+        the user speaks, even one that was heard completely."""
         return self._cut is not None and not self._view.ends_with_answer(self._cut)
 
     def without(self, answer_id: str) -> bool:
-        """The context holds nothing of an answer; False: what it holds is unknown."""
+        """Remove an answer from the context; returns False if the content of the context is
+        unknown."""
         if self._synced is not None and self._synced[-1:] == [answer_id]:
             self._synced.pop()
         return self._synced is not None
 
     async def take_back(self, answer_id: str) -> bool:
-        """What the model has made of an answer is to be as if it had never been; False: it cannot,
-        and what the context holds is unknown or, if it only grows, is the answer."""
+        """Undo the generation of an answer. Returns False if that fails: then the content of the
+        context is unknown or, if it only grows, still includes the answer."""
         async with self._changing:
             self._cut = None
             view = self._view
@@ -142,8 +144,8 @@ class ItemContext:
             return self.without(answer_id) and is_gone
 
     async def settle(self) -> str | None:
-        """Nothing is being answered: make the context hold what was heard. Returns the id of an
-        answer that it holds nothing of, because the model failed to shorten it."""
+        """Called between answers: make the context contain only what was heard. If the model cannot
+        shorten an answer, it is removed and its id returned."""
         async with self._changing:
             return await self._settle()
 
@@ -166,13 +168,13 @@ class ItemContext:
             return lost
 
     def forget(self, item_id: str) -> None:
-        """An old item is not kept any more. The context still has it; only what was changed behind
-        it would lose it."""
+        """An old item is no longer stored. It remains in the context, unless the context is filled
+        again."""
         if self._synced and self._synced[0] == item_id:
             self._synced.pop(0)
 
     def add(self, item_ids: Sequence[str]) -> None:
-        """These items were made with the answer: the context has them."""
+        """These items were generated with the answer: they are in the context."""
         if self._synced is not None:
             self._synced += item_ids
 
@@ -186,12 +188,12 @@ class ItemContext:
         speaks: bool,
         again: Sequence[object] = (),
     ) -> FilledContext:
-        """Bring the context up to what is to be answered.
+        """Bring the context up to date with what is to be answered.
 
         Args:
             items: the conversation so far.
-            answer_id: of the answer that follows.
-            again: `chosen` of when this was done in another slot, with the same context.
+            answer_id: of the next answer.
+            again: `chosen` of the same operation on the same context in another slot.
 
         Raises:
             InferenceFailed: the context is as before, or unknown.
@@ -223,9 +225,9 @@ class ItemContext:
         cached = view.kept_tokens if known and started is None else 0
         fresh = [item for item in items if item.item_id not in known]
         answered = _answered(fresh)
-        # Until all of it is there, what is there is unknown.
+        # Until everything is prefilled, the content is unknown.
         self._synced = None
-        # What was answered before is not heard for the first time.
+        # Items that were answered before are not new.
         chosen: list[object] = [] if started is None else started.chosen
         images = 0 if started is None else started.vision_tokens
         try:
@@ -235,7 +237,7 @@ class ItemContext:
             prefilled = await self._prefill(fresh[answered:], now)
         except (BadInput, InferenceFailed):
             if not answered:
-                # The view has put the context back.
+                # The view has restored the context.
                 self._synced = known
             raise
         self._started = None
@@ -253,7 +255,7 @@ class ItemContext:
         return FilledContext(tokens, sounds, prefilled.heard, (*chosen, prefilled.chosen))
 
     async def begin_early(self, items: Sequence[ConversationItem], setup: HalfDuplexSetup) -> None:
-        """The user has started to speak: do what `fill` would do first."""
+        """The user has started to speak: do the first part of `fill` now."""
         request = ResponseRequested()
         async with self._changing:
             if self._is_cut:
@@ -266,7 +268,7 @@ class ItemContext:
             except SlotLost:
                 raise
             except (BadInput, ContextFull, InferenceFailed):
-                # `fill` tries again and reports it.
+                # `fill` tries again and reports the failure.
                 _log.debug("early_beginning_failed", exc_info=True)
 
     def _speaks(self, setup: HalfDuplexSetup) -> bool:
@@ -281,8 +283,8 @@ class ItemContext:
         speaks: bool,
         again: Sequence[object],
     ) -> list[str]:
-        """Fill the context from the start, as far as the last answer, unless it holds these
-        instructions and how these items begin. Returns the ids of what it holds."""
+        """Fill the context from the start, up to the last answer, unless it already contains these
+        instructions and a prefix of these items. Returns the ids of the items in it."""
         if request.voice_name is not None:
             setup = replace(setup, voice=None, voice_name=request.voice_name or None)
         tools = setup.tools if request.tools is None else request.tools
@@ -294,7 +296,7 @@ class ItemContext:
         opened = await self._open(instructions, setup, tools, speaks=speaks, again=how)
         answered = _answered(items)
         before = await self._prefill(items[:answered], past)
-        # What was read is not the model's answer, and cannot be shortened like one.
+        # Prefilled text is not an answer of the model, and cannot be shortened like one.
         self._view.clear_rollback_point()
         self._started = _Started([opened.chosen, before.chosen], before.vision_tokens)
         self._opened_for = opened_for
@@ -302,14 +304,14 @@ class ItemContext:
         return self._synced
 
     def _known(self, items: Sequence[ConversationItem]) -> list[str] | None:
-        """Ids of what the context holds; None where it is not how these items begin."""
+        """Ids of the items in the context; None if they are not a prefix of these items."""
         known = self._synced
         if known is None or self._only_grows:
             return known
         return known if known == [item.item_id for item in items][: len(known)] else None
 
     async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> HeardWords:
-        """Take in what will be the user's turn if they say no more."""
+        """Prefill what will be the user's turn if they say no more."""
         if self._synced is None or self._is_cut or self._changing.locked():
             return HeardWords()
         due_s = self._clock.monotonic() + TURN_DUE_S
@@ -324,11 +326,12 @@ class ItemContext:
         return self._view.early_words
 
     async def words_of(self, sound: Pcm, setup: HalfDuplexSetup) -> AsyncGenerator[str, None]:
-        """The words of each stretch of sound between two pauses; of sound that a recogniser takes
-        as a whole, all words. They are not answered, and nothing of them stays in the context.
+        """Transcribe audio: the words of each part between two pauses, or all words if the
+        recogniser takes the audio as a whole. They are not answered and leave no trace in the
+        context.
 
         Raises:
-            InvalidRequest: the model writes nothing down.
+            InvalidRequest: the model does not transcribe.
             InferenceFailed, ContextFull: as `fill`.
         """
         spec = self._view.spec
@@ -356,7 +359,7 @@ class ItemContext:
     async def _prefill(
         self, items: Sequence[ConversationItem], again: object = None
     ) -> PrefillResult:
-        """Items into the context; none is fine."""
+        """Prefill items; there may be none."""
         if not items:
             return PrefillResult(0, self._view.kv_cache_length)
         opened = await open_messages(_joined([item.message for item in items]))
@@ -373,7 +376,7 @@ class ItemContext:
         speaks: bool,
         again: object = None,
     ) -> PrefillResult:
-        """An empty context with the instructions in it."""
+        """Reset the context to the instructions alone."""
         self._synced = self._started = None
         voice = await self._voices.open(setup.voice, setup.voice_name)
         self._view.init_ref_audio_from_data(voice)
@@ -387,7 +390,8 @@ class ItemContext:
 
 
 def _joined(messages: Sequence[Message[Content]]) -> list[Message[Content]]:
-    """Calls belong to the message before them, and results of tools to one message."""
+    """Function calls belong to the preceding message, and consecutive tool results to one
+    message."""
     joined: list[Message[Content]] = []
     for message in messages:
         before = joined[-1] if joined else None
@@ -408,7 +412,7 @@ def _answered(items: Sequence[ConversationItem]) -> int:
 def _instructions(
     items: Sequence[ConversationItem], request: ResponseRequested, setup: HalfDuplexSetup
 ) -> tuple[tuple[TextPart | Sound, ...], list[ConversationItem]]:
-    """System messages, which always stand first, and all other items."""
+    """System messages, which always come first, and all other items."""
     instructions = setup.system
     if request.instructions is not None:
         instructions = (TextPart(request.instructions),)

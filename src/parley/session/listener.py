@@ -1,13 +1,14 @@
 """Finds the user's turns in the sound of a conversation of turns.
 
-The client says when a turn is complete, or the voice detector does. While an answer is made or
-heard, sound goes to the watch for interruptions in place of the detector of turns: echo, noise and
-what it takes for an acknowledgement are then no turns at all. What interrupts, or is still being
-said when the answer has been played, begins the next turn, from its first word.
+Either the client or the voice detector determines when a turn is complete. While an answer is
+generated or heard, audio goes to the watch for interruptions instead of the turn detector, so echo,
+noise and acknowledgements do not become turns. Speech that interrupts, or continues after the
+answer has been played, starts the next turn, including its first word.
 
-A sequential listener (half-duplex) has every turn answered before it listens for the next. Where
-interruptions are off, sound that arrives during an answer is dropped: the microphone hears the
-loudspeaker. What a client says in an outage and sends afterwards is always kept, in order.
+A sequential listener (half-duplex) waits until a turn is answered before it listens for the next
+one. If interruptions are off, audio that arrives during an answer is dropped, because the
+microphone picks up the loudspeaker. Audio that was recorded during an outage and sent afterwards is
+always kept, in order.
 
 Source: OpenAI Realtime (GA), voice activity detection; service.md 4.3; sessions.md 3.
 """
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from parley.session.conversation import ConversationRunner
 
 MANUAL_S: Final = 300.0
-"""Most sound that may wait for a commit."""
+"""Maximum length of audio that may wait for a commit."""
 
 
 class NothingToCommit(InvalidRequest):
@@ -63,7 +64,7 @@ class TurnListener:
 
     Args:
         index: of the turn that is answered or heard.
-        silence: told of speech without an end.
+        silence: is notified of speech that does not end.
         guard_s: see `ColdStart`.
     """
 
@@ -90,46 +91,47 @@ class TurnListener:
         self._detection: TurnDetection | None = TurnDetection()
         self._cold_start = ColdStart(guard_s)
         self.is_guarded = False
-        """True while nothing that was heard is acted on."""
+        """True while the results of the detector are not acted on."""
         self._guarded_until_s: float | None = None
         self._is_answering = False
-        """True if an answer is being made, and in a sequential listener from the end of the turn
+        """True if an answer is being generated; in a sequential listener, from the end of the turn
         on."""
         self._is_over = False
-        """True if the answer that is being made is over for the client."""
+        """True if the answer that is being generated is over for the client."""
         self._past_answer_s = 0.0
-        """Of what was sent to another worker: so much was said into what it sent of an answer."""
+        """Length of the audio sent to another worker that was recorded during an answer which that
+        worker sent."""
         self.sounds = SoundQueue(session.report_dropped)
-        """What the detector has not heard."""
+        """Audio that the detector has not examined."""
         self._before_watch = 0
-        """Pieces in `sounds` that came before what the watch hears."""
+        """Number of pieces in `sounds` that came before the audio of the watch."""
         self._is_behind = False
-        """True if sound that came late waits, or a sentence in it: what follows waits behind it."""
+        """True if late audio waits, or a sentence in it: later audio waits behind it."""
         self._found: deque[VadEvent] = deque()
-        """Results of the detector that the listener has not acted on."""
+        """Results of the detector that the listener has not handled."""
         self._has_taken_turn = False
         """True if a turn was found since the detector was reset, in a sequential listener."""
         self._heard_samples = 0
-        """Of all sound, what the detector or the watch was given."""
+        """Total length of audio passed to the detector or the watch."""
         self._watched_samples = 0
         self._orders: deque[AudioCommitted | AudioCleared] = deque()
-        """Requests of the client that wait behind sound the detector has not examined."""
+        """Requests of the client that wait for audio to be examined."""
         self.manual = SoundQueue(session.report_dropped, limit_s=MANUAL_S, loose=0)
-        """What waits for a commit."""
+        """Audio that waits for a commit."""
         self._finder: UtteranceFinder | None = None
         self._start = 0
-        """Of all sound: where the finder's began."""
+        """Position in the total audio at which the finder's audio starts."""
         self._item_id = ""
         self._is_announced = False
-        """True if the client knows already that the speech in `_item_id` has started."""
+        """True if the client was already notified that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
         self._is_hearing = False
 
     # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any] | None:
-        """What it knows beyond `sounds` and `manual`, as values; None: it is listening in a thread.
-        What was said into an answer that can be interrupted is not in it."""
+        """Its state beyond `sounds` and `manual`, as values; None while it is listening in a
+        thread. Speech during an answer that can be interrupted is not included."""
         if self._is_hearing:
             return None
         return {
@@ -148,10 +150,10 @@ class TurnListener:
         }
 
     def restore(self, remembered: dict[str, Any], answered_s: float) -> None:
-        """Know what another one knew, before `run`.
+        """Take over the state of another listener. Call before `run`.
 
         Args:
-            answered_s: sound of an unfinished answer that the client was sent.
+            answered_s: length of an unfinished answer's audio that the client was sent.
         """
         detection = self._detection = remembered["detection"]
         self._found = remembered["found"]
@@ -194,11 +196,11 @@ class TurnListener:
             self._put(pcm)
 
     def _put_late(self, pcm: Pcm) -> None:
-        """Sound that was said earlier interrupts nothing, and is heard before what is said now."""
+        """Late audio interrupts nothing, and is examined before live audio."""
         finder = self._finder
         is_new = finder is not None and not (self._is_behind or self._is_hearing)
         if finder is not None and is_new and self.interruptions.is_watching:
-            # What the watch heard, this detector did not.
+            # The detector of turns has not heard the audio of the watch.
             finder.reset()
             self._start = self._heard_samples
         self._is_behind = True
@@ -210,7 +212,7 @@ class TurnListener:
         self._changed.set()
 
     def detect(self, detection: TurnDetection | None) -> None:
-        """Find turns in another way from now on; None: the client says when one is complete."""
+        """Change how turns are found; None: the client determines when one is complete."""
         self._detection = detection
         self._finder = None
         if detection is None:
@@ -223,12 +225,14 @@ class TurnListener:
         return UtteranceFinder(self._detectors(), detection.vad, silence)
 
     def be_quiet(self) -> None:
-        """The deadline `QUIET` has passed: the client pauses, and sends nothing any more."""
+        """The deadline `QUIET` has passed: the user pauses, and the client has stopped sending
+        audio."""
         if self._finder is not None and not self.interruptions.is_watching:
             self._put(silence_of(self._finder))
 
     def clear(self, order: AudioCleared) -> None:
-        """Forget the sound that is not a turn yet; after a commit, once that is done."""
+        """Discard the audio that is not part of a turn yet. After a commit, waits until that is
+        done."""
         if self._orders:
             self._orders.append(order)
             return
@@ -240,11 +244,11 @@ class TurnListener:
         self.manual.clear()
 
     def commit(self, order: AudioCommitted) -> None:
-        """The client says that its turn is complete; behind sound that the detector has not heard,
-        once it has.
+        """The client declares its turn complete. If audio is waiting for the detector, this takes
+        effect behind it.
 
         Raises:
-            NothingToCommit: without any sound.
+            NothingToCommit: there is no audio.
         """
         if self._detection is not None and (self.sounds or self._is_hearing):
             self._orders.append(order)
@@ -258,7 +262,7 @@ class TurnListener:
             raise NothingToCommit(order.event_id)
 
     def _commit_open(self, order: AudioCommitted, detection: TurnDetection) -> None:
-        """Commits the current speech as a turn."""
+        """Commit the current speech as a turn."""
         finder = self._finder
         ended = None if finder is None else finder.end()
         if finder is not None and ended is not None:
@@ -268,7 +272,7 @@ class TurnListener:
             raise NothingToCommit(order.event_id)
 
     def _obey(self) -> None:
-        """Do what the client asked for first."""
+        """Handle the first waiting request of the client."""
         order = self._orders.popleft()
         try:
             if isinstance(order, AudioCommitted):
@@ -280,7 +284,7 @@ class TurnListener:
             self._session.emit(Failed(error))
 
     def _keep(self, pcm: Pcm) -> None:
-        """Sound waits for the client's commit."""
+        """Add audio to what waits for the client's commit."""
         self._heard_samples += len(pcm)
         self.manual.put(pcm)
 
@@ -289,14 +293,14 @@ class TurnListener:
         self._guarded_until_s = self._session.clock.monotonic()
 
     def _began_after_guard(self, pcm: Pcm) -> bool:
-        """True if the first sound was said when the guard was over."""
+        """True if the first waiting audio is from after the guard."""
         until_s = self._guarded_until_s
         if until_s is None or self.sounds or self._heard_samples:
             return False
         return self._session.clock.monotonic() - pcm.duration_s >= until_s
 
     def wake(self) -> None:
-        """Something that it waits for may have happened."""
+        """Wake the listening task."""
         self._changed.set()
 
     # ---- what the answer does --------------------------------------------------------------
@@ -308,19 +312,19 @@ class TurnListener:
         self.interruptions.is_watching = self._may_watch()
 
     def silence_answer(self) -> None:
-        """The answer that is being made is over for the client, which throws away what it has not
-        played: what is said from now on belongs to the next turn."""
+        """The answer that is being generated is over for the client, which discards what it has not
+        played: speech from now on belongs to the next turn."""
         self._is_over = True
         self.interruptions.cut()
         self._changed.set()
 
     def complete_answer(self) -> None:
-        """The client has been sent the end of the answer and may speak; the model may still work.
-        Who may interrupt is heard anyway."""
+        """The client was sent the end of the answer and may speak, even if the model is still
+        working. Users who may interrupt are heard anyway."""
         self._is_over |= not self.interruptions.is_armed
 
     def end_answer(self) -> None:
-        """The answer has been made; it may still be heard."""
+        """The answer has been generated; it may still be playing."""
         self._is_answering = self._is_over = False
         self._session.deadlines.set("played", self.interruptions.playback.ends_s)
         self._changed.set()
@@ -359,7 +363,7 @@ class TurnListener:
             self._watched_samples = 0
 
     async def _listen(self, detection: TurnDetection | None) -> bool:
-        """Do one thing; False: there is nothing to do."""
+        """Do one piece of work; returns False if there is none."""
         finder = self._finder
         if self.is_guarded or self._is_busy or detection is None or finder is None:
             return False
@@ -374,7 +378,8 @@ class TurnListener:
             await self._find(self.sounds.take(), detection)
             self._is_behind &= bool(self.sounds or self._found) or finder.is_speaking
             if self.sounds:
-                # What has piled up delays no other session, and a turn is answered before the next.
+                # A backlog must not delay other sessions, and each turn is answered before the
+                # next.
                 await asyncio.sleep(0)
         elif self._orders:
             self._obey()
@@ -384,14 +389,14 @@ class TurnListener:
 
     @property
     def _is_busy(self) -> bool:
-        """True if no turn is looked for now."""
+        """True if no turns are detected now."""
         if self._is_sequential:
             return self._is_answering or self.interruptions.is_watching
         return self._is_behind and self._is_answering
 
     def _may_watch(self) -> bool:
-        """True if sound may be an interruption. A user who is speaking when an answer starts may
-        finish; in a sequential listener their turn is complete by then."""
+        """True if audio may be an interruption. If users are speaking when an answer starts, they
+        may finish; in a sequential listener their turn is complete by then."""
         interruptions, finder = self.interruptions, self._finder
         is_heard = self._is_answering or interruptions.playback.is_heard
         if not (interruptions.is_armed and is_heard) or interruptions.is_cut or self._is_over:
@@ -404,7 +409,7 @@ class TurnListener:
         )
 
     def _is_played(self) -> bool:
-        """True if nothing is left to interrupt, and the watch is still on."""
+        """True if there is nothing to interrupt and the watch is still on."""
         interruptions = self.interruptions
         if not interruptions.is_watching or (self._is_behind and not self._is_sequential):
             return False
@@ -414,7 +419,7 @@ class TurnListener:
         return not (self._is_answering or is_heard)
 
     async def _resume(self) -> None:
-        """Listen for turns again, beginning with what was said meanwhile."""
+        """Listen for turns again, starting with the speech during the answer."""
         self._session.deadlines.clear("played")
         spoken = await self.interruptions.hand_over()
         await self._runner.settle()
@@ -430,7 +435,7 @@ class TurnListener:
         for pcm in spoken:
             await self._find(pcm, detection)
         if self._is_announced and not finder.is_speaking:
-            # The detector of turns is stricter than the watch: to it, this was not speech.
+            # The turn detector is stricter than the watch: it did not consider this speech.
             self._announce_silence(self._heard_samples)
 
     async def _find(self, pcm: Pcm, detection: TurnDetection) -> None:
@@ -458,8 +463,8 @@ class TurnListener:
         wait_for_silence(self._session, finder)
 
     def _read_early(self, pause_start: int, words: HeardWords) -> None:
-        """The words before a pause are known: a speaker who ends in "because" continues, one who
-        has asked a whole question does not."""
+        """The words before a pause are known: after "because" the user will continue, after a
+        complete question not."""
         detection, finder = self._detection, self._finder
         if detection is None or finder is None:
             return
@@ -469,11 +474,11 @@ class TurnListener:
             wait_for_silence(self._session, finder)
 
     def _follow(self, detection: TurnDetection, finder: UtteranceFinder) -> None:
-        """Act on what the detector found; a sequential listener as far as the next turn."""
+        """Handle the detector's results; in a sequential listener, up to the next turn."""
         while self._found and not self._is_busy:
             match self._found.popleft():
                 case SpeechBegan(at_sample):
-                    # Speech that continues when the answers are out is not followed any further.
+                    # Speech that continues when there are no more answers is not followed.
                     is_followed = self._found or not self._has_taken_turn
                     if is_followed and not self._is_announced:
                         self._announce_speech(self._start + at_sample)
@@ -489,7 +494,7 @@ class TurnListener:
     def _take_turn(self, pcm: Pcm, speech_ms: int, detection: TurnDetection) -> None:
         self._early.begin_turn()
         self._has_taken_turn = self._is_sequential
-        # Turns that came together are answered one by one.
+        # Turns that were found together are answered one by one.
         self._is_answering |= self._is_sequential or (self._is_behind and detection.answers)
         item_id = self._item_id if len(pcm) else make_id("item")
         self._runner.take_turn(item_id, pcm, speech_ms, answers=detection.answers)

@@ -1,4 +1,4 @@
-"""Sound that waits for the voice detector, and the detector's result for the first of it."""
+"""Audio that waits for the voice detector, and the detector's results."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from parley.session.session import Session
 from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
 
 BUFFER_S: Final = 120.0
-"""Sound that may wait for the detector, which is a hundred times faster than speech; beyond it the
-oldest is dropped."""
+"""Length of the audio that may wait for the detector, which is a hundred times faster than real
+time; beyond it the oldest is dropped."""
 
 PIECE_S: Final = 1.0
-"""Pieces that are joined are at least so long."""
+"""Minimum length of joined pieces."""
 LOOSE: Final = 100
 
 AT_ONCE_SAMPLES: Final = INPUT_RATE_HZ // 8
-"""Sound of at most this length is listened to on the event loop: the detector takes a few tenths of
-a millisecond for it, and handing it to a thread takes as long again. Clients that stream send
+"""Audio up to this length is examined on the event loop: the detector takes a few tenths of a
+millisecond for it, and passing it to a thread would take the same time. Streaming clients send
 pieces of 20 to 100 ms."""
 
 QUIET: Final = "quiet"
-"""The deadline of a user who pauses, and whose client sends nothing any more."""
+"""The deadline that is set while the user pauses, in case the client stops sending audio."""
 
 QUIET_SPARE_S: Final = 0.25
-"""Tolerated lateness of a network."""
+"""Tolerated delay of a network."""
 
 
 async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
-    """What the detector finds in the next sound: directly for a short piece, in a thread for a long
-    one, and where a pause may have to be judged."""
+    """The detector's results for the next audio: computed directly for a short piece, and in a
+    thread for a long one or if a pause may have to be judged."""
     if len(pcm) <= AT_ONCE_SAMPLES and not finder.may_judge(len(pcm)):
         return finder.feed(pcm)
     return await asyncio.to_thread(finder.feed, pcm)
 
 
 def wait_for_silence(session: Session, finder: UtteranceFinder) -> None:
-    """Set the deadline `QUIET` by which a client that sends no sound any more has been silent for
-    long enough: sound, not time, ends a turn as long as any comes."""
+    """Set the deadline `QUIET`, at which a client that has stopped sending audio has been silent
+    for long enough. While audio arrives, only audio ends a turn."""
     missing = finder.missing_samples
     if missing is None:
         session.deadlines.clear(QUIET)
@@ -56,12 +56,13 @@ def silence_of(finder: UtteranceFinder) -> Pcm:
 
 
 class SoundQueue:
-    """Sound in order, at most `limit_s` of it or one piece; beyond that the oldest is dropped.
+    """Audio in order, at most `limit_s` or one piece; beyond that the oldest is dropped.
 
     Args:
-        lost: called with the seconds of sound that were dropped.
-        loose: pieces that wait as they came; where there are more, they are joined to seconds. A
-            client may send single samples, and what waits is written to the session's log.
+        lost: called with the seconds of audio that were dropped.
+        loose: number of pieces that are kept as they arrived; further ones are joined to pieces of
+            a second. A client may send single samples, and all waiting audio is written to the
+            session's log.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class SoundQueue:
         return join(self._pieces, INPUT_RATE_HZ)
 
     def remembered(self) -> dict[str, Pcm]:
-        """The pieces by their number, for `restore`."""
+        """The pieces by number, for `restore`."""
         return {str(number): pcm for number, pcm in enumerate(self._pieces, self._first)}
 
     def restore(self, remembered: dict[str, Pcm]) -> None:
-        """Have what another one had."""
+        """Take over the pieces of another one."""
         for number in sorted(remembered, key=int):
             self.put(remembered[number])
 
@@ -106,7 +107,7 @@ class SoundQueue:
         return pcm
 
     def put_back(self, *pieces: Pcm, behind: int = 0) -> None:
-        """Put in what came before all others, but for the first `behind` that still wait."""
+        """Insert audio ahead of all other pieces, except the first `behind`."""
         self._first -= len(pieces)
         for place, pcm in enumerate(pieces, min(behind, len(self._pieces))):
             self._pieces.insert(place, pcm)
@@ -119,12 +120,11 @@ class SoundQueue:
 
 
 class ColdStart:
-    """The first seconds of sound, in which a microphone that opens makes noises.
+    """The first seconds of audio, in which a microphone that is switched on makes noises.
 
-    Speech that is over before they end is ignored, as the text wants. Speech that lasts beyond them
-    counts, from its first sound. A pause that began in them leaves that open: speech that resumes
-    counts, too.
-    Source: service.md 4.3, "Cold start guard".
+    Speech that ends within them is ignored, as the source requires. Speech that continues beyond
+    them counts from its start. A pause that starts within them leaves that open: if the speech
+    resumes, it counts. Source: service.md 4.3, "Cold start guard".
     """
 
     def __init__(self, guard_s: float) -> None:
@@ -137,7 +137,7 @@ class ColdStart:
 
     @property
     def is_undecided(self) -> bool:
-        """True if the open utterance may still turn out to have ended in the guard."""
+        """True if the open utterance may still turn out to have ended within the guard."""
         return self._began is not None
 
     def remembered(self) -> dict[str, Any]:
@@ -145,11 +145,12 @@ class ColdStart:
         return {"left": self._left, "began": self._began}
 
     def restore(self, remembered: dict[str, Any]) -> None:
-        """Know what another one knew."""
+        """Take over the state of another one."""
         self._left, self._began = remembered["left"], remembered["began"]
 
     async def feed(self, pcm: Pcm, finder: UtteranceFinder) -> tuple[list[VadEvent], Pcm | None]:
-        """Hear the next sound; returns what counts when the guard ends, and what lies behind it."""
+        """Process the next audio; when the guard ends, returns the events that count and the audio
+        after it."""
         rest = None
         if len(pcm) > self._left:
             rest, pcm = pcm.slice(self._left), pcm.slice(0, self._left)
@@ -159,13 +160,13 @@ class ColdStart:
         return (self.counted([], finder) if self.is_over else []), rest
 
     def skip(self, finder: UtteranceFinder) -> list[VadEvent]:
-        """The user has done something else: nothing more is ignored. Returns what counts."""
+        """The user has done something else: end the guard. Returns the audio that counts."""
         self._left = 0
         return self.counted([], finder)
 
     def counted(self, events: list[VadEvent], finder: UtteranceFinder) -> list[VadEvent]:
-        """What of the events after the guard counts, with the beginning of an utterance that began
-        in it and lasts."""
+        """The events after the guard that count, including the start of an utterance that started
+        within it."""
         began = self._began
         if began is None:
             return events

@@ -1,11 +1,11 @@
-"""The log of one session: what was done, what its client is sent, and what the session remembers.
+"""The log of one session: its entries, its messages to the client, and its state.
 
-*Entries* (inputs and their results) and *messages* to the client, which are numbered, are only
-appended. The *state* is what the session remembers beyond them; each update has the parts that have
-changed. The client's connection reads the messages (`tail`), each when the update that contains it
-is stored; another worker reads everything that is stored (`worker/rebuilding.py`). One update is in
-flight at a time; it carries everything that is new. While there is nothing to send, the state is
-brought up to date now and then.
+*Entries* (inputs and their results) and numbered *messages* to the client are append-only. The
+*state* is everything else that the session must remember; an update contains the parts that have
+changed. The client's connection reads the messages (`tail`), each once the update with it is
+stored; another worker reads everything that is stored (`worker/rebuilding.py`). One update is in
+flight at a time, with everything that is new. While there is nothing to send, the state is updated
+at intervals.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from parley.session_log.contract import (
 from parley.session_log.entries import Observed, logged
 
 RETRY_S: Final = 0.01
-"""Interval at which a session that cannot report its state is asked again."""
+"""Interval at which a session is asked again if it could not report its state."""
 CURRENT_S: Final = 5.0
-"""How long a client that comes back waits until the log is current: less than it waits for an
-answer."""
+"""Time for which a returning client waits until the log is current; shorter than the time that it
+waits for an answer."""
 LATE_S: Final = 2.0
-"""A message waits this long for its update. A backend that hangs must not silence a conversation;
-until it answers, the session is unprotected."""
+"""Maximum time for which a message waits for its update. A backend that hangs must not block a
+conversation; until it answers, the session is unprotected."""
 REOPEN_S: Final = 1.0
-"""After a backend did not take an update it is tried again this much later."""
+"""Delay before an update is retried that the backend did not accept."""
 QUIET_S: Final = 1.0
-"""While there is nothing to send, the state is stored at most this often."""
+"""Minimum interval between updates of the state while there is nothing to send."""
 
 COMPACT_BYTES: Final = 2 << 20
 COMPACT_GROWTH: Final = 1.25
-"""A log of this size (a minute of audio at 16 kHz) drops audio that is no longer needed, and does
-so again when it has grown by this size and this factor."""
+"""A log of this size (a minute of audio at 16 kHz) is compacted: audio that is no longer needed is
+dropped. This is repeated when it has grown by this size and this factor."""
 COMPACT_TAIL: Final = 64
-"""Number of the newest entries that the next compaction looks at again."""
+"""Number of newest entries that the next compaction examines again."""
 
 _log = logs.get(__name__)
 
@@ -62,10 +62,10 @@ class LogLate(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutputBounds:
-    """Messages that are kept for a client that may come back.
+    """Limits of the messages that are kept for a client that may return.
 
     Args:
-        limit_bytes: delivered messages beyond it are given up, the oldest first.
+        limit_bytes: delivered messages beyond it are dropped, oldest first.
         limit_s: older messages count as received, even without an acknowledgement.
     """
 
@@ -75,7 +75,8 @@ class OutputBounds:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A message to the client. `ends_at`: bytes of all messages of the session up to its end."""
+    """A message to the client. `ends_at`: total bytes of the session's messages up to the end of
+    this one."""
 
     seq: int
     frame: str | bytes
@@ -95,7 +96,7 @@ class SessionLog:
     Args:
         writer: None: nothing is stored, and messages are kept in memory only.
         head: the first entry.
-        limit_bytes: largest log; a session beyond it continues without one.
+        limit_bytes: maximum size of the log; a session beyond it continues without one.
     """
 
     def __init__(
@@ -114,58 +115,59 @@ class SessionLog:
         self._head = head
         self._limit_bytes = limit_bytes
         self.on_stored: Callable[[], None] = lambda: None
-        """Called when an update is stored or need not be waited for."""
+        """Called when an update is stored, or no longer waited for."""
         self.on_protection: Callable[[], None] = lambda: None
         """Called when `is_protecting` has changed."""
         self.on_fenced: Callable[[], None] = lambda: None
-        """Called when another worker has taken the session over."""
+        """Called when another worker has taken over the session."""
         self.state: Callable[[], dict[str, Any] | None] = lambda: None
-        """State to store beyond the log, after `handled` messages; None: not now."""
+        """The session's state after `handled` messages; None if it is not available now."""
         self.without_old_sound: Callable[[list[Any]], list[Any]] = list
         """See `RebuildableRunner`."""
         self.is_open = False
-        """True if the client has asked to be able to come back: only then is anything kept."""
+        """True if the client has requested resuming; only then is anything kept."""
         self.handled = 0
-        """Number of the client's messages that have been acted upon."""
+        """Number of the client's messages that have been handled."""
         self.is_changed = False
-        """True if something other than messages is not stored yet."""
+        """True if there are changes other than messages that are not stored yet."""
         self.is_protecting = False
         """True if another worker could continue the session from this log."""
         self.is_waited_for = False
-        """True if messages to the client wait until they are stored."""
+        """True if messages to the client have to wait until they are stored."""
         self._loop = asyncio.get_running_loop()
 
         self._outputs: deque[Output] = deque()
         self.last_seq = 0
         """Number of the newest message."""
         self.given_up = 0
-        """Highest number that was given up without an acknowledgement."""
+        """Highest number of a message that was dropped without an acknowledgement."""
         self._acknowledged = 0
         self._ends_at = 0
         self.waiting_bytes = 0
-        """Bytes of the messages that are not delivered yet."""
+        """Total size of the messages that are not delivered yet."""
         self.room_bytes = outputs.limit_bytes // 2
-        """No message should be added while more than this waits."""
+        """No message should be added while more bytes than this are waiting."""
 
         self._pending: list[bytes] = []
-        """Entries with their lengths, as in `_kept`, which have been sent."""
+        """Sent entries with their lengths, as in `_kept`."""
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._compacted = 1
-        """Number of entries, the head included, that compaction is done with."""
+        """Number of entries, including the head, that compaction need not examine again."""
         self._compact_at = COMPACT_BYTES
         self._is_whole_due = True
         self._in_flight: _InFlight | None = None
         self._sent_parts: dict[str, Any] = {}
-        """The state as it was sent, in plain parts."""
+        """The parts of the state as they were sent."""
         self._sent_seq = self._stored_seq = 0
         self._received = self._received_sent = 0
         self.stored_received: int = sys.maxsize
-        """Number of the client's messages that are stored; all, if they need not be."""
+        """Number of the client's messages that are stored; all of them if they need not be
+        stored."""
         self.sent_received: int = sys.maxsize
-        """The same, with the update that is in flight."""
+        """The same, including the update in flight."""
         self._released_seq: int = sys.maxsize
-        """Number of the last message that may go to the client."""
+        """Number of the last message that may be sent to the client."""
         self._is_available = True
         self._is_late = False
         self._complaints = logs.Complaints()
@@ -173,19 +175,19 @@ class SessionLog:
         self._reopening: asyncio.TimerHandle | None = None
         self._sending: asyncio.Handle | None = None
         self._is_put_off = False
-        """True if `_sending` is a timer. Loops differ in their handles' types."""
+        """True if `_sending` is a timer. The types of handles differ between event loops."""
         self._updated_s = clock.monotonic()
         self._answered = asyncio.Event()
 
     # ---- messages --------------------------------------------------------------------------
 
     def open(self) -> None:
-        """The client asked to be able to come back: messages are kept from now on."""
+        """The client requested resuming: keep messages from now on."""
         self.is_open = True
 
     def add(self, frame: str | bytes) -> None:
-        """Number the next message. Older ones may be given up, but never one that is not delivered:
-        wait while more than `room_bytes` wait."""
+        """Number and add the next message. Older ones may be dropped, but never undelivered ones:
+        the caller must wait while more than `room_bytes` are waiting."""
         now_s = self._clock.monotonic()
         self.last_seq += 1
         self._ends_at += len(frame)
@@ -201,8 +203,8 @@ class SessionLog:
         self.send_soon()
 
     def tail(self, after: int) -> Output | None:
-        """The message that follows number `after`, if it may be sent. What precedes it counts as
-        delivered, and what follows does not."""
+        """The message after number `after`, if it may be sent. Earlier messages count as delivered,
+        later ones do not."""
         outputs = self._outputs
         if not outputs or outputs[-1].seq <= after:
             self.waiting_bytes = 0
@@ -212,7 +214,7 @@ class SessionLog:
         return output if output.seq <= self._released_seq else None
 
     def acknowledge(self, seq: int) -> None:
-        """The client has everything up to `seq`."""
+        """The client has received everything up to `seq`."""
         seq = min(seq, self.last_seq)
         self._acknowledged = max(self._acknowledged, seq)
         while self._outputs and self._outputs[0].seq <= seq:
@@ -221,10 +223,10 @@ class SessionLog:
 
     @property
     def is_acknowledged(self) -> bool:
-        """True if the client has everything."""
+        """True if the client has received everything."""
         return self._acknowledged >= self.last_seq
 
-    # ---- what was done ---------------------------------------------------------------------
+    # ---- entries ---------------------------------------------------------------------
 
     def observe(self, event: Observed, at_s: float) -> None:
         """See `Observer`. Entries are logged."""
@@ -242,14 +244,14 @@ class SessionLog:
             self.stop("too large")
 
     def handle(self) -> None:
-        """A message of the client has been acted upon."""
+        """A message of the client has been handled."""
         if self.is_open:
             self.handled += 1
             if self._sending is None and self.handled - self._received_sent >= INPUT_ACK_EVERY:
                 self.send_soon()
 
     def protect(self) -> None:
-        """From the next message on, what the client is sent has to be stored."""
+        """From the next message on, messages have to be stored before they are sent."""
         if self._kept_bytes and self._writer is not None:
             self._stored_seq = self._sent_seq = self.last_seq
             self._protect()
@@ -271,10 +273,10 @@ class SessionLog:
         """Continue the log of another worker.
 
         Args:
-            writer: of it.
+            writer: of that log.
             outputs: messages that the client has not acknowledged.
-            received: number of the client's messages that had been acted upon.
-            last_seq: number of the last message, if there are no `outputs`.
+            received: number of the client's messages that had been handled.
+            last_seq: number of the last message; used if there are no `outputs`.
         """
         self.open()
         self.last_seq = outputs[0].seq - 1 if outputs else last_seq
@@ -299,7 +301,7 @@ class SessionLog:
         return self.is_waited_for and self.last_seq <= self._stored_seq and self._has_state
 
     async def until_current(self) -> None:
-        """Wait until everything but messages is stored, if the session is logged.
+        """If the session is logged, wait until everything except messages is stored.
 
         Raises:
             LogLate: it takes longer than `CURRENT_S`.
@@ -316,7 +318,7 @@ class SessionLog:
     # ---- the end ---------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The session has ended. What was done is not needed any more; its last words may be."""
+        """The session has ended. Its entries are no longer needed; its last messages may be."""
         if self._kept_bytes:
             self._kept, self._pending = [*self._kept, *self._pending][:1], []
             self._compacted = 1
@@ -325,26 +327,26 @@ class SessionLog:
             self.send_soon()
 
     def leave(self) -> None:
-        """Another worker continues the session: the log stays, and this one writes no more."""
+        """Another worker continues the session: stop writing, and leave the log as it is."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.leave()
         self.end()
 
     def end(self) -> None:
-        """The session is over: nothing of the log remains. Safe to repeat."""
+        """The session is over: remove the log. Safe to repeat."""
         self.is_protecting = False
         self.stop("ended")
         self.forget_session()
         self.state = lambda: None
 
     def forget_session(self) -> None:
-        """Refer no more to the session, whose last words may still be needed."""
+        """Drop all references to the session; its last messages may still be needed."""
         self._head = self.on_fenced = lambda: None
         self.without_old_sound = list
 
     def stop(self, why: str) -> None:
-        """The session continues without a log. Safe to repeat."""
+        """Remove the log; the session continues without one. Safe to repeat."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.drop()
@@ -364,7 +366,7 @@ class SessionLog:
     # ---- updates ---------------------------------------------------------------------------
 
     def send_soon(self, delay_s: float = 0.0) -> None:
-        """Send an update in the loop's next round, or after `delay_s`."""
+        """Send an update in the next iteration of the event loop, or after `delay_s`."""
         if not self.is_waited_for:
             return
         if self._sending is not None:
@@ -389,7 +391,7 @@ class SessionLog:
         self.on_protection()
 
     def _account(self) -> None:
-        """Something was sent or stored, or need not be any longer."""
+        """Something was sent or stored, or need not be stored any more."""
         self.is_waited_for = is_waited_for = self.is_protecting and self._is_available
         self.stored_received = self._received if is_waited_for else sys.maxsize
         self.sent_received = self._received_sent if is_waited_for else sys.maxsize
@@ -397,7 +399,7 @@ class SessionLog:
         self._released_seq = self._stored_seq if is_held_back else sys.maxsize
 
     def _send(self) -> None:
-        """Send what is not stored, unless an update is in flight."""
+        """Send everything that is not stored yet, unless an update is in flight."""
         self._sending = None
         if self._in_flight is not None or not self.is_waited_for:
             return
@@ -418,7 +420,7 @@ class SessionLog:
         self._send_update(remembered)
 
     def _send_update(self, remembered: dict[str, Any] | None) -> None:
-        """Without a state the entries wait for the next one; messages do not."""
+        """If no state is available, entries wait for the next update; messages do not."""
         assert self._writer is not None
         is_whole, entries, state = self._is_whole_due, b"", None
         is_tail_whole = remembered is not None and (is_whole or self._writer.wants_tail)
@@ -431,7 +433,7 @@ class SessionLog:
             self._received_sent = self.handled
             self.is_changed = False
         since = 0 if is_tail_whole else self._sent_seq
-        # From the end: a client that acknowledges nothing leaves thousands before them.
+        # Searched from the end: if a client acknowledges nothing, there are thousands before them.
         fresh = list(takewhile(lambda one: one.seq > since, reversed(self._outputs)))
         outputs = tuple(StoredOutput.of(one.seq, one.frame) for one in reversed(fresh))
         self._is_whole_due = False
@@ -488,11 +490,11 @@ class SessionLog:
     # ---- compaction ------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        """Drop audio that is no longer needed. The next update is whole."""
+        """Drop audio that is no longer needed. The next update replaces the whole log."""
         before, pending = self._kept_bytes, len(self._pending)
         log = [*self._kept, *self._pending]
         tail = [state_codec.decode(each[ENTRY_LENGTH_BYTES:]) for each in log[self._compacted :]]
-        # Entries that stay as they are need not be encoded again.
+        # Unchanged entries need not be encoded again.
         encoded = {id(each): data for each, data in zip(tail, log[self._compacted :], strict=True)}
         log[self._compacted :] = [
             encoded.get(id(each)) or framed(state_codec.encode(each))

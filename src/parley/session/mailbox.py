@@ -1,7 +1,7 @@
-"""Bounded queue of pending units: cuts sound into units, drops the oldest, keeps `force_listen`.
+"""Bounded queue of pending units: splits audio into units, drops the oldest, keeps `force_listen`.
 
-Pure. A live conversation prefers the newest sound: when units come faster than they are processed,
-the oldest are dropped. Source: service.md 3.5 and 4.5 ("Flood").
+Pure. In a live conversation the newest audio matters most: if units arrive faster than they are
+processed, the oldest are dropped. Source: service.md 3.5 and 4.5 ("Flood").
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from parley.media.pcm import join
 from parley.protocol.values import FRAMES_LIMIT
 
 OWN_MESSAGE: Final = 0.25
-"""A message of at least this part of a unit makes a unit of its own, as published: a shorter one
-holds too little to hear. Source: service.md 4.5, minimum append."""
+"""A message with at least this part of a unit becomes a unit of its own, as published; a shorter
+one is too short to understand. Source: service.md 4.5, minimum append."""
 
 OWN_BY_TIME: Final = 0.75
-"""The same for clients that send chunks as they like: their units are cut by media time, and only
-what is nearly a whole unit already does not wait for the rest."""
+"""The same for clients that send chunks of any length: their units are cut by media time, and only
+a nearly complete unit does not wait for the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingUnit:
-    """Sound for one unit, and when its message came (monotonic seconds)."""
+    """Audio for one unit, and the monotonic time at which its message arrived."""
 
     heard: AudioInput
     received_s: float
 
 
 class Mailbox:
-    """Cuts sound into units, and keeps at most `limit` of them, or what the newest message holds.
+    """Splits audio into units, and keeps at most `limit` of them, or those of the newest message.
 
-    A unit is at most `unit_samples` long. Nothing is lost between messages: what makes no unit yet
-    waits for the next message, with its frames and its request to listen.
+    A unit is at most `unit_samples` long. Nothing is lost between messages: a remainder waits for
+    the next message, with its frames and its request to listen.
 
     Args:
-        own: the part of a unit from which on the end of a message makes a unit of its own.
-        lost: called with the seconds of sound that were dropped.
+        own: the minimum part of a unit at which the end of a message becomes a unit of its own.
+        lost: called with the seconds of audio that were dropped.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class Mailbox:
         self._unit_samples = unit_samples
         self.own = own
         self.units: deque[PendingUnit] = deque()
-        """Those that wait, oldest first; others only read it."""
+        """Waiting units, oldest first; read-only for others."""
         self.forces_listen = False
-        """True if the next unit taken listens."""
+        """True if the next unit must listen."""
         self.partial: AudioInput | None = None
         """Input that does not fill a unit yet."""
 
     def hear(self, heard: AudioInput, now_s: float, *, backlog: int = 0) -> bool:
-        """Add the units that are complete with this message, frames with the first; True if there
-        is any. Where there is no room the oldest are dropped.
+        """Add the units that this message completes, with the frames in the first one; returns True
+        if there is any. If there is no room, the oldest are dropped.
 
         Args:
-            backlog: number of further units that may wait now, without their pictures: a client
-                that was cut off sends what was said meanwhile.
+            backlog: number of additional units that may wait now, without their pictures, because a
+                client that was cut off sends the audio of that time.
         """
         is_unit = len(heard.pcm) == self._unit_samples and self.partial is None
         units = [heard] if is_unit else self._cut(heard)
@@ -85,7 +85,7 @@ class Mailbox:
         return bool(units)
 
     def close_unit(self, now_s: float) -> bool:
-        """Make a unit of what fills none yet; False if there is nothing, or no room for it."""
+        """Make a unit of the remainder; returns False if there is none, or no room for it."""
         if self.partial is None or len(self.units) >= self._limit:
             return False
         self.units.append(PendingUnit(self.partial, now_s))
@@ -93,11 +93,12 @@ class Mailbox:
         return True
 
     def restore(self, units: Sequence[AudioInput], now_s: float) -> None:
-        """Begin with what waited in another one."""
+        """Take over the waiting units of another mailbox."""
         self.units.extend(PendingUnit(unit, now_s) for unit in units)
 
     def take(self) -> PendingUnit | None:
-        """The oldest unit; it listens if that was asked of it or of any unit dropped before it."""
+        """Take the oldest unit. It must listen if that was requested for it or for a unit dropped
+        before it."""
         if not self.units:
             return None
         unit = self.units.popleft()
@@ -108,7 +109,7 @@ class Mailbox:
         return unit
 
     def clear(self) -> None:
-        """Drop everything that waits; a request to listen stays."""
+        """Drop all waiting units; a request to listen is kept."""
         while self.units:
             self._drop(self.units.popleft())
         self.partial = None
@@ -117,10 +118,10 @@ class Mailbox:
         self.forces_listen = self.forces_listen or unit.heard.force_listen
 
     def _cut(self, heard: AudioInput) -> list[AudioInput]:
-        """The units that are complete with this message, in order."""
+        """The units that this message completes, in order."""
         message_samples, size = len(heard.pcm), self._unit_samples
         if not message_samples:
-            # Frames alone: the rest of earlier sound is not theirs.
+            # Frames alone do not belong to the remainder of earlier audio.
             return [heard]
         if self.partial is not None:
             heard, self.partial = _joined(self.partial, heard), None

@@ -1,9 +1,9 @@
-"""Decoded media of a client (voices, sounds, pictures, clips), decoded off the event loop.
+"""Decodes a client's media (voices, sounds, pictures, clips) off the event loop.
 
-A picture may take a second to decode, and one session must not hold up another. One session opens
-one thing at a time, so a thread each is all that it can occupy. What could take much memory or time
-is decoded in a child process (see `parley.media.decoder`), after a look at whether the context can
-take it at all. A job whose session ends is ended with it.
+A picture may take a second to decode, and one session must not delay another. A session decodes one
+item at a time, so it occupies at most one thread. Media that could take much memory or time are
+decoded in a child process (see `parley.media.decoder`), after checking that the context has room
+for them. When a session ends, its job ends too.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ from parley.protocol.values import AUDIO_LIMIT_S, TextPart, ToolCallPart, ToolRe
 from parley.views import content
 
 REQUEST_PIXELS = 4 * LIMIT_PIXELS
-"""All pictures of one request together: files of a few kilobytes can hold gigabytes of white."""
+"""Limit for all pictures of one request together: files of a few kilobytes can contain gigabytes of
+white."""
 
 PICTURE_PIXELS = 8_000_000
 REQUEST_KEPT_PIXELS = 32_000_000
-"""Larger pictures are scaled down to this, and many pictures so that all of them together keep no
-more than the second. The model's finest slicing sees 1.8 million pixels of a picture."""
+"""Larger pictures are scaled down to the first limit, and many pictures so that together they do
+not exceed the second. The model's finest slicing uses 1.8 million pixels of a picture."""
 
 FRAME_PIXELS = 16_000_000
-"""One frame of a live conversation: far above any camera, and decoded in a fraction of a unit."""
+"""Limit for one frame of a live conversation: far above any camera, and decoded in a fraction of a
+unit."""
 
 LIGHT_SOUND_BYTES = 8 * 1024 * 1024
-"""A WAV file of this size holds at most eight times as much: decoded without a child."""
+"""A WAV file up to this size is decoded without a child process: it contains at most eight times as
+much."""
 
 T = TypeVar("T")
 
 FindVoice = Callable[[str], Pcm | None]
-"""Finds a registered voice by id or name, in any thread; None when there is no such voice."""
+"""Finds a registered voice by id or name, in any thread; returns None if there is no such voice."""
 
 
 def no_voice(name: str) -> Pcm | None:
@@ -55,16 +58,18 @@ def no_voice(name: str) -> Pcm | None:
 
 @dataclass(frozen=True, slots=True)
 class Voices:
-    """The voices that a session's client may use. `limit_s`: of the longest that it may bring."""
+    """The voices that a session's client may use. `limit_s`: maximum length of a voice that it
+    sends."""
 
     limit_s: float
     find: FindVoice = no_voice
 
     async def open(self, sound: Sound | None, name: str | None) -> Pcm | None:
-        """The voice a client brought, else the registered one it named; None when it did neither.
+        """The voice that a client sent, else the registered one that it named; None if it did
+        neither.
 
         Raises:
-            InvalidPayload: it cannot be read, is too long, or there is no such voice.
+            InvalidPayload: it cannot be read, is too long, or does not exist.
         """
         if sound is not None:
             opener = _Opener()
@@ -92,28 +97,28 @@ async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
 async def open_messages(
     messages: Sequence[Message[Content]], *, room: ContextRoom | None = None
 ) -> list[content.Message]:
-    """A chat history as a view takes it.
+    """A chat history in the form that a view takes.
 
     Args:
-        room: what the context can take; asked before anything is decoded.
+        room: free space of the context; checked before anything is decoded.
 
     Raises:
         InvalidPayload, TooLarge.
-        ContextFull: the pictures, sounds and clips alone are more than the context takes.
+        ContextFull: the pictures, sounds and clips alone exceed the context.
     """
     opener = _Opener()
     return await opener.aside(lambda: opener.messages(messages, room))
 
 
 class _Opener:
-    """Opens things one after the other in one thread, until its session ends."""
+    """Decodes media one after the other in one thread, until its session ends."""
 
     def __init__(self) -> None:
         self._decoder = decoder.shared()
         self._stop = Stop()
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Work in a thread; ended with the task that waits for it."""
+        """Do work in a thread; it is ended together with the task that waits for it."""
         try:
             return await decoder.aside(work)
         except asyncio.CancelledError:
@@ -131,7 +136,7 @@ class _Opener:
                 return decode_reference(sound.data, limit_s=limit_s)
             return self.sound(sound, limit_s)
         except TooLarge as error:
-            # A voice that is too long spoils the message that brings it, not the connection.
+            # A voice that is too long makes its message invalid, but does not close the connection.
             raise InvalidPayload(str(error)) from error
 
     def sound(self, sound: Sound, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
@@ -167,7 +172,7 @@ class _Opener:
         claimed = REQUEST_PIXELS
         for picture in pictures:
             claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
-        # A clip is at least one picture; how many more is known when it has been measured.
+        # A clip has at least one picture; the exact number is known once it is measured.
         clips = sum(isinstance(part, Clip) for part in parts)
         if room is not None:
             chars = sum(map(_chars, parts))
@@ -217,7 +222,7 @@ def _chars(part: Content) -> int:
 
 
 def _less(room: ContextRoom, part: content.Part) -> ContextRoom:
-    """Remaining room after a part; pictures were counted at the beginning."""
+    """Remaining room after a part; pictures were counted at the start."""
     match part:
         case content.AudioPart(pcm):
             return room.take(sound_s=pcm.duration_s)

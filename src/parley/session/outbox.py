@@ -11,15 +11,17 @@ from typing import Final
 from parley.errors import SlowClient
 
 SLOWEST_BYTES_PER_S = 131_072
-"""A client that reads at least this fast is not stalled, however large one message is."""
+"""A client that reads at least this fast is not considered stalled, even by a very large
+message."""
 
 LEAD_S: Final = 0.2
-"""How far ahead of playback a client may be: more than the usual lateness of a network."""
+"""Maximum audio that a client may have ahead of playback; longer than the usual delay of a
+network."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """Limits of what waits for a client that does not read."""
+    """Limits of the messages that wait for a client that does not read."""
 
     waiting_bytes: int
     stall_s: float
@@ -32,16 +34,16 @@ class OutputLimits:
 class Outbox:
     """Messages to one client, in order.
 
-    Full (more than `waiting_bytes` behind the message that is being sent) or stalled (one message
-    takes longer than a reading client needs) raises `SlowClient`. A single message of any size is
-    taken when nothing waits.
+    `SlowClient` is raised if the queue is full (more than `waiting_bytes` behind the message that
+    is being sent) or stalled (one message takes longer than a reading client needs). If nothing
+    waits, a message of any size is accepted.
     """
 
     def __init__(self, limits: OutputLimits) -> None:
         self._limits = limits
         self.waiting: deque[tuple[str | bytes, float | None]] = deque()
         """Messages; those of an answer, which an interruption drops, with the milliseconds of their
-        sound. Read-only for others."""
+        audio. Read-only for others."""
         self._waiting_bytes = 0
         self._last_bytes = 0
         self._changed = asyncio.Event()
@@ -52,11 +54,11 @@ class Outbox:
         """Queue messages.
 
         Args:
-            output_ms: they are part of an answer, which may be interrupted, and this is how much
-                sound they hold.
+            output_ms: milliseconds of audio in them; set if they are part of an answer, which may
+                be interrupted.
 
         Raises:
-            SlowClient: too much waits already; these are not queued.
+            SlowClient: too much is already waiting; these messages are not queued.
         """
         size = sum(map(len, frames))
         if self.waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
@@ -67,7 +69,7 @@ class Outbox:
         self._changed.set()
 
     def drop_output(self) -> float:
-        """Drop what waits of an answer; returns its length in milliseconds of sound."""
+        """Drop the waiting messages of an answer; returns the milliseconds of audio in them."""
         dropped_ms = sum(output_ms for _, output_ms in self.waiting if output_ms is not None)
         self.waiting = deque(item for item in self.waiting if item[1] is None)
         self._waiting_bytes = sum(len(frame) for frame, _ in self.waiting)
@@ -75,28 +77,29 @@ class Outbox:
         return dropped_ms
 
     async def room(self) -> None:
-        """Wait until the queue is at most half full. For runners that speak faster than a client
-        reads, and would be cut off for it."""
+        """Wait until the queue is at most half full. For runners that generate faster than a client
+        reads, who would otherwise be disconnected."""
         while self.waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
             self._sent.clear()
             await self._sent.wait()
 
     def close(self) -> None:
-        """Ends the queue: `pump` returns once the rest is sent. Safe to repeat."""
+        """End the queue: `pump` returns once the rest is sent. Safe to repeat."""
         self._is_closed = True
         self._changed.set()
 
     @property
     def patience_s(self) -> float:
-        """Time limit for a reading client to take everything queued and in flight."""
+        """Time in which a client that reads should have received everything queued and in
+        flight."""
         return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
 
     async def pump(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:
-        """Send until closed and empty. `send` raises `TimeoutError` where a message is not read in
+        """Send until closed and empty. `send` must raise `TimeoutError` if a message is not read in
         time.
 
         Raises:
-            SlowClient: one was not.
+            SlowClient: a message was not read in time.
             Disconnected: from `send`.
         """
         while True:
@@ -116,19 +119,19 @@ class Outbox:
 
 
 class PacedOutput:
-    """Sound that is sent when it is to be played, to clients that cannot discard it.
+    """Paces audio for clients that cannot discard it: it is sent when it is to be played.
 
-    Whatever such a client has when an answer is interrupted it plays to the end, so it never has
-    more than `LEAD_S`. Pure: it reads no clock. Times are monotonic seconds.
+    Such a client plays all audio that it has received, even if the answer is interrupted, so it
+    never has more than `LEAD_S`. Pure: it reads no clock. Times are monotonic seconds.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[float, str | bytes, float]] = deque()
-        """When they are due, and the milliseconds of their sound."""
+        """Due times, messages, and the milliseconds of their audio."""
         self._ends_s = 0.0
 
     def put(self, frames: Sequence[str | bytes], sound_ms: Sequence[float], now_s: float) -> None:
-        """Add messages, each with the milliseconds of its sound."""
+        """Add messages, each with the milliseconds of its audio."""
         for frame, duration_ms in zip(frames, sound_ms, strict=True):
             starts_s = max(self._ends_s, now_s)
             self.waiting.append((starts_s - LEAD_S, frame, duration_ms))
@@ -136,7 +139,7 @@ class PacedOutput:
 
     @property
     def next_due_s(self) -> float | None:
-        """When the next one is due; None: none waits."""
+        """The time at which the next message is due; None if none waits."""
         return self.waiting[0][0] if self.waiting else None
 
     def take_due(self, now_s: float) -> list[str | bytes]:
@@ -151,7 +154,7 @@ class PacedOutput:
         return frames
 
     def drop(self, now_s: float) -> float:
-        """Forget them: nothing more is played. Returns the milliseconds of their sound."""
+        """Drop all waiting messages; returns the milliseconds of their audio."""
         dropped_ms = sum(duration_ms for _, _, duration_ms in self.waiting)
         self.waiting.clear()
         self._ends_s = now_s

@@ -1,5 +1,5 @@
-"""How much of an answer the client has played: computed from what was sent, when, and the client's
-playback reports. Pure, except for the clock it is given.
+"""Computes how much of an answer the client has played, from what was sent and when, and from the
+client's playback reports. Pure, except for the clock that it is given.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from parley.clock import Clock
 from parley.protocol.values import PlaybackReport
 
 ARRIVED_S: Final = 2.0
-"""Age after which sent sound has arrived or never will."""
+"""Age after which sent audio has arrived or never will."""
 
 RECENT_S: Final = 1.0
-"""Of what a client says in this time, the soonest is the truest: a network only delays it."""
+"""Of the reports within this time, the earliest one is the most accurate, because a network only
+adds delay."""
 
 LATEST_S: Final = 5.0
-"""A client cannot play later than this behind what was computed: the server waits no longer."""
+"""Maximum delay of a client behind the computed playback: the server waits no longer."""
 
 
 IN_FLIGHT_MS: Final = 5.0
-"""Less than this is what a coding holds back."""
+"""Smaller differences are due to buffering in a codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class _Told:
     """A client's playback report.
 
     Args:
-        at_s: when.
-        ends_s: when all will have been played, if what was in flight arrived now.
-        is_whole: nothing was in flight.
+        at_s: time of the report.
+        ends_s: time at which playback will end, assuming that audio in flight arrives now.
+        is_whole: True if nothing was in flight.
     """
 
     at_s: float
@@ -43,29 +44,29 @@ class _Told:
 class Playback:
     """One conversation's loudspeaker.
 
-    A client that reports nothing is taken to play immediately and without gaps, also what it
-    receives faster than it can be heard.
+    If a client sends no reports, it is assumed to play immediately and without gaps, even audio
+    that arrives faster than real time.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.ends_s = 0.0
-        """When the last sample sent has been played (monotonic)."""
+        """Monotonic time at which the last sample sent will have been played."""
         self._computed_s = 0.0
-        """The same, whatever the client says."""
+        """The same, without regard to the client's reports."""
         self._sent_ms = 0.0
         self._text = ""
         self._all_ms = 0.0
-        """Of all answers."""
+        """Milliseconds of audio sent, of all answers."""
         self._lost_ms = 0.0
-        """Of that, what the client will never count: a coding may hold some milliseconds back, or
-        add some."""
+        """The part of that which the client will never report: a codec may buffer or add some
+        milliseconds."""
         self._last_sent_s = 0.0
         self._told: deque[_Told] = deque()
         """The client's recent reports."""
         self._is_cut = False
         self.unheard_chars = 0
-        """Of the text of an answer that was cut: what was sent and not heard."""
+        """Part of an interrupted answer's text that was sent but not heard."""
 
     def begin(self) -> None:
         self._sent_ms, self._text = 0.0, ""
@@ -89,14 +90,14 @@ class Playback:
         return starts_s
 
     def unsend(self, duration_ms: float) -> None:
-        """So much of what was counted is not sent after all."""
+        """Uncount audio that was counted but will not be sent."""
         self._all_ms -= duration_ms
 
     def report(self, told: PlaybackReport) -> float:
-        """Takes a report; returns by how many seconds the client plays later than was known."""
+        """Process a report; returns by how many seconds playback is later than assumed."""
         now_s = self._clock.monotonic()
         if self._is_cut:
-            # The client may have said so before it had to discard what it has.
+            # The client may have sent this before it had to discard its audio.
             return 0.0
         if now_s - self._last_sent_s >= ARRIVED_S:
             self._lost_ms = self._all_ms - told.received_ms
@@ -105,16 +106,17 @@ class Playback:
         self._told.append(_Told(now_s, ends_s, in_flight_ms < IN_FLIGHT_MS))
         while now_s - self._told[0].at_s > RECENT_S:
             self._told.popleft()
-        # When sound in flight arrives is unknown: it counts if nothing else is known.
+        # The arrival of audio in flight is unknown: such a report is used only if there is no
+        # other.
         known = [one.ends_s for one in self._told if one.is_whole]
         ends_s = max(now_s, min(known or [one.ends_s for one in self._told]))
-        # What is over is over, however long ago.
+        # If playback is over, it does not matter for how long.
         before_s = max(self.ends_s, now_s)
         self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))
         return self.ends_s - before_s
 
     def cut(self) -> None:
-        """The client throws away what it has not played."""
+        """The client discards the audio that it has not played."""
         sent_chars = len(self._text)
         self._sent_ms, self._text = self.heard()
         self.unheard_chars = sent_chars - len(self._text)
@@ -128,9 +130,10 @@ class Playback:
         return self._clock.monotonic() < self.ends_s
 
     def heard(self) -> tuple[int, str]:
-        """Milliseconds of the answer that have been played, and their text, to whole words.
+        """Milliseconds of the answer that have been played, and their text in whole words.
 
-        Text is taken to be spread evenly over the sound. Without sound, all text has been read.
+        The text is assumed to be spread evenly over the audio. Without audio, all text counts as
+        read.
         """
         left_ms = 1000 * max(0.0, self.ends_s - self._clock.monotonic())
         heard_ms = max(0.0, self._sent_ms - left_ms)

@@ -1,9 +1,10 @@
 """Replays the entries of a session on another slot.
 
-One replay for two purposes: a worker continues the session of a lost one, and `parley rerun`
-compares. There is one feed for units and one for turns; live, the same code feeds the view. Inputs
-follow each other as fast as the model goes; where an entry has what the model chose, the model is
-given that, else it decides again from the same seed and has to come to the same.
+Replay serves two purposes: a worker continues the session of a lost one, and `parley rerun`
+compares results. There is one feed for units and one for turns; the same code feeds the view in
+live sessions. Inputs follow each other as fast as the model can process them. If an entry contains
+the model's choices, the model is given those; else it decides again from the same seed and must get
+the same result.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ from parley.views.half_duplex import HalfDuplexView
 
 @dataclass(frozen=True, slots=True)
 class MadeAnswer:
-    """An answer that was made again.
+    """An answer that was generated again.
 
     Args:
-        text: what the model said; `sounds`: of its pieces, without those of calls.
+        text: what the model said; `sounds`: the audio of its pieces, without those of function
+            calls.
     """
 
     text: str
@@ -70,23 +72,23 @@ class ConversationFeed(Protocol):
     """Feeds one conversation to a view."""
 
     async def redo(self, entry: Any) -> Made | None:
-        """Do the next entry again; what the model made, where it had to.
+        """Replay the next entry; returns the model's output, if it had to generate any.
 
         Raises:
-            ParleyError: the model refuses what it once took.
+            ParleyError: the model refuses input that it once accepted.
         """
         ...
 
     async def conclude(self) -> None:
-        """Everything in the log has been done: do what was put off, and what has no entry."""
+        """All entries have been replayed: do deferred work, and work that has no entry."""
         ...
 
 
 def require_same(entry: Entry, made: Made) -> None:
-    """Refuse to continue a conversation that would be another.
+    """Refuse to continue a conversation that would differ from the original.
 
     Raises:
-        InferenceFailed: the model decides otherwise than it did.
+        InferenceFailed: the model decides differently than before.
     """
     match entry, made:
         case UnitDone(), UnitResult():
@@ -103,13 +105,13 @@ def require_same(entry: Entry, made: Made) -> None:
 async def replay(
     feed: ConversationFeed, entries: Iterable[Entry], compare: Compare = require_same
 ) -> None:
-    """Do entries again, in their order. More of them may follow, or `conclude`.
+    """Replay entries, in order. Further entries may follow, or `conclude`.
 
     Args:
-        compare: takes what the model made of an entry.
+        compare: receives the model's output for an entry.
 
     Raises:
-        ParleyError: an entry cannot be done again.
+        ParleyError: an entry cannot be replayed.
     """
     for entry in entries:
         made = await feed.redo(entry)
@@ -118,14 +120,14 @@ async def replay(
 
 
 class _Feed(Generic[View]):
-    """Feeds a view, and may defer work while it is given choices."""
+    """Feeds a view, which may defer work while it is given choices."""
 
     def __init__(self, view: View) -> None:
         self._view: View = view
         self._is_behind = False
 
     async def catch_up(self) -> None:
-        """Do what was put off because the model was given choices."""
+        """Do the work that was deferred because the model was given choices."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
@@ -139,7 +141,7 @@ class _Feed(Generic[View]):
 
 
 class UnitFeed(_Feed[DuplexView]):
-    """A duplex conversation. `seed`: None: drawn by the model."""
+    """A duplex conversation. `seed`: None: the model draws one."""
 
     def __init__(self, view: DuplexView, *, voices: Voices, seed: int | None) -> None:
         super().__init__(view)
@@ -169,7 +171,7 @@ class UnitFeed(_Feed[DuplexView]):
     async def unit(
         self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None
     ) -> UnitResult:
-        """Have the model take in one unit, and decide.
+        """Feed one unit to the model, and have it decide.
 
         Raises:
             BadInput: a frame is not a picture; nothing was fed.
@@ -206,7 +208,7 @@ class UnitFeed(_Feed[DuplexView]):
 
 
 def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
-    """See `RebuildableRunner`; of a context that only grows."""
+    """See `RebuildableRunner`; for a context that only grows."""
     light, waiting = list(log), []
     for at, entry in enumerate(log):
         match entry:
@@ -233,8 +235,9 @@ class TurnFeed(_Feed[HalfDuplexView]):
     """A conversation of turns.
 
     Args:
-        session_id: of the view's requests.
-        in_full: if an answer was stopped and its choices are unknown, generate it completely first.
+        session_id: for the view's requests.
+        in_full: True: if an answer was stopped and its choices are unknown, generate it completely
+            first.
     """
 
     def __init__(
@@ -255,13 +258,13 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self._current: TurnStarted | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
-        """True if everything since the beginning is in the entries."""
+        """True if the entries contain everything since the start."""
         self.is_filled = False
-        """True if the context holds what an answer in the making answers."""
+        """True if the context contains everything that the unfinished answer answers."""
         self._is_made = False
-        """True if the context holds an answer to it."""
+        """True if the context contains an answer to that."""
         self._silenced: TurnCompleted | None = None
-        """An answer that is over for the client, and was still being made."""
+        """An answer that is over for the client, but was still being generated."""
 
     async def redo(self, entry: Entry) -> MadeAnswer | None:
         items, context = self._items, self._context
@@ -295,15 +298,16 @@ class TurnFeed(_Feed[HalfDuplexView]):
             case AnswerMade() if self._is_whole and self._current is not None:
                 return await self._answer(self._current, entry)
             case _:
-                # What was answered when not everything was logged is not made again.
+                # Answers from before everything was logged are not generated again.
                 self.is_filled = False
         return None
 
     def apply(self, entry: InputCommitted | ItemCreated | Removed | Truncated) -> None:
-        """Change the items as an entry says, and note it for the context: live, and again.
+        """Change the items as an entry describes, and note it for the context; used live and in
+        replays.
 
         Raises:
-            InvalidRequest: it cannot be; nothing has changed.
+            InvalidRequest: the change is not possible; nothing has changed.
         """
         match entry:
             case InputCommitted():
@@ -316,11 +320,12 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 self._context.cut(item_id, self._items.find(item_id).keep(heard))
 
     def append(self, item: ConversationItem) -> None:
-        """The newest item of the conversation, live and again."""
+        """Add the newest item of the conversation; used live and in replays."""
         self._forget(self._items.append(item))
 
     def append_calls(self, told: TurnCompleted) -> None:
-        """Calls of an answer are items, live and again; the context has them already."""
+        """Function calls of an answer are items, which the context already contains; used live and
+        in replays."""
         self._context.add([item_id for item_id, _ in told.calls])
         for call in ConversationItem.of_calls(told.calls):
             self.append(call)
@@ -329,11 +334,12 @@ class TurnFeed(_Feed[HalfDuplexView]):
         await self._make_silenced()
         await self._context.settle()
         await super().conclude()
-        # They have sounds, and would stay as long as the session.
+        # They contain audio, and would stay in memory as long as the session.
         self._before = []
 
     async def _make_silenced(self) -> None:
-        """The context holds what was said of an answer whose worker was lost before its end."""
+        """Make the context contain the spoken part of an answer whose worker was lost before its
+        end."""
         if self._silenced is not None and self._current is not None:
             said = "".join(text for text, _ in self._silenced.spoken)
             await self._answer(self._current, AnswerMade(said, is_whole=False, chosen=None))
@@ -363,8 +369,8 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self.is_filled = True
 
     async def _answer(self, asked: TurnStarted, answered: AnswerMade) -> MadeAnswer | None:
-        """Have the model generate an answer again. One that was stopped and whose choices are
-        unknown is only appended to the context."""
+        """Have the model generate an answer again. If it was stopped and its choices are unknown,
+        it is only appended to the context."""
         self.is_filled, self._silenced = False, None
         is_known = answered.is_whole or answered.chosen is not None
         if not (answered.said or is_known):
@@ -391,7 +397,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         again: AnswerMade | None = None,
     ) -> MadeAnswer:
         tools = self.setup.tools if asked.request.tools is None else asked.request.tools
-        # As in a live session: a function call is neither text nor speech.
+        # As in a live session, a function call is neither text nor speech.
         calls = AnswerCalls(lambda event: None, bool(tools))
         sounds: list[Pcm] = []
         async for chunk in self._view.generate(

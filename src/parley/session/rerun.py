@@ -1,9 +1,8 @@
-"""Runs a recorded session through a model again and compares the results.
+"""Replays a recorded session on a model and compares the results.
 
-A recording consists of the session's entries, and `replay` does them again: the same code as for a
-lost worker's session, with a comparison. On the same machine with the same
-weights the answers are the same, bit for bit; where they are not, something depends on what it must
-not depend on.
+A recording consists of the session's entries. `replay` repeats them with the same code as for a
+lost worker's session, and the outputs are compared. On the same machine with the same weights, the
+answers are the same bit for bit; if not, there is a bug, because they depend on something else.
 """
 
 from __future__ import annotations
@@ -57,15 +56,16 @@ from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 
 _Result = RecordedEntry | FoldedTurn | None
-"""Output of the model for an entry: the line of a unit, else the turn that contains the entry."""
+"""The model's output for an entry: the line of a unit, or the turn that contains the entry."""
 _Dated = tuple[Entry, _Result, float | None]
-"""With the time at which the model was asked, in Unix seconds; None: with the entry before."""
+"""An entry, with the Unix time at which the model was asked; None: together with the previous
+entry."""
 _UNCOUNTED: Final = DuplexSetup | HalfDuplexSetup
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Entry `index` was `recorded`, and now is `now`, in `what`."""
+    """Field `what` of entry `index` was `recorded`, and is `now` in the rerun."""
 
     index: int
     what: str
@@ -82,8 +82,8 @@ class Comparison:
 
     Args:
         entries: units or answers of the recording.
-        compared: those that were made again.
-        ended: why not all of them were, "" if they were.
+        compared: number of those that were repeated.
+        ended: the reason why not all of them were; "" if all were.
     """
 
     recording_id: str
@@ -95,7 +95,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Everything was done again, and came out the same."""
+        """True if everything was repeated with the same results."""
         return not (self.differences or self.ended) and self.compared == self.entries
 
     def check(self, index: int, what: str, recorded: object, now: object) -> None:
@@ -107,11 +107,11 @@ class Comparison:
 async def rerun(
     folder: Folder, slot: SlotHandle, *, find_voice: FindVoice = no_voice
 ) -> Comparison:
-    """Do a recording again on a slot, which is free for others afterwards. Of a session that went
-    on at another worker everything is done again, from its beginning.
+    """Rerun a recording on a slot, which is free for others afterwards. A session that continued at
+    another worker is rerun from its start.
 
     Raises:
-        InvalidRequest: there is nothing that can be done again.
+        InvalidRequest: there is nothing that can be repeated.
         ParleyError: the model refuses what it once took.
     """
     parts = _parts(folder)
@@ -135,7 +135,7 @@ async def rerun(
 
 
 class _AtItsTime:
-    """A slot whose model reads the clock of the recording."""
+    """A slot whose model sees the recording's time."""
 
     def __init__(self, slot: SlotHandle, wall_clock: Callable[[], float]) -> None:
         self._slot = slot
@@ -150,7 +150,7 @@ class _AtItsTime:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One recording of a session: the whole, or what one worker ran of it."""
+    """One recording of a session: all of it, or the part that one worker ran."""
 
     folder: Folder
     journal: JournalEntries
@@ -167,14 +167,14 @@ class _Part:
             raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
 
     def setup(self) -> list[Entry]:
-        """The session's request, unless each request is an entry of its own."""
+        """The session's request; None if each request is a separate entry."""
         asked = [each for each in self.journal if isinstance(each.entry, _UNCOUNTED)][:1]
         if not asked and self.head.app_type.mode != "chat":
             raise InvalidRequest("The request of the session was not recorded.")
         return [self._entry(each.line) for each in asked]
 
     def entries(self) -> Iterator[_Dated]:
-        """The work after that, with the recorded result."""
+        """The entries after the request, with their recorded results."""
         turns, turn = iter(timeline.turns(self.journal)), None
         for each in self.journal:
             if isinstance(each.entry, _UNCOUNTED) or not isinstance(each.entry, Entry):
@@ -186,7 +186,7 @@ class _Part:
             yield self._entry(each.line), result, at_s
 
     def _entry(self, line: EntryLine) -> Entry:
-        """The entry, with its sound and files."""
+        """The entry with its audio and files."""
 
         def load(kept: int | str) -> Pcm | bytes:
             if isinstance(kept, str):
@@ -206,7 +206,7 @@ class _Part:
 
     def _sound(self, kept: KeptSound) -> Pcm:
         if kept.samples is None:
-            # The model's, which is made again.
+            # The model's audio, which is generated again.
             return Pcm.empty(OUTPUT_RATE_HZ)
         first, count, rate_hz = kept.samples
         if count == 0:
@@ -220,7 +220,7 @@ class _Part:
 
 
 def _parts(folder: Folder) -> list[_Part]:
-    """The recording, behind those of the same session that came before it."""
+    """The recording, preceded by the earlier recordings of the same session."""
     last = _Part.read(folder)
     first_id = last.head.continues
     if not first_id:
@@ -240,7 +240,7 @@ def _parts(folder: Folder) -> list[_Part]:
 
 
 class _Rerun:
-    """One session. Limits of the server that recorded it do not apply."""
+    """The rerun of one session. The limits of the server that recorded it do not apply."""
 
     def __init__(self, parts: list[_Part], found: Comparison, voices: Voices) -> None:
         self._parts = parts
@@ -253,7 +253,7 @@ class _Rerun:
             found.ended = "entries of the recording are missing"
 
     def wall_clock(self) -> float:
-        """When what is done again was done first, in Unix seconds."""
+        """Unix time at which the current entry was originally processed."""
         return self._now_s
 
     def turn_feed(self, view: HalfDuplexView) -> TurnFeed:
@@ -280,7 +280,7 @@ class _Rerun:
         yield from self._counted(known)
 
     def _counted(self, known: Iterator[_Dated]) -> Iterator[Entry]:
-        """Entries up to the first unit that is missing."""
+        """Entries up to the first missing unit."""
         expected = 0
         for entry, self._recorded, at_s in known:
             self._now_s = self._now_s if at_s is None else at_s
@@ -310,7 +310,7 @@ class _Rerun:
             case AnswerMade(), FoldedTurn() if isinstance(made, MadeAnswer):
                 self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
             case AnswerMade(), None if isinstance(made, MadeAnswer):
-                # It started in the part before.
+                # It started in the previous part.
                 self.found.check(-1, "text", entry.said, made.text[: len(entry.said)])
                 self.found.compared += 1
             case _:
@@ -334,7 +334,7 @@ class _Rerun:
         prints = [one for sound in sounds if (one := _print(sound)) is not None]
         recorded = [piece.sound.sha256 for piece in turn.said if piece.sound is not None]
         if not is_whole:
-            # How much of it there is depends on time; it must be the beginning of the whole answer.
+            # Its length depends on timing; it must be a prefix of the whole answer.
             text = text[: len(said)]
         if not (is_whole and _is_whole(turn)):
             prints = prints[: len(recorded)]
@@ -344,7 +344,7 @@ class _Rerun:
 
 
 class _ChatFeed:
-    """Requests, each with its whole conversation; for each of them what a session is (`Asking`)."""
+    """Requests, each with its whole conversation; serves as their session (`Asking`)."""
 
     def __init__(self, view: ChatView, session_id: str, voices: Voices) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""An answer of a conversation of turns while it is generated, and options it cannot have.
+"""An answer of a conversation of turns while it is generated, and checks of its options.
 
 Source: OpenAI Realtime (GA), responses.
 """
@@ -17,7 +17,7 @@ from parley.session_log.items import ConversationItem
 
 
 class ResponseInProgress(InvalidRequest):
-    """A request for an answer while there is one."""
+    """Error for a request for an answer while another one is in progress."""
 
     code = "conversation_already_has_active_response"
     sentence = "A response is in progress: cancel it, or wait until it is done."
@@ -25,7 +25,7 @@ class ResponseInProgress(InvalidRequest):
 
 class NothingToCancel(InvalidRequest):
     code = "response_cancel_not_active"
-    # LiveKit's agents look for these first two words.
+    # LiveKit's agents check for these first two words.
     sentence = "Cancellation failed: no active response found."
 
 
@@ -35,7 +35,7 @@ class Response:
 
     Args:
         turn: its number, from 0.
-        emit: emits its events, but for its start and its end.
+        emit: emits its events, except its start and end.
     """
 
     turn: int
@@ -49,23 +49,23 @@ class Response:
     audio_ms: float = 0.0
     index: int = 0
     emitted: int = 0
-    """Events of it that were emitted while it was made, its start not counted."""
+    """Number of its events that were emitted, without its start."""
     skips: int = 0
-    """Of these, those that the client knows already."""
+    """Number of these that the client received from another worker."""
     is_filled: bool = False
-    """True if the context holds what it answers."""
+    """True if the context contains everything that it answers."""
     is_started: bool = False
     """True if the model has started to answer."""
     is_transcribed: bool = False
-    """True if the client knows what the user was heard to say."""
+    """True if the client has received the transcript of the user's turn."""
     is_cancelled: bool = False
     is_unsaid: bool = False
-    """True if it ended before anything of it was said: it never was."""
+    """True if it ended before anything was said: it is as if it had never started."""
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
     def remembered(self) -> dict[str, Any]:
-        """The client's knowledge of it, as values."""
+        """What the client knows of it, as values."""
         return {
             "request": self.request,
             "response_id": self.response_id,

@@ -1,8 +1,9 @@
-"""One client of a session over as many connections as it takes.
+"""A session's connection to its client, which may consist of several connections, one after the
+other.
 
-Until the client asks for it (`enable`) a message goes straight through. From then on messages are
-numbered and kept, a task delivers them to the connection of the moment, and a connection that
-breaks ends nothing: the session's clock stops until another one is attached or the window is over.
+Until the client requests resuming (`enable`), messages are passed through. From then on they are
+numbered and kept, and a task delivers them to the current connection. If the connection breaks, the
+session does not end: its clock stops until another connection is attached or the window is over.
 The last messages and the close code can be fetched after the session has ended.
 """
 
@@ -42,20 +43,20 @@ from parley.session.tokens import ResumeTokens
 from parley.session_log.contract import LogContents, SessionLogWriter
 
 UNUSED_WINDOW_S: Final = 1.5
-"""A session of which nothing was heard since it was ready waits no longer if its client was cut
-off: nothing can be lost, and the client, which may never have had the token, starts again. Shorter
-than a gateway keeps a newcomer waiting for its own session id. If the gateway went away, clients
-that waited in its queue may have the token, and the session waits as any other."""
+"""If a client is cut off and the session has received nothing since it was ready, the session waits
+only this long: nothing can be lost, and the client, which may never have received the token, starts
+again. Shorter than the time for which a gateway lets a new client wait for its session id. If the
+gateway was lost, the client may have the token, and the session waits for the whole window."""
 
 BETWEEN_S: Final = 20.0
-"""Time left for an answer whose session is about to move to another worker."""
+"""Time limit for finishing the current answer before a session moves to another worker."""
 
 LAST_WORDS_S: Final = 1.0
-"""How long the log of a session that has ended is kept after the gateway has its last words. If it
-does not have them, the log is kept for the whole window."""
+"""Time for which the log of an ended session is kept once the gateway has its last messages. If the
+gateway does not have them, the log is kept for the whole window."""
 RETURN_S: Final = 10.0
-"""A session that was rebuilt waits at least this long: a client that has kept trying is there by
-then, even if its window has passed meanwhile."""
+"""Minimum time for which a rebuilt session waits: a client that has kept trying returns within this
+time, even if its window has passed meanwhile."""
 LAST_WORD_S: Final = 2.0
 """Time limit for informing a replaced connection."""
 
@@ -63,7 +64,7 @@ _log = logs.get(__name__)
 
 
 class ResumeRefused(Exception):
-    """A connection may not continue a session. `why`: what `reason` leaves open; "" if nothing."""
+    """A connection may not continue a session. `why`: details beyond `reason`, or ""."""
 
     def __init__(self, reason: RefusalReason, why: str = "") -> None:
         super().__init__(refusal_message(reason, why))
@@ -73,7 +74,8 @@ class ResumeRefused(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Attachment:
-    """One connection. `over`: done when it is not the session's any more. `reading`: ends then."""
+    """One connection. `over`: completes when it is no longer the session's. `reading`: timeout that
+    ends a pending read then."""
 
     socket: SessionSocket
     over: asyncio.Future[None]
@@ -86,10 +88,10 @@ class ResumableSocket:
 
     Args:
         socket: the first connection.
-        deadlines: of the session; stopped while there is no connection.
-        moved: called when the client is about to get a token, and when a connection was lost or
+        deadlines: of the session; they are stopped while there is no connection.
+        moved: called when the client is about to receive a token, and when a connection was lost or
             attached.
-        log: of the session; what the client is sent waits until it is stored.
+        log: of the session; messages to the client wait until they are stored.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class ResumableSocket:
         self._ready_text: str | bytes | None = None
         self._ready_seq = 0
         self._before = 0
-        """Messages of the client until it asked."""
+        """Number of the client's messages before its request."""
         self._received = 0
         self._repeated = 0
         """Number of the next messages that are repetitions."""
@@ -124,47 +126,48 @@ class ResumableSocket:
         self._log = log
         log.state, log.on_protection = self._state, moved
         self.handled = log.handle
-        """To be called when a message that was received has been acted upon."""
+        """To be called when a received message has been handled."""
         self._is_restored = False
         self._left_s: float | None = None
-        """When the last connection was lost; None: at another worker."""
+        """Monotonic time at which the last connection was lost; None: at another worker."""
         self.arrivals = Arrivals(clock)
         self._sent_before: int | None = None
-        """Messages that the client had sent when it lost another worker; None: it did not."""
+        """Number of messages that the client had sent when it lost another worker; None: it did
+        not."""
         self._takes_input = True
-        """False while it is being handed over, or was."""
+        """False while the session is being handed over, and afterwards."""
         self._is_handed_over = False
-        """True if another worker is to continue: no message is read or sent any more."""
+        """True if another worker will continue the session: messages are no longer read or sent."""
         self.is_between: Callable[[], bool] = lambda: True
         """True if the session is between two turns or units."""
         self.remember: Callable[[], dict[str, Any] | None] = lambda: None
-        """The session's state; None: not available at the moment."""
+        """Returns the session's state; None if it is not available at the moment."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         log.on_stored = self._news.set
         self._closing: tuple[int, str] | None = None
         self._is_confirmed = False
-        """True if the other side of a connection has confirmed that it has the last words."""
+        """True if the client has confirmed the close: it has received the last messages."""
         self._away_until_s: float | None = None
-        """Unix seconds until which the session waits for its client; None: it is here."""
+        """Unix time until which the session waits for its client; None while it is connected."""
         self.has_left = False
-        """True if another worker continues the session for good."""
+        """True if another worker has continued the session."""
         self._remembered: dict[str, Any] | None = None
-        """The session's last state; irrelevant once it has ended."""
+        """The session's last state; unused once it has ended."""
         self._why_over = ""
-        """Why no client can continue the session; "" while one can."""
+        """The reason why no client can continue the session; "" while one can."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -------------------------------------------------------------------
 
     @property
     def is_enabled(self) -> bool:
-        """True if the client asked to be able to come back."""
+        """True if the client requested resuming."""
         return self._log.is_open
 
     @property
     def is_of_before(self) -> bool:
-        """True if the newest message was sent while another worker ran the session."""
+        """True if the client sent its newest message while another worker ran the session."""
         return self._received <= (self._sent_before or 0)
 
     @property
@@ -177,8 +180,8 @@ class ResumableSocket:
 
     @property
     def window_left_s(self) -> float:
-        """Time left for the client to fetch the last messages. Clocks may be set back meanwhile,
-        and those of two hosts differ: never more than the whole window."""
+        """Time left for the client to fetch the last messages. At most the whole window, because
+        clocks may be changed, and those of two hosts may differ."""
         until_s = self._away_until_s
         left_s = self._window_s if until_s is None else max(0.0, until_s - self.clock.time())
         return min(left_s, self._window_s)
@@ -191,8 +194,8 @@ class ResumableSocket:
     # ---- the session's side ----------------------------------------------------------------
 
     def enable(self) -> None:
-        """The client wants to be able to come back; what it has just sent is its first message.
-        Safe to repeat."""
+        """The client requests resuming with the message that it has just sent, which counts as its
+        first. Safe to repeat."""
         if self.is_enabled or self._window_s <= 0:
             return
         self._log.open()
@@ -201,7 +204,7 @@ class ResumableSocket:
         self._begin_delivery(self._attached, [], 0)
 
     def with_token(self, text: str | bytes) -> str | bytes:
-        """The message that says that the session is ready, with the first token."""
+        """The message that reports the session as ready, with the first token."""
         if not self.is_enabled or self._tokens.is_issued:
             return text
         token, window_s = self._tokens.issue(), self._window_s
@@ -249,10 +252,10 @@ class ResumableSocket:
             return frame
 
     async def send(self, frame: str | bytes) -> None:
-        """Send one message, or keep it for a client that comes back. Waits while too much is kept.
+        """Send one message, or keep it for a client that returns. Waits while too much is kept.
 
         Raises:
-            Disconnected, TimeoutError: it cannot be sent, and the client cannot come back.
+            Disconnected, TimeoutError: it cannot be sent, and the client cannot resume.
         """
         log = self._log
         if not log.is_open:
@@ -260,7 +263,7 @@ class ResumableSocket:
                 await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
-        # It is sent when the update with it is stored, and so after that state.
+        # It is sent when the update that contains it is stored, and so after that state.
         self._told = min(self._received, log.sent_received)
         fields = f'"seq":{log.last_seq + 1},"received":{self._told}'
         log.add(with_fields(frame, fields))
@@ -272,13 +275,13 @@ class ResumableSocket:
             await self._changed.wait()
 
     async def close(self, code: int, reason: str) -> bool:
-        """Close when everything has been delivered. Without a connection it returns immediately: a
-        client that comes back for the last words receives them then."""
+        """Close when everything has been delivered. Returns immediately if there is no connection:
+        a client that returns receives the last messages then."""
         if not self.is_enabled:
             return await self._first.close(code, reason)
         self._closing = (code, reason)
         if self._is_handed_over:
-            # Its last words are another worker's to say.
+            # Another worker sends its last messages.
             self._finish_log()
         else:
             self._log.settle()
@@ -291,12 +294,12 @@ class ResumableSocket:
         return self._is_confirmed
 
     def expire(self) -> None:
-        """The client did not come back in time: it is refused from now on, also while the session
-        is being cleaned up."""
+        """The client did not return in time: refuse it from now on, even while the session is being
+        cleaned up."""
         self._refuse_from_now(f"No client returned within {self._window_s:g} s.")
 
     def end(self) -> None:
-        """Closes both directions. Safe to repeat."""
+        """Close both directions. Safe to repeat."""
         how = "" if self._closing is None else " ({1}, close code {0})".format(*self._closing)
         self._refuse_from_now(f"It is over{how}, and no messages are left.")
         self._finish_log()
@@ -307,12 +310,12 @@ class ResumableSocket:
             task.cancel()
 
     def forget_session(self) -> None:
-        """The session is over. A client may still come for its last words, which are here; what the
-        session remembers is large."""
+        """The session is over: release its state, which is large. A client may still fetch the last
+        messages, which are kept here."""
         self.remember, self.is_between = lambda: None, lambda: True
         self.deadlines.changed = lambda: None
         if self.has_last_words and not self._is_handed_over:
-            # Until then the gateway may not know that there is nothing to continue.
+            # Until then the gateway may not know that the session has ended.
             self._log.forget_session()
             kept_s = LAST_WORDS_S if self._is_confirmed else self.window_left_s
             self._loop.call_later(kept_s, self._finish_log)
@@ -325,7 +328,7 @@ class ResumableSocket:
         """Check that a connection with this token may continue after message `seq`.
 
         Raises:
-            ResumeRefused: it may not; has the reason.
+            ResumeRefused: it may not continue; has the reason.
             ServiceUnavailable: another worker continues the session.
         """
         if self.has_left:
@@ -339,8 +342,8 @@ class ResumableSocket:
             raise ResumeRefused("gap", f"It must be between {first} and {last}, got {seq}.")
 
     async def attach(self, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0) -> None:
-        """Continue over `socket`, which replaces the current connection, if there still is one.
-        Returns when this one is over.
+        """Continue over `socket`, which replaces the current connection if there is one. Returns
+        when the new connection is over.
 
         Args:
             sent: number of messages that the client had sent when it lost its connection.
@@ -360,7 +363,7 @@ class ResumableSocket:
             self._let_go(before)
             self._spawn(self._replace(before.socket))
         log.acknowledge(seq)
-        # What follows is to be delivered again.
+        # Later messages must be delivered again.
         log.tail(seq)
         first: list[msgspec.Struct] = [
             ResumeGranted(
@@ -380,7 +383,7 @@ class ResumableSocket:
         self.deadlines.clear(RESUME)
         self._away_until_s = None
         now_s = self.clock.monotonic()
-        # Another worker may have stood still for long before its connections were closed.
+        # Another worker may have been blocked for a long time before its connections were closed.
         away_s = 2 * self._window_s if self._left_s is None else now_s - self._left_s
         self.arrivals.end_gap(away_s)
         self.deadlines.go(now_s)
@@ -397,7 +400,7 @@ class ResumableSocket:
     # ---- inside ----------------------------------------------------------------------------
 
     async def _next_of(self, attached: _Attachment) -> str | bytes | None:
-        """The next message of a connection; None when it is not the session's any more."""
+        """The next message of a connection; None if the connection is no longer the session's."""
         try:
             async with asyncio.timeout(None) as attached.reading:
                 try:
@@ -418,12 +421,13 @@ class ResumableSocket:
         attached.delivery = self._spawn(self._deliver(attached, first, seq))
 
     async def _deliver(self, attached: _Attachment, first: list[str], seq: int) -> None:
-        """Send what the client does not have, then new messages, until this connection is over."""
+        """Send the messages that the client does not have, then new ones, until this connection is
+        over."""
         log = self._log
         try:
             if first:
-                # The token in it has to open the session elsewhere, too. Where that is not certain
-                # in time, the client comes again, with the token that it has.
+                # The token in it must be valid at other workers, too. If it is not stored
+                # in time, the client reconnects with the token that it has.
                 await log.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
@@ -437,7 +441,7 @@ class ResumableSocket:
                         log.acknowledge(seq)
                     self._changed.set()
                 safe = min(self._received, log.stored_received)
-                # Nothing follows a dialect's last word.
+                # Nothing may follow the dialect's last message.
                 if self._closing is None and safe - self._told >= INPUT_ACK_EVERY:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
@@ -485,15 +489,15 @@ class ResumableSocket:
 
     async def hand_over(self) -> bool:
         """Bring the log up to date between two turns or units, and stop there. Returns True if that
-        was possible. The client hears the turn to its end. One that is attached later continues all
-        the same."""
+        was possible. The client hears the turn to its end. If a client is attached later, the
+        session continues here."""
         if not self._log.is_waited_for:
             return False
         self._takes_input = False
         began_s = self._loop.time()
         while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:
             await asyncio.sleep(RETRY_S)
-            # Also for a client that came back meanwhile.
+            # Also if a client has returned meanwhile.
             self._takes_input = False
         self._is_handed_over = self._log.is_changed = True
         with contextlib.suppress(LogLate):
@@ -507,8 +511,8 @@ class ResumableSocket:
         return True
 
     def leave(self) -> None:
-        """Another worker continues the session: its log stays as it is, and its client receives
-        nothing more from here."""
+        """Another worker continues the session: leave its log as it is, and send its client nothing
+        more."""
         self._takes_input, self._is_handed_over, self.has_left = False, True, True
         self._log.leave()
         if self._attached is not None:
@@ -516,13 +520,14 @@ class ResumableSocket:
             self._detach(self._attached)
 
     def log_nothing(self) -> None:
-        """No other worker could continue this session."""
+        """Stop logging: no other worker could continue this session."""
         self._log.stop("cannot be rebuilt")
 
     def restore(
         self, state: dict[str, Any], contents: LogContents, writer: SessionLogWriter
     ) -> None:
-        """Take over another worker's state. No connection is attached, and the window runs.
+        """Take over another worker's state. There is no connection, and the resume window is
+        running.
 
         Args:
             state: as it was logged.
@@ -547,7 +552,7 @@ class ResumableSocket:
         self._left_s = None
 
     def _refuse_from_now(self, why: str) -> None:
-        """Only the first reason counts."""
+        """Refuse clients from now on; only the first reason counts."""
         self._why_over = self._why_over or why
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
@@ -558,7 +563,7 @@ class ResumableSocket:
         """A connection is over; if it was the session's, the clock stops.
 
         Args:
-            is_client_cut: the gateway is there and reports that the client is not.
+            is_client_cut: True if the gateway reported that the client was cut off.
         """
         if attached is None:
             return
@@ -580,7 +585,7 @@ class ResumableSocket:
         if not self._tokens.is_issued:
             return 0.0
         if self._away_until_s is not None:
-            # It was without its client at the previous worker, too.
+            # Its client was already away at the previous worker.
             least_s = RETURN_S if self._closing is None else 0.0
             return min(self._window_s, max(self.window_left_s, least_s))
         is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0

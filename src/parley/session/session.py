@@ -1,13 +1,11 @@
 """The session of one conversation: joins one socket, one dialect, one runner and its observers.
 
-Four tasks live here and end together: the reader (parses messages and hands them over), the
-runner (does what the conversation does), the writer (sends what was said) and the timekeeper.
-Whatever happens first decides the ending: `end` may be called by any of them, and counts once.
-
-The reader never waits for the runner, so a stop is heard in the middle of a turn; the runner never
-waits for the writer, so a slow client delays only itself, and not for long: what waits for it
-is bounded in bytes and in time. Time comes from the clock; a test moves it and calls
-`check_deadlines`.
+Four tasks run here and end together: the reader parses messages and passes them on, the runner runs
+the conversation, the writer sends messages, and the timekeeper watches deadlines. Any of them may
+call `end`; the first call determines the ending. The reader never waits for the runner, so a stop
+takes effect in the middle of a turn. The runner never waits for the writer, so a slow client delays
+only itself, and not for long: the messages that wait for it are bounded in bytes and in time. Time
+is read from the clock; tests move it and call `check_deadlines`.
 """
 
 from __future__ import annotations
@@ -41,25 +39,26 @@ from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
 
 PARSE_ON_LOOP_BYTES = 65_536
-"""Longer messages are parsed in a thread, so that a large one delays no other session. A second of
-sound is longer, so every unit is."""
+"""Longer messages are parsed in a thread, so that a large one does not delay other sessions. A
+second of audio is longer than this, so every unit is parsed in a thread."""
 
 NEARLY_FULL = 0.9
-"""Share of a context from which a client that asked for it is warned that the session will end."""
+"""Share of the context above which a client that requested it is warned that the session will
+end."""
 
 PACE = "pace"
-"""The deadline at which more sound is due."""
+"""The deadline at which more audio is to be sent."""
 
 DROPPED = "dropped"
-"""The deadline at which the client is sent how much of its sound was dropped."""
+"""The deadline at which the client is notified how much of its audio was dropped."""
 
 DROPPED_S = 1.0
-"""After sound was dropped, the client is sent its length this much later."""
+"""Delay after audio was dropped until the client is notified of its length."""
 
 VOICES_BURST = 10
 VOICE_EVERY_S = 1.0
-"""How often a message may name another voice: each is looked for, and read. A session may be this
-many ahead."""
+"""Limit on how often a message may name another voice, because each is looked up and read; and the
+burst that is allowed."""
 
 CLOSING_S = 2.0
 """Time limit of the closing handshake."""
@@ -68,8 +67,8 @@ _log = logs.get(__name__)
 
 
 class Observer(Protocol):
-    """Sees everything that happens, in order: what the client is sent, and what another worker
-    would have to do again. Quick, and never raises: what is slow it does elsewhere."""
+    """Receives everything that happens, in order: events for the client, and entries that another
+    worker would have to replay. Must be quick and must not raise; slow work is done elsewhere."""
 
     def observe(self, event: Observed, at_s: float) -> None:
         """`at_s`: monotonic seconds."""
@@ -80,10 +79,10 @@ class Runner(Protocol):
     """Runs one conversation on a view."""
 
     def accept(self, event: ClientEvent) -> None:
-        """Take what the client did. Returns immediately.
+        """Process an event of the client. Returns immediately.
 
         Raises:
-            ParleyError: it does not fit; nothing has changed.
+            ParleyError: it is not possible now; nothing has changed.
         """
         ...
 
@@ -92,52 +91,52 @@ class Runner(Protocol):
         ...
 
     def stop_turn(self) -> bool:
-        """Silence the answer in progress; whether there was one."""
+        """Stop the answer in progress; returns True if there was one."""
         ...
 
     async def run(self) -> SessionEnded:
-        """Hold the conversation. Cancelled when something else ends it."""
+        """Run the conversation. Cancelled when something else ends it."""
         ...
 
     async def close(self) -> None:
-        """Stop the model and wait until it has let go. Safe to repeat, safe without `run`."""
+        """Stop the model and wait until it has finished. Safe to repeat, and safe without `run`."""
         ...
 
 
 @runtime_checkable
 class RebuildableRunner(Protocol):
-    """A runner whose conversation another worker's can continue. What was done are the entries
-    that it emits or logs; inputs that are in them are not in what it remembers."""
+    """A runner whose conversation a runner of another worker can continue. Its history is the
+    entries that it emits or logs; inputs in them are not part of its state."""
 
     @property
     def is_between(self) -> bool:
-        """True if no answer is being made."""
+        """True if no answer is being generated."""
         ...
 
     def first_entry(self) -> Entry | None:
-        """First entry of the log, if the client asks to be able to come back; None: the next thing
-        that is done."""
+        """First entry of the log if the client requests resuming; None: the next entry that is
+        logged."""
         ...
 
     def remembered(self) -> dict[str, Any] | None:
-        """Its state beyond the log, as values; None: not available at the moment."""
+        """Its state beyond the log, as values; None if not available at the moment."""
         ...
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
-        """The log with silence for sound that `redo` does not need: all that came of it is in
-        the log, and nothing that is still to come depends on it."""
+        """The entries with silence instead of audio that `redo` does not need: all its results are
+        in the log, and nothing in the future depends on it."""
         ...
 
     async def redo(self, log: Sequence[Any]) -> None:
-        """Do again what is in the log, or what follows in it.
+        """Replay the entries of the log, or further entries.
 
         Raises:
-            ParleyError: it cannot be done here.
+            ParleyError: that is not possible here.
         """
         ...
 
     async def restore(self, remembered: dict[str, Any]) -> None:
-        """Everything has been done again: be as that runner was. `run` continues from there.
+        """Everything has been replayed: take over that runner's state. `run` continues from there.
 
         Raises:
             ParleyError: as `redo`.
@@ -146,14 +145,14 @@ class RebuildableRunner(Protocol):
 
 
 class Session:
-    """One conversation, from the accepted socket to the closed one.
+    """One conversation, from the accepted socket to its close.
 
     Args:
-        dialect: what the client speaks, as far as its request told.
-        settle: what it speaks, as its first message shows.
+        dialect: of the client, as far as its request shows.
+        settle: determines the dialect from its first message.
         enters: called at every change of phase.
-        recorded: returns the recording's id before the client learns that it may start; bounded in
-            time.
+        recorded: returns the recording's id before the client is notified that it may start;
+            limited in time.
         may_roll_over: see `rolls_over`.
     """
 
@@ -173,7 +172,7 @@ class Session:
         self.deadlines, self.arrivals = socket.deadlines, socket.arrivals
         self._socket = socket
         self._has_asked = False
-        """True if the client has asked to be able to come back."""
+        """True if the client has requested resuming."""
         self._dialect = dialect
         self._settle: Callable[[Dialect, str], Dialect] | None = settle
         self._observers = tuple(observers)
@@ -185,16 +184,17 @@ class Session:
         """Phase of the conversation; changed by `enter`."""
         self._announced: set[AwayReason] = set()
         self._dropped_s = 0.0
-        """Seconds of sound that were dropped, of which the client was not informed yet."""
+        """Seconds of dropped audio of which the client was not notified yet."""
         self._last_words: Reply | None = None
-        """Decided already, by the event that ended the session."""
+        """The close code and reason, set by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
         self.voices: Voices | None = None
         self._voice_due_s = -math.inf
-        """Finds voices that clients name; set by a runner that changes them between answers."""
+        """Finds voices that clients name; set by a runner that can change the voice between
+        answers."""
         self._runner: Runner | None = None
         self._rebuildable: RebuildableRunner | None = None
-        """The same, if another worker's could continue it."""
+        """The same runner, if another worker could continue its conversation."""
         self._writer: asyncio.Task[SessionEnded | None] | None = None
         self._goodbye: asyncio.Task[None] | None = None
         self._is_restored = False
@@ -210,20 +210,20 @@ class Session:
 
     @property
     def rolls_over(self) -> bool:
-        """True if the conversation has no total length, and its context slides: the operator allows
-        that, and the client asked to be able to come back."""
+        """True if the conversation has no maximum length and a sliding context: the operator allows
+        that, and the client has requested resuming."""
         return self._may_roll_over and (self._is_restored or self._socket.is_enabled)
 
     def enter(self, phase: Phase) -> None:
-        """Go to a phase; a conversation that has ended stays closed."""
+        """Enter a phase; a conversation that has ended stays closed."""
         if phase != self.phase and not self.has_ended:
             self.phase = phase
             self._enters(phase)
 
     def emit(self, event: ServerEvent) -> None:
-        """Send an event to observers and the client. Nothing is sent after the end.
+        """Send an event to the observers and the client. Nothing is sent after the end.
 
-        An event that the dialect answers with a close code ends the conversation.
+        An event for which the dialect has a close code ends the conversation.
         """
         if self._ending.done():
             return
@@ -236,7 +236,7 @@ class Session:
         self._send(reply, SessionEnded("error", error), output_ms=output_ms)
 
     def _send(self, reply: Reply, ended: SessionEnded, *, output_ms: float | None = None) -> None:
-        """Send what the dialect says; where it closes the connection, the session has `ended`."""
+        """Send the dialect's messages; if it closes the connection, the session has `ended`."""
         if reply.close_code is not None:
             self._last_words = reply
             self.end(ended)
@@ -252,14 +252,14 @@ class Session:
         self._put(frames, output_ms=output_ms)
 
     def _send_due(self) -> None:
-        """Send the sound whose time has come."""
+        """Send the audio that is due."""
         self._put(self._paced.take_due(self.clock.monotonic()))
         due_s = self._paced.next_due_s
         if due_s is not None:
             self.deadlines.set(PACE, due_s)
 
     def _with_token(self, reply: Reply) -> list[str | bytes]:
-        """The messages with a token, so that a client that asked may come back."""
+        """Add a token to the messages if the client has requested resuming."""
         if self.rolls_over:
             self.deadlines.clear(*LAST)
         elif self._socket.is_enabled:
@@ -273,7 +273,7 @@ class Session:
             self.end(SessionEnded("error", error))
 
     def go_away(self, time_left_s: float, reason: AwayReason) -> None:
-        """Warn a client that asked for it, once for each reason, that the session will end."""
+        """Warn a client that requested it, once for each reason, that the session will end."""
         if not self._socket.is_enabled or self.has_ended or reason in self._announced:
             return
         self._announced.add(reason)
@@ -281,8 +281,8 @@ class Session:
         self._put([codec.encode(told)])
 
     def report_dropped(self, seconds: float) -> None:
-        """Sound of the client was dropped. A client that can resume is sent its length: it has kept
-        what it said during an outage."""
+        """Audio of the client was dropped. A client that can resume is notified of its length,
+        because it has kept the audio of an outage."""
         if not self._socket.is_enabled or self.has_ended:
             return
         if not self._dropped_s:
@@ -301,18 +301,18 @@ class Session:
         self.go_away((limit - tokens) / (tokens / (done.index + 1)), "context")
 
     def drop_output(self) -> float:
-        """Send nothing more of the answer in progress than is in flight already; returns the
-        milliseconds of sound that are not sent for it."""
+        """Drop everything of the answer in progress that is not in flight; returns the milliseconds
+        of audio that were dropped."""
         return self._outbox.drop_output() + self._paced.drop(self.clock.monotonic())
 
     async def room(self) -> None:
-        """Until the client has read enough of what was emitted; bounded, because a client that
-        reads nothing is disconnected."""
+        """Wait until the client has read enough of the emitted messages; bounded, because a client
+        that reads nothing is disconnected."""
         await self._outbox.room()
 
     @property
     def hears_what_is_past(self) -> bool:
-        """True if the client's newest message was sent while another worker held the session."""
+        """True if the client sent its newest message while another worker ran the session."""
         return self._socket.is_of_before
 
     def log(self, entry: Entry) -> None:
@@ -321,22 +321,22 @@ class Session:
 
     async def recording_id(self) -> str | None:
         """The recording's id, which the client receives when it may start; None if there is none.
-        Waits until that is known."""
+        Waits until it is known."""
         return None if self._recorded is None else await self._recorded()
 
     def end(self, ended: SessionEnded) -> None:
-        """Decide the ending; only the first call counts."""
+        """Determine the ending; only the first call counts."""
         if not self._ending.done():
             self._ending.set_result(ended)
 
     # ---- for the host ----------------------------------------------------------------------
 
     def stop_turn(self) -> bool:
-        """Silence the answer in progress; whether there was one."""
+        """Stop the answer in progress; returns True if there was one."""
         return self._runner is not None and not self.has_ended and self._runner.stop_turn()
 
     def accept(self, event: ClientEvent) -> None:
-        """Act as if the client had done this (an external stop)."""
+        """Handle an event as if the client had caused it (an external stop)."""
         if self._runner is None or self.has_ended:
             return
         self._act(event)
@@ -357,7 +357,7 @@ class Session:
                 self._runner.expire(name)
 
     def restore(self, remembered: dict[str, Any]) -> None:
-        """Be what another worker's session was, before `run`."""
+        """Take over the state of another worker's session. Call before `run`."""
         self._is_restored, self._settle, self._has_asked = True, None, True
         self._dialect.restore(remembered["dialect"])
         self._announced = set(remembered["announced"])
@@ -373,7 +373,7 @@ class Session:
     def _remembered(self) -> dict[str, Any] | None:
         runner = self._rebuildable
         is_sending = self._is_taking or self._paced.waiting or self._outbox.waiting
-        # A client that asked for the end and was not told of it asks again.
+        # A client that requested the end but was not notified of it requests it again.
         if runner is None or is_sending or self._ending.done():
             return None
         known = runner.remembered()
@@ -389,10 +389,10 @@ class Session:
         }
 
     async def run(self, runner: Runner) -> SessionEnded:
-        """Live until the ending is decided.
+        """Run until the ending is decided.
 
-        Returns when nothing of the conversation runs any more but its last words, which are under
-        way: close the runner, free what it held, then `finish`. Cancelling is safe.
+        Returns when only the last messages are still being sent: close the runner, release its
+        resources, then call `finish`. Cancelling is safe.
         """
         self._runner = runner
         if isinstance(runner, RebuildableRunner):
@@ -418,8 +418,8 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self) -> None:
-        """Wait until the last words are out and the socket is closed. Bounded in time; safe to
-        repeat, safe without `run`."""
+        """Wait until the last messages are sent and the socket is closed. Limited in time; safe to
+        repeat, and safe without `run`."""
         tasks = [task for task in (self._goodbye, self._writer) if task is not None]
         try:
             if self._goodbye is not None:
@@ -439,7 +439,7 @@ class Session:
         return task
 
     def _part_ended(self, name: str, task: asyncio.Task[SessionEnded | None]) -> None:
-        """The edge where a failure becomes the end of this conversation, and of no other."""
+        """Turn a failure into the end of this conversation, so that no other is affected."""
         if task.cancelled():
             return
         error = task.exception()
@@ -471,7 +471,7 @@ class Session:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.receive()
-            # Decoding a message may change what the dialect remembers of the sound in it.
+            # Decoding a message may change the dialect's state, such as that of its audio decoder.
             self._is_taking = True
             await self._take(frame)
             self._is_taking = False
@@ -496,10 +496,10 @@ class Session:
                 return
 
     async def _check_voice(self, decoded: Any, voices: Voices) -> None:
-        """A voice that is named must be there, or its first answer would fail.
+        """Check that a named voice exists; otherwise the first answer would fail.
 
         Raises:
-            ParleyError: it is not.
+            ParleyError: it does not exist.
         """
         named = self._dialect.voice_in(decoded)
         if named is None:
@@ -520,7 +520,7 @@ class Session:
             raise error
 
     def _offer_resume(self) -> None:
-        """Let a client that asked for it come back after a cut."""
+        """Let a client that requested it resume the session after a cut."""
         self._has_asked = True
         self._socket.enable()
         first = None if self._rebuildable is None else self._rebuildable.first_entry()
@@ -528,7 +528,7 @@ class Session:
             self._observe(first)
 
     def _act(self, event: ClientEvent) -> bool:
-        """Do what the client asked for; whether it could be done."""
+        """Handle the client's request; returns True if that was possible."""
         try:
             if self._runner is not None:
                 self._runner.accept(event)
@@ -544,7 +544,7 @@ class Session:
         if self._settle is not None:
             self._dialect = self._settle(self._dialect, frame)
             self._settle = None
-        # Four bytes are the most that a character takes, and counting them would take longer.
+        # A character takes at most four bytes, and counting the exact size would take longer.
         most_bytes = len(frame) if frame.isascii() else 4 * len(frame)
         if most_bytes <= PARSE_ON_LOOP_BYTES:
             return self._dialect.decode(frame, self.phase)
@@ -573,7 +573,7 @@ class Session:
             with contextlib.suppress(SlowClient):
                 self._outbox.put([*self._paced.take_all(), *self._dialect.frames(reply)])
             self._outbox.close()
-            # The close frame stands in line behind what the network has taken but not delivered.
+            # The close frame queues behind data that the network has accepted but not delivered.
             closing_s += self._outbox.patience_s
             if self._writer is not None:
                 await asyncio.wait([self._writer], timeout=closing_s)

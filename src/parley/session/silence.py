@@ -1,7 +1,7 @@
-"""No silence without a reason: reports why nothing happens when the user has waited for long.
+"""Reports the reason if nothing happens for a long time while the user waits.
 
-One reason at a time; while it lasts it is sent again after twice the time, at most every
-`MOST_S`. Source: docs/protocols/README.md, "Why nothing comes".
+There is one reason at a time. While it lasts, it is sent again, each time after twice the interval,
+up to `MOST_S`. Source: docs/protocols/README.md, "Why nothing comes".
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from parley.session.session import Session
 
 DEADLINE: Final = "silence_explained"
 MODEL_S: Final = 2.0
-"""A model that has said nothing for this long keeps the user waiting."""
+"""Time without output after which the model counts as slow."""
 SPEECH_S: Final = 10.0
-"""Speech of this length may be a noise that the detector takes for it."""
+"""Speech of this length may be a noise that the detector mistakes for speech."""
 LATE_EVERY_S: Final = 10.0
-"""Late units are reported at most this often."""
+"""Minimum interval between reports of late units."""
 MOST_S: Final = 30.0
 
 _log = logs.get(__name__)
 
 
 class SilenceWatch:
-    """Follows why one conversation is silent. Its deadline, `DEADLINE`, is the session's."""
+    """Tracks why one conversation is silent. Its deadline, `DEADLINE`, is one of the session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -36,14 +36,14 @@ class SilenceWatch:
         self._told_late_s: float | None = None
 
     def begin(self, reason: SilenceReason, after_s: float) -> None:
-        """From now on nothing comes for this reason, which is sent after `after_s`."""
+        """From now on the client waits for this reason, which is sent after `after_s`."""
         self._reason = reason
         self._since_s = self._session.clock.monotonic()
         self._after_s = after_s
         self._session.deadlines.set(DEADLINE, self._since_s + after_s)
 
     def end(self) -> None:
-        """Something comes, or nothing is waited for. Safe to repeat."""
+        """There is output, or the client is not waiting. Safe to repeat."""
         self._reason = None
         self._session.deadlines.clear(DEADLINE)
 
@@ -56,7 +56,7 @@ class SilenceWatch:
         self._session.deadlines.set(DEADLINE, now_s + self._after_s)
 
     def late(self, late_s: float) -> None:
-        """A unit came later than it was due."""
+        """A unit was late."""
         now_s = self._session.clock.monotonic()
         if self._told_late_s is not None and now_s - self._told_late_s < LATE_EVERY_S:
             return
@@ -64,7 +64,7 @@ class SilenceWatch:
         self.report("unit_late", late_s)
 
     def report(self, reason: SilenceReason, elapsed_s: float = 0.0) -> None:
-        """Say it now."""
+        """Send the reason now."""
         elapsed_ms = round(1000 * elapsed_s)
         _log.info("silence_explained", reason=reason, elapsed_ms=elapsed_ms)
         self._session.emit(SilenceExplained(reason, elapsed_ms))

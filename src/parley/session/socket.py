@@ -8,7 +8,7 @@ from parley.protocol.control import LEAVING_CODES
 
 
 class Disconnected(Exception):
-    """The other side of the socket went away. `code`: with which it was closed."""
+    """The other side of the socket is gone. `code`: its close code."""
 
     def __init__(self, code: int = 1006) -> None:
         super().__init__(f"closed with {code}")
@@ -32,14 +32,14 @@ class SessionSocket(Protocol):
         ...
 
     async def send(self, frame: str | bytes) -> None:
-        """Send one message; returns when the network took it.
+        """Send one message; returns when the network has accepted it.
 
         Raises:
-            Disconnected: it cannot be sent any more.
+            Disconnected: it can no longer be sent.
         """
         ...
 
     async def close(self, code: int, reason: str) -> bool:
-        """Close the connection and wait for the other side's confirmation, for a moment at most.
-        True if it came: the other side has received everything. Safe to repeat."""
+        """Close the connection and wait a moment for the other side's confirmation. Returns True if
+        it arrived: the other side has then received everything. Safe to repeat."""
         ...

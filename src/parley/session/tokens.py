@@ -14,9 +14,9 @@ REVOKED_LIMIT: Final = 64
 
 @dataclass(slots=True)
 class ResumeTokens:
-    """Accepts the newest token, and the previous one until the client has acknowledged the newest's
-    generation: the message that carried the newest may have been lost. Its fields are hashes, and
-    part of the session's state."""
+    """Accepts the newest token, and the previous one until the client has acknowledged the
+    generation of the newest, because the message with the newest may have been lost. Its fields are
+    hashes, and part of the session's state."""
 
     current: str = ""
     previous: str = ""
@@ -28,8 +28,8 @@ class ResumeTokens:
         return bool(self.current)
 
     def issue(self, used: str = "") -> str:
-        """The next token. `used`: hash of the token that it replaces."""
-        # One that was issued but never received: the client came with the previous one.
+        """Issue the next token. `used`: hash of the token that it replaces."""
+        # The newest token was never received: the client used the previous one.
         replaced = (each for each in (self.previous, self.current) if each and each != used)
         self._revoke(*replaced)
         self.previous = used
@@ -39,13 +39,13 @@ class ResumeTokens:
         return token
 
     def confirm(self, generation: int) -> None:
-        """The client has the token of this generation."""
+        """The client has received the token of this generation."""
         if generation == self.generation and self.previous:
             self._revoke(self.previous)
             self.previous = ""
 
     def refusal(self, token_hash: str) -> RefusalReason | None:
-        """Why a token opens nothing; None if it opens the session."""
+        """The reason for refusing a token; None if it is valid."""
         if _same(token_hash, self.current) or _same(token_hash, self.previous):
             return None
         is_revoked = any(_same(token_hash, each) for each in self.revoked)

@@ -21,10 +21,10 @@ from parley.views.tools import (
 
 
 def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
-    """Refuse functions if the model calls none, and a forced call if it cannot be forced.
+    """Refuse functions if the model cannot call any, and a forced call if it cannot be forced.
 
     Raises:
-        InvalidRequest: the model cannot.
+        InvalidRequest: the model does not support it.
     """
     if tools and not spec.calls_tools:
         raise InvalidRequest("This model cannot call tools.", field="tools")
@@ -37,12 +37,12 @@ def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
 
 @dataclass(slots=True)
 class AnswerCalls:
-    """See the module's text. Without functions on offer, text is text.
+    """See the module. If no functions are offered, everything is text.
 
     Args:
-        emit: takes the events of the calls.
-        last_id: of the item before the next call.
-        done: complete calls, each with the id of the item that it is in a conversation of items.
+        emit: receives the events of the calls.
+        last_id: id of the item before the next call.
+        done: complete calls, each with its item id in a conversation of items.
     """
 
     emit: Callable[[ServerEvent], None]
@@ -57,16 +57,16 @@ class AnswerCalls:
 
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
-        """Those that are complete."""
+        """The complete calls."""
         return tuple(call for _, call in self.done)
 
     @property
     def has_started(self) -> bool:
-        """True if the answer has reached its calls; what follows is not spoken."""
+        """True if the answer has reached its calls; the rest is not spoken."""
         return self._index >= 0 or self._reader.is_call
 
     def add(self, text: str) -> str:
-        """More of the answer; returns the part of it that is text."""
+        """Add more of the answer; returns the part that is text."""
         return self._text_of(self._reader.add(text)) if self.is_offered else text
 
     def finish(self) -> str:
