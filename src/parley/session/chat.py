@@ -176,7 +176,7 @@ class RequestRun:
             )
 
     def _emit(self, text: str, sound: Pcm | None, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
-        """The next piece; it is kept if the client wants the whole answer at once."""
+        """The next piece; it is kept if the client wants only the whole answer."""
         self._text += text
         if self._asked.is_streaming:
             if text or sound is not None or logprobs or not self._asked.tools:

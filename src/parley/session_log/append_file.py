@@ -1,9 +1,9 @@
 """Files that grow while a session runs, on a disk that may fill up at any moment.
 
-What is appended is there as a whole or not at all: a write that fails half way is cut off again, so
-that the next one, when there is room again, begins where the last good one ended. Nothing waits in
-a buffer of ours, so nothing is lost later without a word. The writer of a file locks it, and the
-lock goes with the process, however that ends: a file that is not locked has no writer any more.
+An append is stored completely or not at all: a partial write is truncated, so that the next one,
+when there is room again, starts where the last good one ended. Nothing is buffered in this process,
+so nothing is lost silently later. The writer of a file locks it, and the lock is released when its
+process ends for any reason: a file that is not locked has no writer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 
 
 class AppendFile:
-    """A file at its end. Every method may raise `OSError`; the file is as before then.
+    """A file that is only appended to. Every method may raise `OSError`; the file is then
+    unchanged.
 
     Args:
-        is_new: there must be no such file; else there must be one.
+        is_new: True: create the file, which must not exist; False: it must exist.
     """
 
     def __init__(self, path: Path, mode: int = 0o640, *, is_new: bool = True) -> None:
@@ -32,25 +33,26 @@ class AppendFile:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def append(self, data: bytes | memoryview) -> None:
-        """All of it, or none."""
+        """Append all of `data`, or nothing."""
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         done = 0
         try:
             while done < len(view):
                 done += os.pwrite(self._file, view[done:], self.size + done)
         except OSError:
-            # Cutting off needs no room. Should it fail as well, the next append writes over it.
+            # Truncating needs no space. If it fails too, the next append overwrites the partial
+            # data.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise
         self.size += len(view)
 
     def overwrite(self, data: bytes, at: int) -> None:
-        """Replace bytes that are there."""
+        """Replace existing bytes."""
         os.pwrite(self._file, data, at)
 
     def sync(self) -> None:
-        """Until it is on the disk itself."""
+        """Wait until the data is on the disk."""
         os.fdatasync(self._file)
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ def is_locked(path: Path) -> bool:
     """True if a living process writes a file.
 
     Raises:
-        OSError: it is not there.
+        OSError: it does not exist.
     """
     with open(path, "rb") as file:
         try:

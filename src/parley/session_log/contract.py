@@ -1,9 +1,9 @@
 """The contract of a session's log: its entries, its one writer, its readers.
 
-The worker that runs a session is the only writer of its log. Readers are another worker, which
-takes the log over when the first one is lost, and the gateway, which lists and drops logs. A log
-consists of entries that only grow (`entries.py`, encoded by `state_codec.py`), one state of named
-parts, of which an update has those that changed, and the numbered messages that the client has not
+The worker that runs a session is the only writer of its log. Its readers are another worker, which
+takes over the log when the first one is lost, and the gateway, which lists and drops logs. A log
+consists of append-only entries (`entries.py`, encoded by `state_codec.py`), a state of named parts,
+of which an update contains those that changed, and the numbered messages that the client has not
 acknowledged. A backend interprets neither entries nor parts.
 
 Each take-over starts a new epoch. A writer of an older epoch can no longer append.
@@ -22,14 +22,14 @@ from parley.errors import ServiceUnavailable
 from parley.protocol.kinds import Kind
 
 ENTRY_LENGTH_BYTES: Final = 4
-"""In front of each entry of a log."""
+"""Size of the length in front of each entry of a log."""
 
 AppendResult = Literal["stored", "unavailable", "fenced", "dropped", "full"]
 """Result of an update.
 
 - stored: another process can read it.
 - unavailable: the backend does not answer; a later update may be stored.
-- fenced: another worker has taken the log over.
+- fenced: another worker has taken over the log.
 - dropped: the gateway removed the log.
 - full: the backend has no room for it.
 """
@@ -43,8 +43,8 @@ class LoggedSession(msgspec.Struct, frozen=True):
     """The session of a log: what a gateway needs to find it another worker.
 
     Args:
-        log_id: of its log; the first lease's id.
-        lease_id: of the lease under which its worker runs it.
+        log_id: id of its log: that of its first lease.
+        lease_id: id of the lease under which its worker runs it.
         fingerprint: version and model that a worker must have to continue it.
         note: the gateway's own notes, as it sent them with the lease (`LeaseNote` as JSON).
     """
@@ -84,12 +84,12 @@ class LogUpdate:
     """One append. It is stored whole or not at all.
 
     Args:
-        is_whole: replaces everything that the log holds.
-        is_tail_whole: replaces the state and the messages; true also if `is_whole`.
+        is_whole: True: replaces the whole content of the log.
+        is_tail_whole: True: replaces the state and the messages; also set if `is_whole`.
         entries: new entries, each with its length in front.
-        state: parts of the state that have changed; an empty one is gone. None: nothing has.
+        state: parts of the state that have changed; an empty part was removed. None: no change.
         outputs: new messages to the client.
-        settled: the client needs no message up to this number.
+        settled: the client has received all messages up to this number.
     """
 
     is_whole: bool
@@ -102,7 +102,7 @@ class LogUpdate:
 
 @dataclass(slots=True)
 class LogTail:
-    """State and unacknowledged messages of a log, as a reader of its updates collects them."""
+    """State and unacknowledged messages of a log, collected from its updates."""
 
     state: dict[str, bytes] = field(default_factory=dict)
     outputs: deque[StoredOutput] = field(default_factory=deque)
@@ -149,8 +149,8 @@ class SessionLogWriter(Protocol):
     """Called when the backend may have lost the log: the next update should be whole, and soon."""
 
     wants_tail: bool
-    """True if the log has become much larger than what it holds: the next update with a state
-    should have `is_tail_whole`."""
+    """True if the log has become much larger than its content: the next update with a state should
+    set `is_tail_whole`."""
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         """Store an update and call `done`, immediately or later. Append nothing else until then."""
@@ -166,19 +166,19 @@ class SessionLogWriter(Protocol):
 
 
 class SessionLogs:
-    """A backend: where logs are kept. One contract suite runs against all of them. This one keeps
-    none: sessions end with their worker."""
+    """A backend that stores logs. One contract suite tests all backends. This base class stores
+    nothing: sessions end with their worker."""
 
     name = ""
-    """Equal for processes that see the same logs; "" for none."""
+    """Equal for processes that see the same logs; "" for no logs."""
 
     def create(self, session: LoggedSession) -> SessionLogWriter | None:
-        """The writer of a new log, if sessions are logged. Nothing is stored before its first
-        update."""
+        """Create the writer of a new log; None if sessions are not logged. Nothing is stored before
+        its first update."""
         return None
 
     async def peek(self, log_id: str) -> LogContents:
-        """Read a log that its writer continues.
+        """Read a log without taking it over.
 
         Raises:
             LogUnreadable: there is no such log, or it cannot be read at the moment.
@@ -188,8 +188,8 @@ class SessionLogs:
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
-        """Read a log and continue it as its only writer, in a new epoch. The log stays as it is
-        until the new writer's first update, which must be whole.
+        """Read a log and become its only writer, in a new epoch. The log is unchanged until the new
+        writer's first update, which must be whole.
 
         Raises:
             LogUnreadable: there is no such log, it is damaged, or another worker was faster.
@@ -200,14 +200,14 @@ class SessionLogs:
         return []
 
     async def drop(self, log_id: str) -> None:
-        """Remove a log. Its writer learns it with its next update. Safe to repeat."""
+        """Remove a log. The result of its writer's next update shows this. Safe to repeat."""
 
     async def touch(self, log_id: str) -> None:
-        """Keep a log that has no writer now from expiring."""
+        """Prevent a log that currently has no writer from expiring."""
 
     def claim(self) -> bool:
-        """Become the gateway that lists and removes logs here. False: another one is. Safe to
-        repeat."""
+        """Become the gateway that lists and removes logs here; returns False if another one is.
+        Safe to repeat."""
         return True
 
     async def close(self) -> None:

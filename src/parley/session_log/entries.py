@@ -1,8 +1,8 @@
-"""Entries of a session's log: what happened, from which everything else is derived.
+"""Entries of a session's log: the events from which everything else is derived.
 
-The session log keeps them for another worker (`logged`), a recording is a fold of them and of the
-events that people want to see later (`recorded`), and `session/replay.py` does them again. Some are
-also events, which the client receives; those of this module are not.
+The session log stores them for another worker (`logged`), a recording is a fold of them and of
+events that are of interest later (`recorded`), and `session/replay.py` repeats them. Some entries
+are also events that the client receives; those in this module are not.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class WentBack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemsSoFar:
-    """The conversation at the time when the client asked to be able to resume it. If it has items,
-    the earlier context is not made again as it was, but filled from them.
+    """The conversation at the time when the client requested resuming. If it has items, a replay
+    fills the context from them instead of repeating its history.
 
     Args:
         entries_before: number of entries until then, without the setup.
@@ -91,14 +91,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An item that is gone."""
+    """An item was removed."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """An answer of which only a part was heard. `heard`: its words."""
+    """Only a part of an answer was heard. `heard`: the words of that part."""
 
     item_id: str
     heard_ms: float
@@ -107,19 +107,20 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """The context holds nothing of an answer that was being made."""
+    """An unfinished answer was removed from the context."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The content of the context is unknown."""
+    """The content of the context became unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """The context holds what it answers. `chosen`: see `ItemContext.fill`."""
+    """The context was filled with what the next answer answers. `chosen`: see
+    `ItemContext.fill`."""
 
     chosen: tuple[object, ...]
 
@@ -129,10 +130,10 @@ class AnswerMade:
     """The model has finished an answer.
 
     Args:
-        said: what the context holds of it.
-        is_whole: True if that is all that the model had to say.
-        chosen: what the model decided, if it reports that; None: a replay decides again from the
-            same seed, and must get the same result.
+        said: the part of it that is in the context.
+        is_whole: True if that is the complete answer.
+        chosen: the model's choices, if it reports them; None: a replay decides again from the same
+            seed, and must get the same result.
     """
 
     said: str
@@ -159,7 +160,7 @@ ItemEntry = (
 )
 Entry = ChatRequested | UnitEntry | ItemEntry
 Observed = Event | Entry
-"""Everything that happens in a session, as its observers see it."""
+"""Everything that happens in a session, as its observers receive it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +256,8 @@ moved; its tag stays."""
 
 
 def logged(event: Observed) -> Entry | None:
-    """What a log keeps of an event, without what a replay makes again: the sound of a unit, and its
-    costs. None: nothing."""
+    """The entry that the log stores for an event; None for no entry. It omits what a replay
+    computes again: the audio of a unit, and its costs."""
     match event:
         case UnitDone():
             decided = replace(
@@ -278,8 +279,8 @@ def logged(event: Observed) -> Entry | None:
 
 
 def recorded(event: Observed) -> Recorded | None:
-    """What a recording keeps of an event: the sound of answers, but not what the model chose. None:
-    nothing."""
+    """The entry that a recording stores for an event; None for no entry. It contains the audio of
+    answers, but not the model's choices."""
     match event:
         case UnitDone(unsaid=unsaid):
             return replace(

@@ -3,10 +3,10 @@
     <log>.<epoch>.<generation>.entries   entries; each whole update starts a generation
     <log>.<epoch>.tail                   frames: session, state, messages, length of the entries
 
-An update is stored when `write` has returned: the page cache outlives every process. The writer of
-a log locks its tail, so a lock that can be had means that the writer is dead. A worker that takes a
-log over creates the tail of the next epoch and renames the old one, which fences the old writer.
-Files are readable for this user only.
+An update is stored when `write` has returned, because the page cache outlives the process. The
+writer of a log locks its tail, so a tail without a lock has no living writer. A worker that takes
+over a log creates the tail of the next epoch and renames the old one, which fences the old writer.
+Files are readable by this user only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from parley.session_log.contract import (
 )
 
 FOLDER_ID: Final = "folder_id"
-"""File that names the folder."""
+"""File with the folder's name."""
 GATEWAY: Final = "gateway"
 """File that the gateway of this folder locks."""
 TAIL: Final = ".tail"
@@ -52,13 +52,13 @@ CLOSED: Final = ".closed"
 ENTRIES: Final = ".entries"
 NEW: Final = ".new"
 HEAD_BYTES: Final = 8
-"""Of a frame of a tail: length and CRC-32 of its body, 4 bytes each."""
+"""Header of a frame of a tail: length and CRC-32 of its body, 4 bytes each."""
 GROWN_BYTES: Final = 1 << 20
 GROWN_SHARE: Final = 3.0
-"""A tail is rewritten when it has grown by this size, and by this many times its first frame."""
+"""A tail is rewritten when it has grown by this size and by this multiple of its first frame."""
 
 STRAY_S: Final = 60.0
-"""Files without a first update are removed when they are this old."""
+"""Age at which files without a first update are removed."""
 
 _log = logs.get(__name__)
 
@@ -67,7 +67,8 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True):
     """A frame of a tail. The first one of a file has `session` and everything else.
 
     Args:
-        generation, entries_bytes: of the file of entries that is valid with this frame.
+        generation, entries_bytes: number and valid length of the file of entries that belongs to
+            this frame.
     """
 
     generation: int
@@ -161,10 +162,10 @@ class FileSessionLogs(SessionLogs):
         return contents, _FileWriter(self.folder, session, epoch=epoch)
 
     def _newest(self, tails: Iterable[Path]) -> LogContents:
-        """What the first of these tails holds that has anything.
+        """The content of the first of these tails that is not empty.
 
         Raises:
-            LogUnreadable: none has, or it is damaged.
+            LogUnreadable: all are empty, or it is damaged.
         """
         found = next(filter(None, map(self._read, tails)), None)
         if found is None:
@@ -212,7 +213,7 @@ class _FileWriter:
         self._entries: AppendFile | None = None
         self._tail: AppendFile | None = None
         self._tail_bytes = 0
-        """Size of the tail's first frame, which had everything."""
+        """Size of the tail's first frame, which contains everything."""
         self.wants_tail = False
         self._over: AppendResult | None = None
         """Result of every later update, once nothing can be stored any more."""
@@ -235,7 +236,7 @@ class _FileWriter:
         done(self._over or "stored")
 
     def drop(self) -> None:
-        # Before its first update a writer owns nothing: what is there is the lost worker's.
+        # Before its first update a writer owns nothing: existing files belong to the lost worker.
         is_ours = self._tail is not None and self._is_ours()
         self._close()
         if is_ours:
@@ -262,7 +263,7 @@ class _FileWriter:
             self.wants_tail = grown > GROWN_BYTES and grown > GROWN_SHARE * self._tail_bytes
 
     def _replace(self, update: LogUpdate) -> None:
-        """Start a generation, and drop what it replaces."""
+        """Start a generation, and remove the one that it replaces."""
         self._generation += 1
         path = _entries_path(self._path, self._generation)
         before, self._entries = self._entries, _written(path, update.entries)
@@ -273,7 +274,7 @@ class _FileWriter:
         _remove(each for each in self._folder.glob(f"{self._stem}.*") if each.name not in kept)
 
     def _write_tail(self, update: LogUpdate) -> None:
-        """Write a new tail in place of the current one, which stays if there is no room."""
+        """Replace the current tail by a new one; it is kept if there is no space."""
         path = self._path.with_name(self._path.name + NEW)
         path.unlink(missing_ok=True)
         before, self._tail = self._tail, _written(path, self._framed(update))
@@ -296,7 +297,7 @@ class _FileWriter:
         return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
 
     def _is_ours(self) -> bool:
-        """True while no other worker has taken the log over and the gateway has not dropped it."""
+        """True if no other worker has taken over the log and the gateway has not dropped it."""
         if self._tail is None:
             return self._path.exists()
         try:
@@ -312,7 +313,7 @@ class _FileWriter:
 
 
 def _describe(files: list[Path]) -> StoredLog | None:
-    """The log that these files are; None without a first update."""
+    """The log that these files contain; None if there was no first update."""
     tails = _tails(files)
     session = next(filter(None, (_session_of(path) for _, path in tails)), None)
     states = [path.stat() for path in files]
@@ -339,12 +340,12 @@ def _folder_id(folder: Path) -> str:
 
 
 def _stem(log_id: str) -> str:
-    """Prefix of the names of a log's files, whatever its id contains."""
+    """Prefix of the names of a log's files; safe for any id."""
     return hashlib.sha256(log_id.encode()).hexdigest()[:32]
 
 
 def _tails(files: Iterable[Path]) -> list[tuple[int, Path]]:
-    """Tails by their epoch, newest first."""
+    """Tails with their epochs, newest first."""
     named = (path for path in files if path.suffix in (TAIL, CLOSED))
     return sorted(((_epoch(path), path) for path in named), reverse=True)
 
@@ -358,7 +359,7 @@ def _entries_path(tail: Path, generation: int) -> Path:
 
 
 def _frames(data: bytes) -> Iterator[_Frame]:
-    """The frames of a tail up to the first one that is torn."""
+    """The frames of a tail up to the first incomplete one."""
     at = 0
     while at + HEAD_BYTES <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
@@ -373,7 +374,7 @@ def _frames(data: bytes) -> Iterator[_Frame]:
 
 
 def _session_of(tail: Path) -> LoggedSession | None:
-    """The session in the first frame of a tail; reads no more of it."""
+    """The session in the first frame of a tail; reads only that frame."""
     with tail.open("rb") as file:
         head = file.read(HEAD_BYTES)
         data = head + file.read(int.from_bytes(head[:4], "big"))
@@ -386,7 +387,7 @@ def _update(frame: _Frame) -> LogUpdate:
 
 
 def _written(path: Path, data: bytes) -> AppendFile:
-    """A new file with this content, locked."""
+    """Create a locked file with this content."""
     file = AppendFile(path, 0o600)
     try:
         file.lock()

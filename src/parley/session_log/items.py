@@ -1,4 +1,4 @@
-"""What was said in a conversation of turns, in order and bounded.
+"""The items of a conversation of turns, in order and bounded.
 
 Source: OpenAI Realtime (GA), conversation items.
 """
@@ -20,11 +20,12 @@ from parley.protocol.values import TextPart, ToolCallPart
 
 ITEMS_MOST: Final = 256
 KEPT_BYTES: Final = 64 << 20
-"""Items and their media that are kept to fill a context again; the oldest are forgotten first."""
+"""Limits of the items, and their media, that are kept to fill a context again; the oldest are
+removed first."""
 
 
 class NoSuchItem(InvalidRequest):
-    """An item that is not (any more) in the conversation."""
+    """There is no such item in the conversation, or no longer."""
 
     code = "item_not_found"
 
@@ -37,7 +38,8 @@ class ConversationItem:
     """One message of the conversation.
 
     Args:
-        spoken: of an answer: its words piece by piece, and where the sound of each starts, in ms.
+        spoken: of an answer: its words piece by piece, and the position in ms at which the audio of
+            each starts.
         speech_ms: of a user's turn: how long they spoke.
     """
 
@@ -48,8 +50,7 @@ class ConversationItem:
 
     @classmethod
     def of_user(cls, said: InputCommitted) -> ConversationItem:
-        """A user's turn: pictures, then what was written, then what was said; any may be
-        missing."""
+        """A user's turn: pictures, then written text, then speech; any of them may be missing."""
         parts: list[Content] = [Picture(file) for file in said.pictures]
         if said.text:
             parts.append(TextPart(said.text))
@@ -64,7 +65,7 @@ class ConversationItem:
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[str, ToolCallPart]]) -> list[ConversationItem]:
-        """Calls of functions, each with its id."""
+        """Function calls, each with its id."""
         return [cls(item_id, Message("assistant", (call,))) for item_id, call in calls]
 
     @property
@@ -87,24 +88,24 @@ class ConversationItem:
         return size_of(self.message)
 
     def say(self, text: str, begins_ms: float) -> None:
-        """The assistant says more; its sound starts at `begins_ms` of the answer."""
+        """Add words of the assistant; their audio starts at `begins_ms` of the answer."""
         self.spoken.append((text, begins_ms))
         said = "".join(piece for piece, _ in self.spoken)
         self.message = Message("assistant", (TextPart(said),))
 
     def truncate(self, heard_ms: float) -> str:
-        """The words whose sound had started were heard, and no others. May be called again with
+        """Truncate the answer to the words whose audio had started. May be called again with
         another length, which replaces the previous one."""
         return self.keep("".join(text for text, begins_ms in self.spoken if begins_ms < heard_ms))
 
     def keep(self, heard: str) -> str:
-        """Only `heard` was heard of this answer. Returns it."""
+        """Truncate this answer to `heard`, and return it."""
         self.message = Message("assistant", (TextPart(heard),))
         return heard
 
 
 def size_of(value: Any) -> int:
-    """Bytes of the sound, files and texts in a value."""
+    """Number of bytes of the audio, files and texts in a value."""
     match value:
         case Pcm(samples):
             return samples.nbytes
@@ -121,7 +122,7 @@ def size_of(value: Any) -> int:
 
 
 class ItemList:
-    """The items of one conversation; beyond the bounds, the oldest are forgotten."""
+    """The items of one conversation; beyond the limits, the oldest are removed."""
 
     def __init__(self, most: int = ITEMS_MOST) -> None:
         self._items: list[ConversationItem] = []
@@ -142,15 +143,16 @@ class ItemList:
         return self._items[-1].item_id if self._items else None
 
     def append(self, item: ConversationItem) -> list[str]:
-        """Add the newest; returns the ids of those that are forgotten for it."""
+        """Add the newest item; returns the ids of the items that were removed for it."""
         self._items.append(item)
         return self._bound()
 
     def insert(self, item: ConversationItem, after_id: str | None) -> list[str]:
-        """Add behind another; None: the last, "": none. Returns the ids of those forgotten.
+        """Add an item behind another one; None: behind the last; "": at the start. Returns the ids
+        of the items that were removed for it.
 
         Raises:
-            InvalidRequest: there is one with its id, or none to follow.
+            InvalidRequest: there is an item with its id, or none with the id to follow.
         """
         if any(each.item_id == item.item_id for each in self._items):
             raise InvalidRequest(
@@ -174,16 +176,16 @@ class ItemList:
         raise NoSuchItem(item_id)
 
     def before(self, item: ConversationItem) -> list[ConversationItem]:
-        """The items in front of one; all if it is not there."""
+        """The items before this one; all of them if it does not exist."""
         return list(itertools.takewhile(lambda each: each is not item, self._items))
 
     def remove(self, item: ConversationItem) -> None:
-        """Forget an item that is there."""
+        """Remove an existing item."""
         self._items = [each for each in self._items if each is not item]
 
     def newest_media(self, before: Sequence[ConversationItem]) -> str | None:
-        """Id of the newest of these messages that a client brought, if there is more than text in
-        it and it is still there."""
+        """Id of the newest of these messages of a client, if it contains more than text and still
+        exists."""
         brought = [item for item in before if item.message.role == "user" and item.sound is None]
         for item in brought[-1:]:
             if item in self and any(

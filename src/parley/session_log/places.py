@@ -1,4 +1,4 @@
-"""Which backend keeps the logs of running sessions."""
+"""Chooses the backend that stores the logs of running sessions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from parley.settings import Settings
 MEMORY: Final = Path("/dev/shm")
 """Linux's folder for files in memory."""
 FOLDER: Final = "running"
-"""In the data folder, where there is no such place."""
+"""Folder in the data folder, if there is no folder in memory."""
 KEEP_WINDOWS: Final = 4.0
-"""Number of resume windows for which Redis keeps the log of a session whose processes are gone."""
+"""Number of resume windows for which Redis keeps the log of a session whose processes have died."""
 
 _log = logs.get(__name__)
 
@@ -27,7 +27,7 @@ def open_session_logs(settings: Settings) -> SessionLogs:
     """The backend that the settings name.
 
     Raises:
-        SetupError: the address of Redis cannot be used.
+        SetupError: the address of Redis is invalid.
     """
     limits, where = settings.limits, settings.storage.session_logs
     if limits.session_log_mb <= 0 or limits.resume_window_s <= 0 or where == "off":

@@ -6,9 +6,9 @@
     {prefix}:{log_id}:outputs    stream of messages to the client, by their number
     {prefix}:index               hash: size of each log in bytes
 
-Each update is one script, so it is stored whole or not at all, and a writer of an older epoch is
-refused in the same step. Keys expire when no process refreshes them, so nothing remains of a
-session whose processes are gone.
+Each update is one script, so it is stored completely or not at all, and a writer of an older epoch
+is refused in the same step. Keys expire when no process refreshes them, so nothing remains of a
+session whose processes have died.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from parley.session_log.contract import (
 ANSWER_S: Final = 2.0
 """Timeout of a request to Redis."""
 REFRESH_S: Final = 20.0
-"""Interval at which a writer keeps its log from expiring."""
+"""Interval at which a writer refreshes its log, which would otherwise expire."""
 RETURNS_S: Final = 5.0
-"""How long Redis may be unreachable while a session is taken over."""
+"""Maximum time for which Redis may be unreachable while a session is taken over."""
 LOOK_S: Final = 1.0
-"""Interval at which a worker looks whether it is still the Redis that has its logs: one that was
-restarted, or a replica that took over, may have forgotten logs that nothing is written to."""
+"""Interval at which a worker checks that Redis is still the same process: after a restart, or when
+a replica took over, logs that are not being written may be missing."""
 PREFIX: Final = "parley:session"
 PART: Final = "part:"
 """Prefix of the fields of a log's hash that are parts of the state."""
@@ -104,7 +104,7 @@ return redis.call('hdel', KEYS[4], ARGV[1])
 """
 
 FOREIGN: Final = (msgspec.MsgspecError, KeyError, TypeError, ValueError)
-"""Reading what another program wrote under our names."""
+"""Errors of reading keys that another program wrote."""
 
 _log = logs.get(__name__)
 _session_decoder = msgspec.msgpack.Decoder(LoggedSession)
@@ -112,14 +112,14 @@ _output_decoder = msgspec.msgpack.Decoder(StoredOutput)
 
 
 def is_private(url: str) -> bool:
-    """True if nothing that is sent to this Redis can be read on a network between hosts."""
+    """True if the traffic to this Redis cannot be read on a network between hosts."""
     parts = urlsplit(url)
     return parts.scheme in ("rediss", "unix") or parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def open_redis(url: str, setting: str, **options: Any) -> tuple[Any, tuple[type[Exception], ...]]:
-    """A client of the Redis at `url`, which is the value of `setting`, and what its calls raise.
-    Nothing is connected yet.
+    """A client of the Redis at `url`, which is the value of `setting`, and the exceptions that its
+    calls raise. It is not connected yet.
 
     Raises:
         SetupError: the address is not a Redis address, or the package is not installed.
@@ -132,8 +132,8 @@ def open_redis(url: str, setting: str, **options: Any) -> tuple[Any, tuple[type[
             "The package 'redis' is not installed.",
             hint=f"Install parley with its extra 'redis', or unset {setting}.",
         ) from None
-    # With its notices of maintenance the client does not look whether an idle connection is still
-    # open: after a restart of Redis the first use of each would fail.
+    # With maintenance notifications on, the client does not check if an idle connection is still
+    # open: after a restart of Redis, the first use of each would fail.
     with contextlib.suppress(ModuleNotFoundError):
         from redis.maint_notifications import MaintNotificationsConfig
 
@@ -153,10 +153,10 @@ class RedisSessionLogs(SessionLogs):
 
     Args:
         url: `rediss://[user:password@]host:port/number`, `redis://localhost…` or `unix://…`.
-        keep_s: how long a log is kept after its writer's last sign of life.
+        keep_s: time for which a log is kept after its writer's last refresh.
 
     Raises:
-        SetupError: the address cannot be used, or the package is not installed.
+        SetupError: the address is invalid, or the package is not installed.
     """
 
     def __init__(self, url: str, *, keep_s: float) -> None:
@@ -193,7 +193,7 @@ class RedisSessionLogs(SessionLogs):
         return contents, _RedisWriter(self, session, epoch=epoch)
 
     async def _read(self, log_id: str, new_epochs: int) -> tuple[LogContents, int]:
-        """What a log holds, and its epoch. `new_epochs`: 1 to take it over.
+        """The content of a log, and its epoch. `new_epochs`: 1 to take it over.
 
         Raises:
             LogUnreadable.
@@ -222,11 +222,11 @@ class RedisSessionLogs(SessionLogs):
         return contents, int(epoch)
 
     async def _asked_again(self, log_id: str, new_epochs: int) -> list[Any]:
-        """The result of `READ`. A Redis that restarts, or whose replica takes over, is asked again:
-        nothing else may have the session any more.
+        """The result of `READ`. It is retried while Redis restarts or a replica takes over, because
+        there may be no other copy of the session.
 
         Raises:
-            one of `failures`: it is not there for long.
+            one of `failures`: Redis was unreachable for too long.
         """
         due_s = time.monotonic() + RETURNS_S
         while True:
@@ -265,7 +265,7 @@ class RedisSessionLogs(SessionLogs):
             await self.redis.aclose()
 
     def keys(self, log_id: str) -> tuple[str, str, str, str]:
-        """Of a log: hash, entries, outputs; and the index."""
+        """Keys of a log: hash, entries, outputs; and the index."""
         key = f"{PREFIX}:{log_id}"
         return key, f"{key}:entries", f"{key}:outputs", f"{PREFIX}:index"
 
@@ -279,7 +279,7 @@ class RedisSessionLogs(SessionLogs):
             return await self.redis.eval(script, len(keys), *keys, *arguments)
 
     def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a writer's work, and refresh its log from now on."""
+        """Run a writer's task, and refresh its log from now on."""
         self._writers[writer.log_id] = writer
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh(), name="session log refresh")
@@ -291,7 +291,7 @@ class RedisSessionLogs(SessionLogs):
         return task
 
     def complain(self, error: Exception) -> None:
-        """Say that Redis does not do what it is asked: once for all sessions."""
+        """Log that Redis refuses requests, once for all sessions."""
         why = f"{type(error).__name__}: {error}"[:200]
         if self._complaints.is_news(type(error).__name__, time.monotonic()):
             _log.warning(
@@ -319,7 +319,7 @@ class RedisSessionLogs(SessionLogs):
                     await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms)
 
     async def _look(self) -> None:
-        """Rewrite all logs if another Redis answers than before."""
+        """Rewrite all logs if a different Redis process answers than before."""
         with contextlib.suppress(*self.failures):
             async with asyncio.timeout(ANSWER_S):
                 run_id = (await self.redis.info("server"))["run_id"]
@@ -332,7 +332,7 @@ class RedisSessionLogs(SessionLogs):
     async def _stored(self) -> list[StoredLog]:
         async with asyncio.timeout(ANSWER_S):
             index = await self.redis.hgetall(self.keys("")[3])
-            # Hosts may disagree on the time, and clocks are set: Redis has one.
+            # The clocks of hosts may differ and may be changed: use the time of Redis.
             now, _ = await self.redis.time()
         found = []
         for log_id, size in index.items():
@@ -426,13 +426,13 @@ class _RedisWriter:
         owner = self._owner
         owner.forget(self)
         if self._appending is not None:
-            # An update behind the removal would leave a log of a session that has ended.
+            # An update after the removal would leave a log of an ended session behind.
             await asyncio.wait({self._appending})
         with contextlib.suppress(*owner.failures):
             await owner.ask(DROP, owner.keys(self.log_id), self.log_id, self.epoch, 0)
 
 
 def _fields(message: Any) -> dict[bytes, bytes]:
-    """Of a message of a stream, as the client returns it: its id, and its fields as a flat list."""
+    """A message of a stream, as the client returns it: its id, and its fields as a flat list."""
     _, fields = message
     return dict(zip(fields[::2], fields[1::2], strict=True)) if isinstance(fields, list) else fields

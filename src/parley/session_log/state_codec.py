@@ -1,10 +1,10 @@
-"""A session's memory as bytes and back: plain values, samples, and values of parley.
+"""Encodes and decodes a session's state: plain values, samples, and values of parley.
 
-Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
-comes from another worker can hold wrong values, but do nothing. A class that a recording may name
-is named by its tag (`entries.TAGS`), any other by module and name. Sound that came as 16-bit
-samples takes 16 bits, and silence and what is as by default nothing. A recording is JSON, with
-sound and bytes in files of their own (`to_plain`, `from_plain`).
+Only dataclasses, structs and enums of `parley` are decoded, and none of their code runs: data of
+another worker may contain wrong values, but cannot execute anything. Classes that appear in
+recordings are identified by their tags (`entries.TAGS`), all others by module and name. Audio from
+16-bit samples takes 16 bits per sample; silence and default values take no space. A recording is
+JSON, with audio and bytes in separate files (`to_plain`, `from_plain`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
 _PCM16: Final = "pcm16"
 _DEPTH_LIMIT: Final = 64
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
-"""They are written as they are, most of them without a call each: every unit is logged."""
+"""Types that are written unchanged, mostly without a function call each, because every unit is
+logged."""
 _ZEROS_LIMIT: Final = 1 << 26
 
 
 KeepMedia = Callable[[Pcm | bytes], int | str]
-"""Stores sound or bytes elsewhere; returns the key for `LoadMedia`."""
+"""Stores audio or bytes elsewhere; returns the key for `LoadMedia`."""
 LoadMedia = Callable[[int | str], Pcm | bytes]
 
 
 def encode(value: Any) -> bytes:
-    """Bytes from which `decode` makes an equal value.
+    """Encode a value; `decode` returns an equal one.
 
     Raises:
         TypeError: it contains something that is not a value.
@@ -52,7 +53,7 @@ def decode(data: bytes) -> Any:
     """The value.
 
     Raises:
-        InvalidPayload: these bytes are none.
+        InvalidPayload: the bytes are invalid.
     """
     try:
         plain = msgspec.msgpack.decode(data)
@@ -64,12 +65,12 @@ def decode(data: bytes) -> Any:
 def parts(
     state: Mapping[str, Any], before: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The parts of a state and, encoded, those that differ from `before`; a part that is gone is
-    empty. Parts are plain, two names deep (`runner.turns`); of a dictionary of sounds, each sound
-    (`runner.manual.7`) is one, unconverted: it is compared by identity.
+    """The parts of a state, and the encoded parts that differ from `before`; a removed part is
+    empty. Parts are plain values, two names deep (`runner.turns`). In a dictionary of audio, each
+    piece (`runner.manual.7`) is a part; it is not converted, and compared by identity.
 
     Raises:
-        TypeError: something in it is not a value.
+        TypeError: it contains an object of another type.
     """
     named: dict[str, Any] = {}
     for name, value in state.items():
@@ -92,7 +93,7 @@ def parts(
 
 
 def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
-    """The state that consists of these parts, each encoded. Empty ones are gone.
+    """The state that consists of these encoded parts. Empty ones are omitted.
 
     Raises:
         InvalidPayload: they cannot be read.
@@ -109,7 +110,7 @@ def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def from_plain(plain: Any, load: LoadMedia | None = None) -> Any:
-    """The value that `to_plain` was given.
+    """The inverse of `to_plain`.
 
     Raises:
         InvalidPayload: it is none.
@@ -121,7 +122,7 @@ def from_plain(plain: Any, load: LoadMedia | None = None) -> Any:
 
 
 def to_plain(value: Any, keep: KeepMedia | None = None) -> Any:
-    """Lists, dictionaries and scalars; without bytes if `keep` takes them.
+    """The value as lists, dictionaries and scalars; without bytes if `keep` stores them.
 
     Raises:
         TypeError: it contains something that is not a value.
@@ -170,7 +171,7 @@ def _all_plain(values: Iterable[Any], keep: KeepMedia | None) -> list[Any]:
 
 @lru_cache
 def _shape(kind: type) -> tuple[str, dict[str, Any]]:
-    """Name and fields of a dataclass. A value that is the default itself need not be written."""
+    """Name and fields of a dataclass. Fields that are identical to their defaults are omitted."""
     return _name(kind), {each.name: each.default for each in dataclasses.fields(kind)}
 
 
@@ -242,7 +243,7 @@ def _zeros(name: str, shape: list[int]) -> np.ndarray[Any, Any]:
 
 
 def _class(name: str) -> type:
-    """The class with this tag or, if it has none, with this module and name."""
+    """The class with this tag, or with this module and name if it has no tag."""
     if (tagged := TAGS.get(name)) is not None:
         return tagged
     module, _, path = name.partition(":")

@@ -1,7 +1,7 @@
 """The worker's routes: one socket per lease, a health page, and recordings for the gateway.
 
-A thin shell: it checks who is calling, reads the lease out of the headers and hands the socket to
-the host.
+A thin layer: it checks the caller, reads the lease from the headers and passes the socket to the
+host.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ LOADING = {
     "avg_inference_time_ms": 0.0,
     "kv_cache_length": 0,
 }
-"""The health page before there is a model."""
+"""The health page before the model is loaded."""
 
 
 def make_app(
@@ -88,9 +88,10 @@ def make_app(
     """The worker's application.
 
     Args:
-        find_host: the host, once the model is there.
-        secret: what the gateway must send in `SECRET_HEADER`. Without one only loopback may call.
-        finished: recordings that the gateway may take over.
+        find_host: returns the host once the model is loaded.
+        secret: the value that the gateway must send in `SECRET_HEADER`. Without one, only loopback
+            may call.
+        finished: recordings that the gateway may fetch.
         name: of this worker in the gateway's address for it.
     """
 
@@ -123,7 +124,7 @@ def make_app(
         try:
             await socket.accept()
         except BaseException:
-            # The gateway has gone meanwhile.
+            # The gateway has disconnected meanwhile.
             await asyncio.shield(slot.close())
             raise
         wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
@@ -142,8 +143,8 @@ def make_app(
 
 
 class _NoPages:
-    """ASGI middleware that answers no browser: neither a page of any origin, nor one of a site that
-    has pointed its own public name at this machine."""
+    """ASGI middleware that refuses browsers: pages of any origin, including a site that has pointed
+    its own public name at this machine."""
 
     def __init__(self, app: ASGIApp, name: str) -> None:
         self._app = app
@@ -162,7 +163,7 @@ class _NoPages:
 
 
 def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[BaseRoute]:
-    """For the gateway only: which recordings are ready, one of them, and its removal."""
+    """Routes for the gateway only: list finished recordings, fetch one, and remove it."""
 
     def checked(work: Callable[[Request], Awaitable[Response]]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
@@ -208,7 +209,7 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
 async def _rebuild(
     host: Host, lease: LeasedSlot, slot: SlotHandle, wire: GatewaySocket, *, follows: bool
 ) -> None:
-    """A session that another worker held."""
+    """Continue a session of another worker."""
     try:
         await host.rebuild(lease, slot, wire, follows=follows)
     except (ParleyError, Disconnected) as error:
@@ -231,7 +232,7 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
         if socket.application_state is WebSocketState.CONNECTING:
             await _refuse(socket, str(error), RESUME_STATUSES[error.reason], why=error.why)
         else:
-            # What was true at the handshake has changed.
+            # The conditions have changed since the handshake.
             refusal = ResumeRefusal(reason=error.reason, message=str(error))
             with contextlib.suppress(Disconnected):
                 await wire.send(msgspec.json.encode(refusal).decode())
@@ -246,7 +247,7 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
 async def _refuse(
     socket: WebSocket, sentence: str, status: int = BUSY_STATUS, *, why: str = ""
 ) -> None:
-    """Refuse before the socket is open, so that the client does not see it: the gateway decides."""
+    """Refuse before the socket is open: the client is not affected, and the gateway decides."""
     headers = {WHY_HEADER: why} if why.isascii() and why.isprintable() else {}
     await socket.send_denial_response(PlainTextResponse(sentence, status, headers))
 
@@ -259,7 +260,7 @@ def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
 
 
 def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
-    """The lease as the gateway wrote it; None when it did not."""
+    """The lease from the gateway's headers; None if they have none."""
     kind = headers.get(KIND_HEADER, "")
     lease_id = headers.get(LEASE_HEADER, "")
     session_id = headers.get(SESSION_HEADER, "")
