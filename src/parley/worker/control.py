@@ -1,8 +1,7 @@
 """Reports to the gateway: identity, free slots, and the phase of each session.
 
-One socket, dialled by the worker and dialled again whenever it breaks. What a gateway must know
-after a break (who we are, which sessions live) is sent again; what it would have learned meanwhile
-is not kept.
+One socket, which the worker dials again whenever it breaks. Facts that a gateway must know after a
+break (identity, running sessions) are sent again; other messages from that time are dropped.
 """
 
 from __future__ import annotations
@@ -52,18 +51,19 @@ from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 KEEPING_RETRY_S = 0.5
-"""The longest wait while a session is kept whose client looks for it at the gateway."""
+"""Maximum wait between attempts while the worker has a session whose client may look for it at the
+gateway."""
 
 OPEN_LIMIT_S = 5.0
 
 STANDBY_RETRY_S: Final = 0.5
-"""A gateway that stands by is asked this often whether it is the active one now."""
+"""Interval at which a standby gateway is asked if it is active now."""
 
 GOING_AWAY = 1001
 
 WAITING_LIMIT = 256
-"""Phase reports that may wait for a socket that does not take them; the oldest is dropped, and the
-gateway finds out by the next heartbeat's free slots."""
+"""Number of phase reports that may wait for the socket; beyond it the oldest is dropped, and the
+gateway corrects its state by the free slots in the next heartbeat."""
 
 _SOCKET_SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -76,7 +76,7 @@ class ControlLink:
 
     Args:
         gateway_url: `http(s)://host:port` of the gateway.
-        trust: how to trust it; None for a gateway on plain HTTP.
+        trust: verifies the gateway; None if it uses plain HTTP.
         welcomed: called with each welcome.
     """
 
@@ -97,15 +97,15 @@ class ControlLink:
         self._welcomed = welcomed
         self._complaints = logs.Complaints()
         self.tls: ssl.SSLContext | None = None
-        """Trust in the gateway at the last connection."""
+        """TLS settings of the last connection."""
         self.connected_at = float("-inf")
-        """When a gateway was greeted last, on the loop's clock."""
+        """Time of the last hello, on the loop's clock."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
 
     def report(self, message: FromWorker) -> None:
-        """Tell the gateway, if there is one."""
+        """Send a report to the gateway, if connected."""
         if self._socket is not None:
             self._waiting.append(message)
             self._has_waiting.set()
@@ -135,7 +135,7 @@ class ControlLink:
                         _log.info("gateway_standing_by", url=self._url)
                 else:
                     self._complain(error, backoff.next_s)
-            # Spread out, so that a gateway that returns does not meet all its workers together.
+            # Jitter, so that not all workers reconnect to a restarted gateway in the same moment.
             backoff.last_s = KEEPING_RETRY_S if self._host.is_looked_for else LAST_RETRY_S
             await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 
@@ -143,7 +143,7 @@ class ControlLink:
         return self._complaints.is_news(what, asyncio.get_running_loop().time())
 
     def _complain(self, error: BaseException, retry_s: float) -> None:
-        """Say what is wrong and what to do."""
+        """Log what is wrong and what to do."""
         why, advice = _why(error), remedy(error, self._trust)
         (_log.warning if self._is_news(why) else _log.debug)(
             "gateway_unreachable",
@@ -154,7 +154,8 @@ class ControlLink:
         )
 
     async def say_goodbye(self, reason: str) -> None:
-        """Tell the gateway that we leave on purpose; immediately, and without insisting."""
+        """Notify the gateway that this worker leaves on purpose; immediately and without
+        retries."""
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(WebSocketException, TimeoutError):
@@ -205,7 +206,7 @@ class ControlLink:
             try:
                 order = _decoder.decode(frame)
             except msgspec.MsgspecError:
-                # A newer gateway may know more words than we do.
+                # A newer gateway may send messages that this version does not know.
                 _log.warning("gateway_order_unknown", size=len(frame))
                 continue
             self._obey(order)
@@ -237,8 +238,8 @@ class GatewayLinks:
     """A link to each gateway that the worker knows, at least one; at most one is active.
 
     All of them are dialled all the time, so a gateway that becomes active has its workers within a
-    moment. While one gateway stops and another has started, both are connected: each hears of every
-    session, and slots are given out by the worker, to the gateway that asks first.
+    moment. While one gateway stops and another has started, both are connected: both receive
+    reports of all sessions, and the worker gives a slot to the gateway that asks first.
     """
 
     def __init__(self, links: Sequence[ControlLink]) -> None:
@@ -246,11 +247,11 @@ class GatewayLinks:
 
     @property
     def current(self) -> ControlLink:
-        """The one that was connected last: the active gateway's, as far as anybody knows."""
+        """The link that connected last: presumably that of the active gateway."""
         return max(self._links, key=lambda link: link.connected_at)
 
     def report(self, message: FromWorker) -> None:
-        """Tell every gateway that is there."""
+        """Send a report to every connected gateway."""
         for link in self._links:
             link.report(message)
 
@@ -258,7 +259,7 @@ class GatewayLinks:
         """Stay connected until cancelled.
 
         Raises:
-            SetupError: an address or a certificate cannot be used.
+            SetupError: an address or a certificate is invalid.
         """
         running = [
             asyncio.create_task(link.run(), name=f"control link {link.gateway_url}")
@@ -267,7 +268,7 @@ class GatewayLinks:
         await until_one_ends(running)
 
     async def say_goodbye(self, reason: str) -> None:
-        """Tell the gateways that we leave on purpose."""
+        """Notify the gateways that this worker leaves on purpose."""
         await asyncio.gather(*(link.say_goodbye(reason) for link in self._links))
 
 

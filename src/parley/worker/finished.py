@@ -1,9 +1,10 @@
-"""Finished recordings of a worker that does not share the gateway's data folder, until the gateway
-has fetched them; and the gateway's registered voices, which such a worker requests.
+"""Finished recordings of a worker that does not share the gateway's data folder, which are kept
+until the gateway has fetched them; and the gateway's registered voices, which such a worker
+requests.
 
-The worker keeps every recording until the gateway says that it is safe on its side, so a gateway
-that is away, full or restarted loses nothing. Workers of one machine may share a data folder: any
-of them offers what is in it, also the recordings of one that died.
+The worker keeps every recording until the gateway confirms that it has stored it, so nothing is
+lost if the gateway is away, full or restarted. Workers of one machine may share a data folder: each
+of them offers its content, including the recordings of a worker that died.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from parley.recording import store
 from parley.recording.layout import Folder, RecordingFolders
 
 LISTED_LIMIT: Final = 100
-"""Recordings named in one answer; the gateway asks again when it has taken them."""
+"""Number of recordings listed in one response; the gateway asks again when it has fetched them."""
 PIECE_BYTES: Final = 256 << 10
 BLOCK_BYTES: Final = tarfile.BLOCKSIZE
 VOICE_TIMEOUT_S: Final = 10.0
@@ -39,7 +40,7 @@ class FinishedRecordings:
     """Recordings that the gateway has to fetch. Its methods may be called in any thread.
 
     Attributes:
-        is_on: whether the gateway has a data folder of its own; known from its first welcome.
+        is_on: True if the gateway has its own data folder; known from its first welcome.
     """
 
     def __init__(self, folders: RecordingFolders) -> None:
@@ -54,7 +55,7 @@ class FinishedRecordings:
         return len(self._waiting) if self.is_on else None
 
     def welcomed(self, store_id: str) -> None:
-        """A gateway has sent the name of its data folder. Reads the disk."""
+        """A gateway has sent the name of its data folder: compare it. Reads the disk."""
         is_on = bool(store_id) and store_id != self._own_store_id()
         if is_on != self.is_on:
             _log.info("recordings_handed_over", on=is_on)
@@ -69,7 +70,7 @@ class FinishedRecordings:
             self._waiting.add(folder.recording_id)
 
     def ready(self) -> list[str]:
-        """Those that can be taken now: whatever is being rendered is not. Reads the disk."""
+        """The recordings that can be fetched now, without those being rendered. Reads the disk."""
         if not self.is_on:
             return []
         with self._lock:
@@ -90,15 +91,16 @@ class FinishedRecordings:
         return folder if folder is not None and _is_complete(folder) else None
 
     def is_coming(self, recording_id: str) -> bool:
-        """True if it is here and not complete yet: its session runs, or has just ended."""
+        """True if a recording is here but not complete yet: its session is running or has just
+        ended."""
         folder = self._folders.find(recording_id) if self.is_on else None
         return folder is not None and not _is_complete(folder)
 
     def release(self, recording_id: str) -> bool:
-        """The gateway has it: remove it here; whether it was there.
+        """The gateway has stored a recording: remove it here; returns True if it existed.
 
         Raises:
-            StillRecording: its session runs.
+            StillRecording: its session is running.
         """
         folder = self._folders.find(recording_id) if self.is_on else None
         if folder is not None:
@@ -131,8 +133,8 @@ def _is_being_rendered(folder: Folder) -> bool:
 
 
 def tar_files(folder: Folder) -> list[tuple[Path, int]]:
-    """What is handed over, with sizes: everything but locks, partial files, and a render that is
-    not done."""
+    """The files to hand over, with sizes: all except locks, partial files, and an unfinished
+    render."""
     left_out: set[Path] = set()
     if _is_being_rendered(folder):
         left_out = {
@@ -159,16 +161,16 @@ def tar_bytes(files: list[tuple[Path, int]]) -> int:
 
 
 def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]:
-    """`files` as a tar file; never more than a piece is in memory.
+    """`files` as a tar file, in pieces; only one piece is in memory at a time.
 
     Raises:
-        OSError: a file has gone or become shorter meanwhile.
+        OSError: a file has been removed or truncated meanwhile.
     """
     for path, size in files:
         member = tarfile.TarInfo(path.relative_to(folder.path).as_posix())
         member.size, member.mode = size, 0o640
         member.mtime = int(path.lstat().st_mtime)
-        # Names of ours are short; a longer one would need a second header.
+        # Our file names are short; a longer one would need a second header.
         yield member.tobuf(tarfile.USTAR_FORMAT)
         left = size
         with store.open_plain(path) as file:
@@ -194,12 +196,13 @@ def gateway_voice(
     secret: str | None,
     limit_s: float,
 ) -> Pcm | None:
-    """A voice that is registered at the gateway by its id or name, as `caller` may use it. It is
-    asked for each time: what was deleted there is gone here. Blocks; in any thread.
+    """A voice that is registered at the gateway, by id or name, if `caller` may use it. It is
+    requested each time, so a deleted voice disappears immediately. Blocks; may be called in any
+    thread.
 
     Args:
-        context: how the gateway at `base_url` is trusted; None: it is not known yet.
-        limit_s: the longest voice.
+        context: TLS settings for the gateway at `base_url`; None: not known yet.
+        limit_s: maximum length of a voice.
 
     Raises:
         ServiceUnavailable: the gateway does not answer.
@@ -207,7 +210,7 @@ def gateway_voice(
     headers = {CALLER_HEADER: caller}
     if secret:
         headers[SECRET_HEADER] = secret
-    # Before the first connection only the authorities of this machine are trusted.
+    # Before the first connection, only the authorities of this machine are trusted.
     verify: Any = context or base_url.startswith("https")
     try:
         with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:

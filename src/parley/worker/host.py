@@ -1,8 +1,9 @@
-"""Takes a lease, finds a slot, runs the session, and releases everything.
+"""Runs the sessions of one worker: takes a lease, finds a slot, runs the session, and releases
+everything.
 
-Acceptance is one step on the event loop: a slot is taken, or the newcomer is refused; nothing is
-awaited in between. Giving back is one `finally`, in reverse order, and only when the model has let
-go of the session is its slot free again. Source: service.md 3.1, 3.5.
+Acceptance is one step on the event loop, without an await: a slot is taken, or the session is
+refused. Everything is released in one `finally`, in reverse order, and the slot is free again only
+when the model has released the session. Source: service.md 3.1, 3.5.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ from parley.worker.rebuilding import RebuiltSession, SessionHead
 from parley.worker.socket import GatewaySocket
 
 CLEANUP_GRACE_S: Final = 4.0
-"""A newcomer waits this long for a session that is being cleaned up: less than a gateway waits for
-the answer to its handshake."""
+"""Time for which a new session waits for one that is being cleaned up; shorter than the gateway's
+timeout for the handshake."""
 
 MOVE_S: Final = 10.0
-"""A worker that is stopping waits at least this long for its sessions to move to other workers."""
+"""Minimum time for which a stopping worker waits for its sessions to move to other workers."""
 
 ENDED_LIMIT: Final = 64
-"""Number of ended sessions whose clients may still ask about them."""
+"""Number of ended sessions that are remembered for their clients."""
 
 MIB: Final = 1024 * 1024
 
@@ -96,7 +97,7 @@ class _Held:
 
     lease: LeasedSlot
     began_s: float
-    """Monotonic."""
+    """Monotonic time of its start."""
     phase: Phase = Phase.PREPARING
     was_ready: bool = False
     session: Session | None = None
@@ -122,19 +123,19 @@ def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """Every session of one worker. Belongs to the event loop.
+    """All sessions of one worker. Belongs to the event loop.
 
     Args:
-        identity: this worker, but for what its model can and which sessions it has.
-        dialects: what its clients may speak.
+        identity: of this worker, without the model's capabilities and the sessions.
+        dialects: that its clients may use.
         detectors: makes a voice detector for a half-duplex session.
-        judges: whether a user has finished, where more than silence decides.
+        judges: decide if a user has finished, if that depends on more than silence.
         voices: finds the registered voices that a session's client may use.
         observers: further observers of a session, after the meter.
-        recordings: keeps sessions, where they are to be kept.
-        finished: recordings that the gateway is to take over.
+        recordings: records sessions; None if recording is off.
+        finished: recordings that the gateway will fetch.
         report: called at every change of phase.
-        guard_s: for so long after `prepared` a half-duplex session hears nothing.
+        guard_s: time after `prepared` in which a half-duplex session ignores audio.
     """
 
     engine: Engine
@@ -155,22 +156,22 @@ class Host:
     """Backend of the session logs, from which another worker can continue sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     seed: int | None = None
-    """Of sessions that are not recorded; None: each has its own."""
+    """Seed of sessions that are not recorded; None: each has its own."""
     is_ready: bool = False
     """True if the model is warm; set once by its starter."""
     device_memory: DeviceMemory | None = None
-    """As it was read last."""
+    """GPU memory, as last measured."""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a session could not be cleaned up: this process has to end."""
+    """Set when a session could not be cleaned up: the process must exit."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when nothing is left to do and the process may end."""
+    """Set when there is nothing left to do and the process may exit."""
     _held: dict[str, _Held] = field(default_factory=dict)
     _ended: dict[str, _Held] = field(default_factory=dict)
-    """Sessions that have ended, newest last: their clients receive that."""
+    """Ended sessions, newest last, for clients that return."""
     _is_leaving: bool = False
     _may_move: bool = True
     _parted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a session has ended, or the way in which this worker leaves has changed."""
+    """Set when a session has ended, or the conditions of this worker's shutdown have changed."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -179,10 +180,11 @@ class Host:
     # ---- a session -------------------------------------------------------------------------
 
     async def admit(self, lease: LeasedSlot) -> SlotHandle:
-        """A slot for a session whose socket is not accepted yet; `hold` or the caller closes it.
+        """Take a slot for a session whose socket is not accepted yet; `hold` or the caller closes
+        it.
 
         Raises:
-            Refused: there is no room; the gateway finds another place or waits.
+            Refused: there is no room; the gateway finds another slot or waits.
         """
         try:
             return await self._take_slot()
@@ -195,8 +197,9 @@ class Host:
     async def rebuild(
         self, lease: LeasedSlot, slot: SlotHandle, socket: GatewaySocket, *, follows: bool = False
     ) -> None:
-        """Continue a session of another worker from its log, and hold it to its end. The client
-        comes by `attach`. `follows`: that worker still runs it; see `FOLLOW_HEADER`."""
+        """Continue a session of another worker from its log, and hold it until it ends. The client
+        arrives by `attach`. `follows`: True if the other worker still runs it; see
+        `FOLLOW_HEADER`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             held = self._held[lease.lease_id] = _Held(lease, self.clock.monotonic())
             logged = self._logged(lease)
@@ -208,7 +211,7 @@ class Host:
                 raise
 
     async def hold(self, lease: LeasedSlot, slot: SlotHandle, socket: SessionSocket) -> None:
-        """Hold a session from its accepted socket to its closed one."""
+        """Hold a session from its accepted socket until it is closed."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             self.meter.count_request()
             held = self._held[lease.lease_id] = _Held(lease, self.clock.monotonic())
@@ -293,7 +296,7 @@ class Host:
             ended = await session.run(runner)
         finally:
             self._enter(held, Phase.CLEANUP)
-            # Shielded: what was taken must be given back even if the server is in a hurry.
+            # Shielded: resources must be released even if the server is shutting down.
             await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
             _log.info("session_ended", reason=ended.reason if ended else "cancelled")
             try:
@@ -324,7 +327,7 @@ class Host:
                 seed=rebuilt.seed,
                 at_s=now_s,
             )
-            # Their answers are recorded here, so they are, too.
+            # Their answers are recorded here, so the session is, too.
             for entry in rebuilt.unanswered:
                 recording.observe(entry, now_s)
 
@@ -332,7 +335,7 @@ class Host:
         return secrets.randbelow(2**63) if self.seed is None else self.seed
 
     def _logged(self, lease: LeasedSlot) -> LoggedSession:
-        """What a gateway needs about a session if this worker is lost."""
+        """The facts about a session that a gateway needs if this worker is lost."""
         who = self.identity
         return LoggedSession(
             log_id=lease.own_log_id,
@@ -370,16 +373,17 @@ class Host:
         return log
 
     def _end_fenced(self, held: _Held) -> None:
-        """Another worker continues the session: give its slot back."""
+        """Another worker continues the session: release its slot."""
         _log.warning("session_fenced", lease_id=held.lease.lease_id)
         if held.socket is not None:
-            # Its client belongs to the other worker: it receives nothing more from this one.
+            # Its client now belongs to the other worker, and receives nothing more from this one.
             held.socket.end()
         if held.session is not None:
             held.session.end(SessionEnded("server_shutdown"))
 
     def hand_over(self, order: HandOver) -> None:
-        """Another worker will continue a session; reported when it can."""
+        """The gateway wants another worker to continue a session: stop it between two turns or
+        units, and report that."""
         self._spawn(self._hand_over(order))
 
     async def _hand_over(self, order: HandOver) -> None:
@@ -389,10 +393,10 @@ class Host:
         self.report(StopResult(order.request_id, is_done))
 
     def resumable(self, lease_id: str) -> ResumableSocket:
-        """The client of a session, which may continue over another connection.
+        """The resumable connection of a session.
 
         Raises:
-            ResumeRefused: there is none.
+            ResumeRefused: there is no such session.
         """
         found = self._held.get(lease_id) or self._ended.get(lease_id)
         if found is None or found.socket is None:
@@ -402,7 +406,7 @@ class Host:
     def _let_last_words_be_fetched(
         self, socket: ResumableSocket, ended: SessionEnded | None
     ) -> None:
-        """A client that was cut off just now may come back for its last messages."""
+        """A client that was just cut off may return for its last messages."""
         if not socket.is_enabled:
             return
         if ended is None or ended.reason == "disconnected" or not socket.has_last_words:
@@ -412,10 +416,10 @@ class Host:
             loop.call_later(socket.window_left_s, socket.end)
 
     def _remember_ended(self, held: _Held) -> None:
-        """Keep what its client may still ask for."""
+        """Keep the messages that its client may still fetch."""
         if held.socket is None or not held.socket.is_enabled or held.socket.has_left:
             return
-        # Without session and log, which are large.
+        # Without the session and its log, which are large.
         self._ended[held.lease.lease_id] = _Held(
             held.lease, held.began_s, Phase.ENDED, held.was_ready, socket=held.socket
         )
@@ -425,11 +429,11 @@ class Host:
             oldest.socket.end()
 
     async def _take_slot(self) -> SlotHandle:
-        """A slot now; or soon, if a session is being cleaned up.
+        """A slot: now, or soon if a session is being cleaned up.
 
         Raises:
             WorkerBusy: there is none.
-            ServiceUnavailable: there will be none.
+            ServiceUnavailable: the worker accepts no more sessions.
         """
         if self._is_leaving:
             raise ServiceUnavailable("The server is shutting down.")
@@ -455,11 +459,11 @@ class Host:
                 finally:
                     await slot.close()
         except TimeoutError:
-            # A slot that does not come back cannot be trusted again: end, and be restarted.
+            # A slot that is not released cannot be used again: exit, to be restarted.
             _log.error("session_stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
         except ParleyError:
-            # The slot is closed all the same; what it held died with whatever failed.
+            # The slot is closed all the same; the failure has destroyed its content.
             _log.warning("session_cleanup_failed", exc_info=True)
         finally:
             self._held.pop(held.lease.lease_id, None)
@@ -524,7 +528,7 @@ class Host:
                 )
 
     def _call_left_s(self, lease: LeasedSlot) -> float:
-        """Remaining total time; it started when the client came to the queue."""
+        """Remaining total time, which started when the client joined the queue."""
         is_audio = lease.kind is Kind.AUDIO_DUPLEX
         limit_s = self.limits.realtime_audio_s if is_audio else self.limits.realtime_video_s
         waited_s = lease.queue_wait_ms / 1000 if self.limits.realtime_counts_queue else 0.0
@@ -575,7 +579,7 @@ class Host:
 
     @property
     def state(self) -> WorkerState:
-        """State of the whole worker: that of its busiest session."""
+        """State of the worker: that of its busiest session."""
         if self.broken.is_set() or (self.is_ready and not self.engine.is_running):
             return "error"
         if not self.is_ready:
@@ -614,7 +618,7 @@ class Host:
         )
 
     def heartbeat(self) -> Heartbeat:
-        """The heartbeat: state, and counts since the last one."""
+        """The heartbeat: state, and counts since the previous one."""
         stats = self.engine.take_stats()
         for stage, durations_ms in stats.stage_ms.items():
             self.meter.add(stage.value, durations_ms)
@@ -645,7 +649,7 @@ class Host:
         )
 
     def living(self) -> Iterable[SessionPhase]:
-        """Every session of this worker."""
+        """All sessions of this worker."""
         return [self._described(held) for held in self._held.values()]
 
     @property
@@ -657,32 +661,33 @@ class Host:
         )
 
     def stop_turn(self, order: StopTurn) -> bool:
-        """Silence one session's answer; returns False if there was none."""
+        """Stop one session's answer; returns False if there was none."""
         session = self._session(order.lease_id)
         return session is not None and session.stop_turn()
 
     def end_session(self, order: EndSession) -> bool:
-        """End one session in its dialect's words; returns False if it had ended."""
+        """End one session with the messages of its dialect; returns False if it had already
+        ended."""
         session = self._session(order.lease_id)
         if session is None:
             return False
         if order.reason == "moved" and (socket := self._held[order.lease_id].socket) is not None:
             socket.leave()
         if order.reason != "server_shutdown":
-            # As if the client had said so, for the recording's sake.
+            # As if the client had requested it, so that the recording shows it.
             session.accept(StopRequested())
         else:
             session.end(SessionEnded("server_shutdown"))
         return True
 
     def announce_end(self, time_left_s: float) -> None:
-        """Announce to clients that asked for it that their sessions will end."""
+        """Notify clients that requested it that their sessions will end."""
         for held in list(self._held.values()):
             if held.session is not None:
                 held.session.go_away(time_left_s, "shutdown")
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
-        """Apply limits to sessions that start from now on; running ones keep theirs."""
+        """Use these limits for sessions that start from now on; running ones keep theirs."""
         known = {name: limits[name] for name in LimitSettings.model_fields if name in limits}
         try:
             self.limits = LimitSettings(**known)
@@ -694,15 +699,16 @@ class Host:
     def leave(
         self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True, moves_s: float = MOVE_S
     ) -> None:
-        """Take no more sessions, end the running ones, then set `leaving`.
+        """Accept no more sessions, end the running ones, then set `leaving`.
 
-        Everything that runs may continue for `drain_s`. Meanwhile, and for `moves_s` at least, the
-        gateway moves sessions that can resume to other workers; those left are handed over, to go
-        on from their logs when a slot is free. Then requests that are being answered may finish
-        within `grace_s`; conversations, which have no end of their own, end.
+        All sessions may continue for `drain_s`. During this time, and for at least `moves_s`, the
+        gateway moves sessions that can be resumed to other workers; the remaining ones are handed
+        over, and continue from their logs when a slot is free. Then requests that are being
+        answered may finish within `grace_s`; conversations are ended.
 
         Args:
-            moves: False: nothing can continue elsewhere, the gateway ends too. May be said later.
+            moves: False if no session can continue elsewhere, because the gateway stops too. May be
+                set by a later call.
         """
         self._may_move = self._may_move and moves
         self._parted.set()
@@ -729,14 +735,14 @@ class Host:
         self.leaving.set()
 
     def abandon(self) -> None:
-        """This worker has failed: sessions that another one can continue stay as their logs have
-        them, and send nothing more. To the gateway they are lost with this process."""
+        """This worker has failed: sessions that another worker can continue leave their logs as
+        they are and send nothing more. To the gateway they are lost with this process."""
         for lease_id, socket in self._movable().items():
             self._held[lease_id].is_abandoned = True
             socket.leave()
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float) -> None:
-        """Wait until a condition holds; checked whenever a session has ended."""
+        """Wait until a condition holds; it is checked whenever a session has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, limit_s)):
                 while not is_so():
@@ -752,8 +758,9 @@ class Host:
         }
 
     async def _hand_over_rest(self) -> set[str]:
-        """Stop what can resume between two turns or units, with everything in its log; the leases
-        of these sessions. They are not ended: to the gateway they are lost with this process."""
+        """Stop the sessions that can be resumed between two turns or units, with everything in
+        their logs; returns their leases. They are not ended: to the gateway they are lost with this
+        process."""
         if not self._may_move:
             return set()
         left = self._movable()

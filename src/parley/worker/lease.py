@@ -19,12 +19,12 @@ class LeasedSlot:
     """What the gateway sends with a session that it hands over.
 
     Args:
-        extensions: whether the client asked for what the requirement texts do not name.
-        parameters: of the query, as far as the dialect wants to know them.
-        caller: who the client is to the voice library; see `CALLER_HEADER`.
-        trace: the gateway's span, where it traces; see `parley.tracing`.
-        note: for the gateway, as it wrote it.
-        log_id: of the log that the session continues; "": it is new.
+        extensions: True if the client requested extensions to the published protocol.
+        parameters: those of the query that the dialect needs.
+        caller: identifies the client to the voice library; see `CALLER_HEADER`.
+        trace: the gateway's span, if tracing is on; see `parley.tracing`.
+        note: the gateway's own note, unchanged.
+        log_id: id of the log that the session continues; "" for a new session.
     """
 
     lease_id: str
@@ -41,7 +41,7 @@ class LeasedSlot:
 
     @property
     def facts(self) -> LeaseNote:
-        """Content of the note; empty if the gateway wrote none."""
+        """Content of the note; empty if there is none."""
         try:
             return _note.decode(self.note)
         except msgspec.DecodeError:
@@ -49,5 +49,5 @@ class LeasedSlot:
 
     @property
     def own_log_id(self) -> str:
-        """Of the session's log: the lease under which it started."""
+        """Id of the session's log: the lease under which it started."""
         return self.log_id or self.lease_id

@@ -1,8 +1,8 @@
-"""Settings → model → engine → a worker that takes sessions. The only place that puts them together.
+"""Builds a worker from its settings: model, engine, and the host that runs sessions.
 
-The health page answers from the first moment; the gateway hears of the worker when the model is
-warm. The process ends with `FAILED` when its device or a slot cannot be trusted any more, so that
-its supervisor starts another.
+The health page answers from the start; the worker connects to the gateway when the model is warm.
+The process exits with `FAILED` if its device or a slot is broken, so that its supervisor starts
+another.
 """
 
 from __future__ import annotations
@@ -69,35 +69,36 @@ from parley.worker.trust import GatewayTrust
 DONE: Final = 0
 FAILED: Final = 1
 RESTART: Final = 75
-"""An admin ordered a restart: its supervisor starts it again immediately. Source: EX_TEMPFAIL
-of sysexits.h, which systemd and Docker count as a failure."""
+"""Exit code if an admin ordered a restart: the supervisor restarts the worker immediately. Source:
+EX_TEMPFAIL of sysexits.h, which systemd and Docker count as a failure."""
 
 PROGRESS_EVERY_S: Final = 5.0
 
 READ_MEMORY_EVERY_S: Final = 5.0
 
 CONNECTIONS_OF_ONE: Final = 1024
-"""Of an address, where other machines can reach this worker: a gateway has one per session."""
+"""Limit of connections per address if other machines can reach this worker: a gateway has one
+connection per session."""
 
 LEAVE_GRACE_S: Final = 10.0
-"""On a signal: how long requests that are being answered may take."""
+"""Time after a signal in which requests that are being answered may finish."""
 
 FIRST_PORT: Final = 8007
-"""Port of the first worker of a machine that other machines can reach."""
+"""Port of the first worker on a machine, if other machines can reach it."""
 
 SWITCH_INTERVAL_S: Final = 0.00005
-"""How long a thread of a worker keeps the interpreter's lock while another waits for it. The
-engine thread lets it go with every operator and every wait for the device, and then waits for
-the reader of messages. Python's own 5 ms cost it several times as much. Source: `parley bench
-engine`, docs/log/minicpmo45.md."""
+"""Time for which a thread of a worker keeps the interpreter lock while another one waits for it.
+The engine thread releases it with every operator and every wait for the device, and then waits for
+the thread that reads messages. Python's default of 5 ms costs it several times as much. Source:
+`parley bench engine`, docs/log/minicpmo45.md."""
 
 STEP_LIMIT_S: Final = 60.0
 CPU_STEP_LIMIT_S: Final = 600.0
-"""A long prompt of a large model takes minutes on a CPU."""
+"""Time limit of one step: a long prompt of a large model takes minutes on a CPU."""
 STEP_CHECK_S: Final = 1.0
 
 GOODBYES: Final = {DONE: "shutdown", FAILED: "failed", RESTART: "restart"}
-"""Reason for the gateway, by exit code."""
+"""Reason that is sent to the gateway, by exit code."""
 
 _FAILURES: Final = {
     "stuck": "a session could not be cleaned up",
@@ -115,8 +116,8 @@ class WorkerProcess:
 
     Args:
         load_model: for tests; the default finds the model by its name.
-        leaving: called with the exit code as soon as it is known that the worker failed or
-            restarts; what follows may hang.
+        leaving: called with the exit code as soon as the worker has failed or will restart; the
+            rest of the shutdown may hang.
         warm: called when the model is warm, before the first session.
     """
 
@@ -177,22 +178,22 @@ class WorkerProcess:
 
     @property
     def host(self) -> Host | None:
-        """There once the model is warm."""
+        """The host; set once the model is warm."""
         return self._host
 
     def stop(self, drain_s: float = 0.0, *, is_orphan: bool = False) -> None:
-        """Start a graceful end; what runs may continue for `drain_s`.
+        """Start a graceful shutdown; sessions may continue for `drain_s`.
 
         Args:
-            is_orphan: the process that started this one is gone, with the gateway of `serve` in it:
-                sessions are left to their logs without delay.
+            is_orphan: True if the process that started this one has died, together with the gateway
+                of `serve`: sessions are left to their logs immediately.
         """
         self._drain_s = 0.0 if is_orphan else drain_s
         self._moves_s = 0.0 if is_orphan else MOVE_S
         self._stopping.set()
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Apply the current settings' limits to sessions that start from now on."""
+        """Use the limits of the current settings for sessions that start from now on."""
         if self._host is None:
             return
         try:
@@ -221,7 +222,7 @@ class WorkerProcess:
             await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not loading.done():
-                # A load cannot be interrupted; the process ends around it.
+                # Loading cannot be interrupted; the process exits all the same.
                 loading.cancel()
                 return DONE
             model, detectors, judges = loading.result()
@@ -234,7 +235,7 @@ class WorkerProcess:
             await asyncio.to_thread(decoding.close)
 
     async def _load(self) -> tuple[Model, DetectorFactory, TurnJudges]:
-        """Load everything that takes long, and log progress meanwhile."""
+        """Load everything that takes long, and log the progress."""
         settings = self._settings
         began_s = time.monotonic()
         _log.info("model_loading", model=settings.model.name)
@@ -265,7 +266,7 @@ class WorkerProcess:
             build=build_id(),
             pid=os.getpid(),
             index=settings.worker.index,
-            # A model that does not say where it runs has nothing on a GPU.
+            # A model that does not name its device does not use a GPU.
             device=engine.spec.details.get("device", "cpu"),
             certificate=self._pair.pem if self._pair is not None else "",
         )
@@ -349,7 +350,7 @@ class WorkerProcess:
             for folder in (data_dir, RecordingFolders(data_dir).root):
                 keep_private(folder)
         except OSError as error:
-            # Each recording will say so again; conversations need no folder.
+            # Each recording will report this again; conversations need no folder.
             _log.error("recordings_folder_unusable", folder=str(data_dir), why=str(error))
 
     def _finished(self, folder: Folder) -> None:
@@ -362,9 +363,9 @@ class WorkerProcess:
         user = VoiceUser.named(lease.caller)
 
         def find(name: str) -> Pcm | None:
-            """What clients may name as `ref_audio_path`: `default`, a registered voice that is
-            theirs to use, or a file of the assets folder. In any thread. The path that published
-            examples print is the default voice where there is no such file."""
+            """Find what clients may name as `ref_audio_path`: `default`, a registered voice that
+            they may use, or a file of the assets folder. May be called in any thread. The path in
+            published examples is the default voice if there is no such file."""
             model, limit_s = self._settings.model, self._settings.limits.reference_audio_s
             if name == "default":
                 return read_voice(
@@ -409,7 +410,7 @@ class WorkerProcess:
             if failed is not None:
                 _log.error("worker_failed", why=_FAILURES[failed])
                 host.abandon()
-                # Others on this worker hear that it is over, if they still can.
+                # Notify the other sessions of this worker, if that is still possible.
                 host.leave(0.0, moves=False)
                 await host.leaving.wait()
                 return FAILED
@@ -429,7 +430,7 @@ class WorkerProcess:
         if limit_s is None:
             device = engine.spec.details.get("device", "cpu")
             limit_s = CPU_STEP_LIMIT_S if device.startswith("cpu") else STEP_LIMIT_S
-        # The engine thread cannot report it: it is the one that hangs.
+        # The engine thread cannot report it, because it hangs.
         while engine.step_took_s <= limit_s:  # noqa: ASYNC110
             await asyncio.sleep(STEP_CHECK_S)
 
@@ -437,7 +438,7 @@ class WorkerProcess:
         """The address that the gateway dials.
 
         Raises:
-            SetupError: it was set, and does not fit how this worker listens.
+            SetupError: the configured address does not match how this worker listens.
         """
         scheme = "http" if self._pair is None else "https"
         chosen = self._settings.worker.advertise_url
@@ -455,10 +456,10 @@ class WorkerProcess:
 
 
 def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
-    """The gateways to connect to, and how each is trusted.
+    """The gateways to connect to, with their TLS settings.
 
     Raises:
-        SetupError: there is none, or an address or a certificate cannot be used.
+        SetupError: there is none, or an address or a certificate is invalid.
     """
     worker = settings.worker
     urls = split_list(worker.gateway_url) or ("",)
@@ -476,19 +477,20 @@ def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
 
 
 def speaks_http(worker: WorkerSettings) -> bool:
-    """True if session sockets come without TLS."""
+    """True if session sockets use no TLS."""
     return is_this_machine(worker.host) if worker.http is None else worker.http
 
 
 def listen_port(worker: WorkerSettings) -> int:
-    """As set; else one that a firewall can be opened for, on loopback any."""
+    """The port as set; else a fixed one, for which a firewall can be opened, or any free one on
+    loopback."""
     if worker.port is not None:
         return worker.port
     return 0 if is_this_machine(worker.host) else FIRST_PORT + worker.index
 
 
 def own_address(gateway_url: str) -> str:
-    """This machine's address on the path to the gateway; its name if that is not known."""
+    """This machine's address on the route to the gateway; its name if that is unknown."""
     parts = urlsplit(gateway_url)
     try:
         family, kind, _, _, far = socket.getaddrinfo(
@@ -526,7 +528,7 @@ def _load_detector(name: str) -> DetectorFactory:
 
 
 async def _aside(work: Callable[[], T]) -> T:
-    """Do something long in a thread that does not keep the process from ending."""
+    """Run something long in a thread that does not prevent the process from exiting."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
 
@@ -542,7 +544,7 @@ async def _aside(work: Callable[[], T]) -> T:
 
 async def _read_device_memory(host: Host) -> None:
     while True:
-        # In a thread: a device that hangs must not silence the heartbeat.
+        # In a thread: a device that hangs must not stop the heartbeats.
         host.device_memory = await asyncio.to_thread(read_device, host.identity.device)
         await asyncio.sleep(READ_MEMORY_EVERY_S)
 

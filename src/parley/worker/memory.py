@@ -1,4 +1,4 @@
-"""A worker's memory: the allocator of the C library, and how full its GPU is.
+"""A worker's memory: the allocator of the C library, and the use of GPU memory.
 
 Source of the first: mallopt(3) of glibc.
 """
@@ -12,17 +12,17 @@ from typing import Any, Final
 from parley.protocol.control import DeviceMemory
 
 ARENAS: Final = 2
-"""Pools from which threads take memory. What one of them frees stays in its pool, and by default
-there are eight for each core: with `pocket`, a call took 96 MB more, and 5 to 10 MB more with every
-quarter of an hour. Source: docs/log/minicpmo45.md."""
+"""Number of pools from which threads allocate memory. Freed memory stays in its pool, and by
+default there are eight pools per core: with `pocket`, a call took 96 MB more, and another 5 to 10
+MB every quarter of an hour. Source: docs/log/minicpmo45.md."""
 
 _ARENA_MAX: Final = -8
 """`M_ARENA_MAX` of malloc.h."""
 
 
 def limit_arenas() -> bool:
-    """Have all threads share `ARENAS` pools; before there are threads. False: this C library has
-    none, or another way."""
+    """Have all threads share `ARENAS` pools. Call before threads are started. Returns False if this
+    C library does not support it."""
     try:
         return bool(ctypes.CDLL(None).mallopt(_ARENA_MAX, ARENAS))
     except (AttributeError, OSError):
@@ -30,9 +30,9 @@ def limit_arenas() -> bool:
 
 
 def read_device(device: str) -> DeviceMemory | None:
-    """Bytes of a whole device, used by any process; None if it is not a GPU or does not answer. May
-    block: a device that hangs does not answer. Only where the model has loaded torch; nothing is
-    imported for it.
+    """Bytes in use on a whole device, by any process; None if it is not a GPU or does not answer.
+    May block if the device hangs. Works only if the model has loaded torch, which is not imported
+    here.
 
     Args:
         device: as torch names it: `cuda:0`, `cpu`.
@@ -43,6 +43,6 @@ def read_device(device: str) -> DeviceMemory | None:
     try:
         free, total = torch.cuda.mem_get_info(device)
     except (RuntimeError, ValueError):
-        # A device with an error says so to every call; the engine ends the worker.
+        # A device with an error reports it to every call; the engine ends the worker.
         return None
     return DeviceMemory(used_bytes=int(total - free), total_bytes=int(total))

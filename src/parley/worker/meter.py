@@ -1,4 +1,4 @@
-"""Counts what a worker does, for its heartbeats and its health page. Pure."""
+"""Counts the work of a worker, for its heartbeats and its health page. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Tally:
 
 
 class WorkerMeter:
-    """Numbers of all sessions of a worker. `take` returns those since the last call."""
+    """Counts of all sessions of a worker. `take` returns those since the previous call."""
 
     def __init__(self) -> None:
         self.total_requests = 0
@@ -68,7 +68,7 @@ class WorkerMeter:
         self._errors[code] += 1
 
     def count_interruption(self, state: InterruptionState) -> None:
-        """A user spoke while the assistant did."""
+        """Count speech of a user during an answer."""
         self._interruptions[state] += 1
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
@@ -78,7 +78,7 @@ class WorkerMeter:
             tally.sum_ms += duration_ms
 
     def add_answer(self, kind: Kind, stage: str, duration_ms: float) -> None:
-        """One answer: a unit, or from a request to the first piece."""
+        """Count one answer: a unit, or the time from a request to the first piece."""
         bucket = bisect_left(STAGE_BUCKETS_MS, duration_ms)
         for tally in (self._stages[stage], self._answers[kind]):
             tally.counts[bucket] += 1
@@ -89,7 +89,7 @@ class WorkerMeter:
             self.avg_inference_ms = duration_ms
 
     def take(self) -> Counted:
-        """Counts since the last call."""
+        """The counts since the previous call."""
         counted = Counted(
             {stage: tally.durations for stage, tally in self._stages.items()},
             {kind: tally.durations for kind, tally in self._answers.items()},
@@ -111,7 +111,7 @@ class SessionMeter:
         self._kind = kind
         self._asked_s: float | None = None
         self.tokens = 0
-        """Generated so far, text and speech."""
+        """Number of tokens generated so far, text and speech."""
 
     def observe(self, event: Observed, at_s: float) -> None:
         if isinstance(event, AnswerDone):
@@ -131,12 +131,12 @@ class SessionMeter:
             case InterruptionChanged(state=state):
                 self._meter.count_interruption(state)
             case SessionInterrupted():
-                # The client decided it.
+                # The client determined it.
                 self._meter.count_interruption("stopped")
             case SilenceExplained(reason=reason):
                 self._meter.count_error(f"silence_{reason}")
             case TurnCompleted(has_failed=True):
                 self._meter.count_error(InferenceFailed.code)
             case _:
-                # Everything else takes no time of the model.
+                # All other events take no time of the model.
                 return

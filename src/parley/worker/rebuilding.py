@@ -42,21 +42,22 @@ READ_S: Final = 10.0
 REBUILD_S: Final = 120.0
 """Timeout for the replay."""
 NEARLY: Final = 2
-"""A worker that follows a session has nearly caught up when no more entries than this were new."""
+"""A worker that follows a session has nearly caught up if there were at most this many new
+entries."""
 FOLLOW_S: Final = 0.5
 FOLLOW_REST: Final = 4.0
-"""Pause before it reads the log again: at least `FOLLOW_S`, and `FOLLOW_REST` times as long as the
-last reading and replay took."""
+"""Pause before the log is read again: at least `FOLLOW_S`, and `FOLLOW_REST` times the duration of
+the previous reading and replay."""
 
 _log = logs.get(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionHead:
-    """The first entry of a log: whose session it is.
+    """The first entry of a log, which identifies the session.
 
     Args:
-        recording_id: of its beginning; "" where it is not recorded.
+        recording_id: of its first part; "" if it is not recorded.
     """
 
     lease: LeasedSlot
@@ -68,8 +69,8 @@ class RebuiltSession:
     """See the module's text.
 
     Args:
-        socket: the gateway's; it is sent the result.
-        stored: where the log is.
+        socket: the gateway's; receives the result.
+        stored: the backend that has the log.
         logged: the session as this worker will run it.
         follows: True if another worker still runs the session; see `FOLLOW_HEADER`.
     """
@@ -85,15 +86,15 @@ class RebuiltSession:
         self._writer: SessionLogWriter | None = None
         self._entries: list[Any] = []
         self._done = 0
-        """Number of entries that were done again."""
+        """Number of entries that were replayed."""
         self._state: dict[str, Any] = {}
         self.seed = 0
         self.recording_id = ""
-        """Of the session's beginning; "" where it was not recorded."""
+        """Id of the recording of the session's first part; "" if it was not recorded."""
 
     async def read(self, lease: LeasedSlot) -> LeasedSlot:
-        """Read the log, and take it over if its worker is lost. Returns the lease with what the
-        other worker knew of the session.
+        """Read the log, and take it over if its worker is lost. Returns the lease, completed with
+        what the other worker knew of the session.
 
         Raises:
             ParleyError: the log cannot be read.
@@ -124,7 +125,7 @@ class RebuiltSession:
         self._take(contents)
 
     def _take(self, contents: LogContents) -> None:
-        """Know what the log holds now; entries that are known already stay."""
+        """Take over the current content of the log; known entries are kept."""
         known = len(self._entries) + (self._contents is not None)
         self._entries += session_log.decoded(contents.entries, known)
         self._contents, self._state = contents, state_codec.joined(contents.state)
@@ -146,15 +147,15 @@ class RebuiltSession:
 
     @property
     def unanswered(self) -> list[InputCommitted | ItemCreated]:
-        """The newest inputs, if nothing has happened since."""
+        """The newest inputs, if no other entry follows them."""
         inputs = InputCommitted | ItemCreated
         newest = takewhile(lambda entry: isinstance(entry, inputs), reversed(self._entries))
         return list(newest)[::-1]
 
     @property
     def entries_done(self) -> int:
-        """Number of entries that a recording has of what was done again, without the setup and
-        what is `unanswered`."""
+        """Number of replayed entries that a recording contains, without the setup and the
+        `unanswered` ones."""
         unrecorded = DuplexSetup | HalfDuplexSetup | ItemsSoFar
         done = sum(not isinstance(entry, unrecorded) for entry in self._entries)
         done -= len(self.unanswered)
@@ -169,18 +170,18 @@ class RebuiltSession:
 
     @property
     def has_ended(self) -> bool:
-        """True if only the last words are left of the session."""
+        """True if only the last messages are left of the session."""
         return self._state["closing"] is not None
 
     async def restore(
         self, socket: ResumableSocket, session: Session, runner: RebuildableRunner
     ) -> None:
         """Take over the other worker's state, and report to the gateway. If the session has ended,
-        these are its last words, which need no slot.
+        only its last messages are taken over, which need no slot.
 
         Raises:
-            ParleyError: it cannot be done here.
-            Disconnected: the gateway does not want it here any more.
+            ParleyError: the session cannot be continued here.
+            Disconnected: the gateway has changed its mind.
         """
         began_s = session.clock.monotonic()
         if self._follows:
@@ -193,7 +194,7 @@ class RebuiltSession:
             await self._in_time(runner.restore(self._state["runner"]))
         assert self._contents is not None
         assert self._writer is not None
-        # Only a session that a gateway knows to be here waits for its client: otherwise the next
+        # A session waits for its client only if a gateway knows that it is here: otherwise the next
         # gateway finds the log, and another worker continues from it.
         await self._send(RebuildResult())
         socket.restore(self._state, self._contents, self._writer)
@@ -201,7 +202,7 @@ class RebuiltSession:
         _log.info("session_rebuilt", entries=self._done, took_s=took_s)
 
     async def _follow(self, runner: RebuildableRunner) -> None:
-        """Do again what is in the log, and what is added, until its worker has stopped."""
+        """Replay the log, including new entries, until its worker has stopped."""
         stopping = asyncio.create_task(self._socket.receive())
         try:
             is_ready = False
@@ -214,7 +215,7 @@ class RebuiltSession:
                 took_s = asyncio.get_running_loop().time() - began_s
                 pause_s = max(FOLLOW_S, FOLLOW_REST * took_s) if is_ready else 0.0
                 await asyncio.wait({stopping}, timeout=pause_s)
-                # Its writer may be replacing what is read.
+                # Its writer may be replacing the files that are being read.
                 with contextlib.suppress(LogUnreadable):
                     await self._look()
             stopping.result()
@@ -233,11 +234,12 @@ class RebuiltSession:
             raise ServiceUnavailable("The model took too long.") from None
 
     def forget(self) -> None:
-        """Everything is where it belongs: keep nothing of the log, which is large."""
+        """The session has been restored: release the content of the log, which is large."""
         self._contents, self._entries, self._state = None, [], {}
 
     async def refuse(self, why: str) -> None:
-        """Report to the gateway, unless it has left, why the session cannot continue here."""
+        """Report the reason why the session cannot continue here to the gateway, if it is still
+        connected."""
         with contextlib.suppress(Disconnected):
             await self._send(RebuildResult(why))
 

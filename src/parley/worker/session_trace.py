@@ -1,7 +1,7 @@
-"""A session's spans in the worker: each unit with its stages, each answer, the end.
+"""Trace spans of a session in the worker: units with their stages, answers, the end.
 
-A unit's span runs from the receipt of its sound to its result. Its time is divided into the wait
-(for the unit before and for the engine) and the model's stages, one after the other.
+A unit's span lasts from the receipt of its audio to its result. It is divided into the wait (for
+the previous unit and for the engine) and the model's stages, in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.tracing import OFF, TraceSpan, Tracing, now_ns
 from parley.worker.lease import LeasedSlot
 
 STAGES: Final = {"prefill": "encode", "llm": "llm", "tts": "tts", "token2wav": "token2wav"}
-"""Names of spans, and of the costs that they show (`UnitResult`)."""
+"""Names of spans, and of the costs that they show (fields of `UnitResult`)."""
 NS_OF_MS: Final = 1_000_000
 
 

@@ -10,14 +10,14 @@ from parley.session.socket import Disconnected
 from parley.transport import LARGE_BYTES, Connection, ConnectionClosed, Message
 
 TURN_MESSAGES: Final = 8
-"""Messages of one session that are read before other sessions have their turn."""
+"""Number of messages of one session that are read before other sessions get a turn."""
 
 
 class GatewaySocket:
     """A connection that the gateway opened, as the session's `SessionSocket`.
 
     Args:
-        limit_bytes: largest message of this way of talking.
+        limit_bytes: maximum size of a message of this kind of session.
     """
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
@@ -28,7 +28,8 @@ class GatewaySocket:
     async def receive(self) -> str | bytes:
         self._received += 1
         if self._received % TURN_MESSAGES == 0:
-            # Messages that are there already are had without waiting: the others want a turn too.
+            # Messages that have already arrived are returned without waiting: let other sessions
+            # run.
             await asyncio.sleep(0)
         try:
             message = await self._connection.receive()
@@ -38,7 +39,7 @@ class GatewaySocket:
             raise TooLarge("The message", message.size, self._limit_bytes)
         if message.size <= LARGE_BYTES:
             return self._content(message, message.payload())
-        # Piece by piece: in a thread, the other sessions' turns come between.
+        # Piece by piece, so that other sessions run in between.
         payload = await asyncio.to_thread(message.large_payload)
         return await asyncio.to_thread(self._content, message, payload)
 
@@ -48,7 +49,7 @@ class GatewaySocket:
         try:
             return payload.decode()
         except UnicodeDecodeError as error:
-            # The gateway lets no such text pass.
+            # The gateway never forwards such text.
             self._connection.close(1007, "Text must be UTF-8.")
             raise Disconnected from error
 

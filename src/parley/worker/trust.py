@@ -1,7 +1,8 @@
-"""How a worker trusts its gateway: by the fingerprint of its certificate, by a file, or not at all.
+"""Verifies a worker's gateway: by the fingerprint of its certificate, by a certificate file, or not
+at all.
 
-A fingerprint is compared before anything is said: the certificate is fetched, its hash compared,
-and from then on that very certificate is the only one accepted.
+A fingerprint is compared before any data is sent: the certificate is fetched, its hash compared,
+and from then on only that certificate is accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PORTS: Final = {"https": 443, "wss": 443}
 
 
 class WrongCertificate(Exception):
-    """The gateway shows another certificate than the one whose fingerprint was given."""
+    """The gateway's certificate does not have the given fingerprint."""
 
     def __init__(self, expected: str, shown: str) -> None:
         super().__init__(f"The gateway's certificate has the fingerprint {shown}, not {expected}.")
@@ -36,13 +37,14 @@ class GatewayTrust:
 
     Args:
         url: http(s):// or ws(s)://.
-        fingerprint: of its certificate, in any spelling; of several gateways, comma-separated.
-        ca: its certificate, or authorities.
-        own: a certificate that a gateway on this machine may have made; used when it exists and
-            nothing else is given.
+        fingerprint: of its certificate, in any notation; several, separated by commas, for several
+            gateways.
+        ca: file with its certificate, or with authorities.
+        own: the file in which a gateway on this machine may have stored its certificate; used if it
+            exists and nothing else is given.
 
     Raises:
-        SetupError: the fingerprint or the file cannot be used.
+        SetupError: the fingerprint or the file is invalid.
     """
 
     url: str
@@ -67,10 +69,10 @@ class GatewayTrust:
         return self.url.startswith(("https://", "wss://"))
 
     async def context(self) -> ssl.SSLContext | None:
-        """For a connection to the gateway; None for plain HTTP.
+        """TLS settings for a connection to the gateway; None for plain HTTP.
 
         Raises:
-            WrongCertificate: it shows another one.
+            WrongCertificate: the gateway's certificate is a different one.
             OSError: it cannot be reached.
         """
         if not self.is_encrypted:
@@ -109,7 +111,7 @@ class GatewayTrust:
 
 
 def remedy(error: BaseException, trust: GatewayTrust) -> str:
-    """Advice to an operator about a gateway that cannot be reached; "" if there is none."""
+    """Advice to an operator if a gateway cannot be reached; "" if there is none."""
     if isinstance(error, WrongCertificate):
         return (
             "If its certificate was renewed, start this worker with the fingerprint that "
