@@ -488,10 +488,11 @@ async def test_a_backend_that_hangs_does_not_silence_a_conversation(monkeypatch)
         await until(lambda: bench.log.is_current)
 
 
-async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(monkeypatch):
+@pytest.mark.parametrize("answer", ["unavailable", "refused"])
+async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(answer, monkeypatch):
     monkeypatch.setattr(session_log, "REOPEN_S", 0.05)
     async with logged() as (bench, logs):
-        logs.answer = "unavailable"
+        logs.answer = answer
         await bench.socket.send(message("unprotected"))
         await sent_last(bench, "unprotected")
         logs.answer = "stored"
@@ -500,6 +501,18 @@ async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(mon
         assert logs.updates[-1].is_whole
         assert [each.seq for each in logs.taken[-1].outputs] == [2]
         assert logs.taken[-1].entries == logs.taken[0].entries
+
+
+async def test_a_backend_that_refuses_is_sent_everything_less_and_less_often(monkeypatch):
+    monkeypatch.setattr(session_log, "REOPEN_S", 0.005)
+    async with logged() as (bench, logs):
+        logs.answer = "refused"
+        before = len(logs.updates)
+        await bench.socket.send(message("unprotected"))
+        await asyncio.sleep(0.5)
+
+        # After 5, 15, 35, 75, 155, 315 ms.
+        assert 2 <= len(logs.updates) - before <= 7
 
 
 async def test_a_backend_that_forgot_a_quiet_session_is_sent_everything():

@@ -28,7 +28,7 @@ from parley.session_log.contract import (
     split_entries,
 )
 from parley.session_log.file_logs import FileSessionLogs
-from parley.session_log.redis_logs import REFRESH, RedisSessionLogs, open_redis
+from parley.session_log.redis_logs import REFRESH, RedisScripts, RedisSessionLogs
 
 
 def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
@@ -453,7 +453,7 @@ async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: Red
     await stored.close()
 
 
-async def test_a_full_redis_is_not_sent_everything_every_second(
+async def test_a_redis_without_room_refuses_until_it_has_some(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.session_log.redis_logs.RETURNS_S", 0.0)
@@ -462,27 +462,44 @@ async def test_a_full_redis_is_not_sent_everything_every_second(
     await append(writer, update(b"head", whole=True))
     await stored.redis.config_set("maxmemory", 1)
 
-    assert await append(writer, update(b"more")) == "full"
+    assert await append(writer, update(b"more")) == "refused"
     with pytest.raises(LogUnreadable) as told:
         await stored.take_over("lease/1", logged(pid=2))
     await stored.redis.config_set("maxmemory", 0)
 
     assert str(told.value) == "The log of the session cannot be read.", "nothing of our insides"
+    assert await append(writer, update(b"head", b"more", whole=True)) == "stored"
     await stored.close()
 
 
 async def test_after_a_restart_of_redis_no_idle_connection_fails(server: RedisServer) -> None:
-    client, _ = open_redis(server.url, "a setting")
-    asked = [client.eval("return 1", 0) for _ in range(5)]
+    scripts = RedisScripts(server.url, "a setting")
+    asked = [scripts.run("return 1", (), limit_s=HANG_S) for _ in range(5)]
     assert await asyncio.gather(*asked) == [1] * 5
     server.kill()
     server.start()
     await asyncio.sleep(0.1)  # the ends of the connections arrive
 
-    asked = [client.eval("return 1", 0) for _ in range(5)]
+    asked = [scripts.run("return 1", (), limit_s=HANG_S) for _ in range(5)]
     assert await asyncio.gather(*asked) == [1] * 5
 
-    await client.aclose()
+    await scripts.close()
+
+
+async def test_a_primary_that_became_a_replica_is_looked_for_at_its_address_again(
+    server: RedisServer,
+) -> None:
+    scripts = RedisScripts(server.url, "a setting")
+    write = "return redis.call('set', KEYS[1], 'x')"
+    await scripts.run(write, ["key"], limit_s=HANG_S)
+    before = await scripts.client.client_id()
+    await scripts.client.replicaof("127.0.0.1", "1")
+
+    with pytest.raises(scripts.refusals, match="read only replica"):
+        await scripts.run(write, ["key"], limit_s=HANG_S)
+
+    assert await scripts.client.client_id() != before, "a new connection"
+    await scripts.close()
 
 
 async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
@@ -500,6 +517,26 @@ async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
     server.kill()
     await asyncio.sleep(0.3)
     server.start()
+
+    async with asyncio.timeout(HANG_S):
+        await asked.wait()
+    await stored.close()
+
+
+async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_to_it(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_S", "REFRESH_S"):
+        monkeypatch.setattr(f"parley.session_log.redis_logs.{name}", 0.05)
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    writer = created(stored, logged())
+    asked = asyncio.Event()
+    writer.on_forgotten = asked.set
+    await append(writer, update(b"head", whole=True))
+    await asyncio.sleep(0.3)
+    assert not asked.is_set()
+
+    await stored.redis.flushall()
 
     async with asyncio.timeout(HANG_S):
         await asked.wait()

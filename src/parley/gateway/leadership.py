@@ -8,7 +8,6 @@ assume that another gateway has it (`in_doubt`), even if none has. Only `RedisSt
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import socket
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock
-from parley.session_log.redis_logs import open_redis
+from parley.session_log.redis_logs import RedisScripts
 
 RENEWALS: Final = 4
 """Attempts to renew within one lifetime."""
@@ -58,7 +57,7 @@ class RedisStore:
 
     def __init__(self, url: str, key: str) -> None:
         self._key = key
-        self._redis, self._failures = open_redis(url, "standby.redis_url", decode_responses=True)
+        self._scripts = RedisScripts(url, "standby.redis_url", decode_responses=True)
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
         """Take or renew it for `name`; returns the name of its holder."""
@@ -69,14 +68,12 @@ class RedisStore:
         await self._ask(limit_s, RELEASE, name)
 
     async def close(self) -> None:
-        with contextlib.suppress(*self._failures):
-            await self._redis.aclose()
+        await self._scripts.close()
 
     async def _ask(self, limit_s: float, script: str, *arguments: str | int) -> Any:
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._redis.eval(script, 1, self._key, *arguments)
-        except self._failures as error:
+            return await self._scripts.run(script, [self._key], *arguments, limit_s=limit_s)
+        except self._scripts.failures as error:
             raise StoreUnreachable(f"{type(error).__name__}: {error}"[:200]) from error
 
 

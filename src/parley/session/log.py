@@ -19,7 +19,7 @@ from itertools import islice, takewhile
 from typing import Any, Final
 
 from parley import logs
-from parley.clock import Clock
+from parley.clock import Backoff, Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
 from parley.session_log import state_codec
 from parley.session_log.contract import (
@@ -43,6 +43,8 @@ LATE_S: Final = 2.0
 conversation; until it answers, the session is unprotected."""
 REOPEN_S: Final = 1.0
 """Delay before an update is retried that the backend did not accept."""
+REFUSED_S: Final = 30.0
+"""Maximum delay while it refuses updates: each retry sends it the whole log."""
 QUIET_S: Final = 1.0
 """Minimum interval between updates of the state while there is nothing to send."""
 
@@ -173,6 +175,7 @@ class SessionLog:
         self._complaints = logs.Complaints()
         self._late: asyncio.TimerHandle | None = None
         self._reopening: asyncio.TimerHandle | None = None
+        self._refused = Backoff(REOPEN_S, REFUSED_S)
         self._sending: asyncio.Handle | None = None
         self._is_put_off = False
         """True if `_sending` is a timer. The types of handles differ between event loops."""
@@ -451,11 +454,13 @@ class SessionLog:
         match result:
             case "stored":
                 self._stored_seq, self._received = in_flight.last_seq, in_flight.received
+                self._refused.reset()
                 self._notify()
                 self.send_soon()
-            case "unavailable":
+            case "unavailable" | "refused":
                 self._is_available, self._is_whole_due = False, True
-                self._reopening = self._loop.call_later(REOPEN_S, self._reopen)
+                pause_s = self._refused.take() if result == "refused" else REOPEN_S
+                self._reopening = self._loop.call_later(pause_s, self._reopen)
                 self._notify()
             case "fenced":
                 self.stop("another worker continues the session")

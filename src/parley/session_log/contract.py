@@ -24,14 +24,15 @@ from parley.protocol.kinds import Kind
 ENTRY_LENGTH_BYTES: Final = 4
 """Size of the length in front of each entry of a log."""
 
-AppendResult = Literal["stored", "unavailable", "fenced", "dropped", "full"]
+AppendResult = Literal["stored", "unavailable", "refused", "fenced", "dropped", "full"]
 """Result of an update.
 
 - stored: another process can read it.
 - unavailable: the backend does not answer; a later update may be stored.
+- refused: the backend answers with an error: it is full, or read-only. That may last.
 - fenced: another worker has taken over the log.
 - dropped: the gateway removed the log.
-- full: the backend has no room for it.
+- full: the disk has no room; nothing is stored any more.
 """
 
 

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -117,35 +117,66 @@ def is_private(url: str) -> bool:
     return parts.scheme in ("rediss", "unix") or parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
-def open_redis(url: str, setting: str, **options: Any) -> tuple[Any, tuple[type[Exception], ...]]:
-    """A client of the Redis at `url`, which is the value of `setting`, and the exceptions that its
-    calls raise. It is not connected yet.
+class RedisScripts:
+    """A client of a Redis or Valkey that runs scripts. It connects when the first one is run.
+
+    Args:
+        url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
+        setting: the setting whose value `url` is.
+
+    Attributes:
+        failures: exceptions that `run` raises.
+        refusals: those of them that are a response of Redis.
 
     Raises:
         SetupError: the address is not a Redis address, or the package is not installed.
     """
-    try:
-        import redis.asyncio as redis
-        from redis.exceptions import RedisError
-    except ModuleNotFoundError:
-        raise SetupError(
-            "The package 'redis' is not installed.",
-            hint=f"Install parley with its extra 'redis', or unset {setting}.",
-        ) from None
-    # With maintenance notifications on, the client does not check if an idle connection is still
-    # open: after a restart of Redis, the first use of each would fail.
-    with contextlib.suppress(ModuleNotFoundError):
-        from redis.maint_notifications import MaintNotificationsConfig
 
-        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-    try:
-        client = redis.Redis.from_url(url, **options)
-    except ValueError as error:
-        raise SetupError(
-            f"{setting} is not an address of a Redis: {error}",
-            hint="It looks like rediss://host:6379/0, or redis://… without TLS.",
-        ) from error
-    return client, (RedisError, OSError, TimeoutError)
+    def __init__(self, url: str, setting: str, **options: Any) -> None:
+        try:
+            import redis.asyncio as redis
+            from redis.exceptions import RedisError, ResponseError
+        except ModuleNotFoundError:
+            raise SetupError(
+                "The package 'redis' is not installed.",
+                hint=f"Install parley with its extra 'redis', or unset {setting}.",
+            ) from None
+        # With maintenance notifications on, the client does not check if an idle connection is
+        # still open: after a restart of Redis, the first use of each would fail.
+        with contextlib.suppress(ModuleNotFoundError):
+            from redis.maint_notifications import MaintNotificationsConfig
+
+            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        try:
+            self.client: Any = redis.Redis.from_url(url, **options)
+        except ValueError as error:
+            raise SetupError(
+                f"{setting} is not an address of a Redis: {error}",
+                hint="It looks like rediss://host:6379/0, or redis://… without TLS.",
+            ) from error
+        self.failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self.refusals: type[Exception] = ResponseError
+
+    async def run(
+        self, script: str, keys: Sequence[str], *arguments: str | bytes | int, limit_s: float
+    ) -> Any:
+        """The result of a script.
+
+        Raises:
+            one of `failures`.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.client.eval(script, len(keys), *keys, *arguments)
+        except self.refusals:
+            # After a planned failover the old primary, now a replica, keeps its connections and
+            # refuses to write. The new one is reached at the same address by a new connection.
+            await self.client.connection_pool.disconnect(inuse_connections=False)
+            raise
+
+    async def close(self) -> None:
+        with contextlib.suppress(*self.failures):
+            await self.client.aclose()
 
 
 class RedisSessionLogs(SessionLogs):
@@ -165,10 +196,9 @@ class RedisSessionLogs(SessionLogs):
                 "storage.session_logs would send sessions unencrypted to another host.",
                 hint="Use rediss:// (TLS).",
             )
-        self.redis, self.failures = open_redis(url, "storage.session_logs")
-        from redis.exceptions import OutOfMemoryError
-
-        self.full: type[Exception] = OutOfMemoryError
+        self._scripts = RedisScripts(url, "storage.session_logs")
+        self.redis = self._scripts.client
+        self.failures, self.refusals = self._scripts.failures, self._scripts.refusals
         parts = urlsplit(url)
         place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
@@ -261,8 +291,7 @@ class RedisSessionLogs(SessionLogs):
             self._refreshing.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_S)
-        with contextlib.suppress(*self.failures):
-            await self.redis.aclose()
+        await self._scripts.close()
 
     def keys(self, log_id: str) -> tuple[str, str, str, str]:
         """Keys of a log: hash, entries, outputs; and the index."""
@@ -275,8 +304,7 @@ class RedisSessionLogs(SessionLogs):
         Raises:
             one of `failures`.
         """
-        async with asyncio.timeout(ANSWER_S):
-            return await self.redis.eval(script, len(keys), *keys, *arguments)
+        return await self._scripts.run(script, keys, *arguments, limit_s=ANSWER_S)
 
     def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a writer's task, and refresh its log from now on."""
@@ -316,7 +344,8 @@ class RedisSessionLogs(SessionLogs):
             for writer in list(self._writers.values()):
                 with contextlib.suppress(*self.failures):
                     keys = self.keys(writer.log_id)[:3]
-                    await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms)
+                    if not await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms):
+                        writer.on_forgotten()
 
     async def _look(self) -> None:
         """Rewrite all logs if a different Redis process answers than before."""
@@ -410,7 +439,7 @@ class _RedisWriter:
             )
         except owner.failures as error:
             owner.complain(error)
-            done("full" if isinstance(error, owner.full) else "unavailable")
+            done("refused" if isinstance(error, owner.refusals) else "unavailable")
             return
         match result:
             case b"stored":
