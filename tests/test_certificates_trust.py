@@ -1,7 +1,10 @@
 import asyncio
 import ssl
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
 from tests.support.certificates import self_signed
 from tests.support.gateway_control import fake_gateway_control
 
@@ -44,6 +47,20 @@ async def test_an_exact_trust_refuses_every_other_certificate():
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", port, ssl=trust_exactly(other.pem))
         assert await asyncio.to_thread(shown_certificate, "127.0.0.1", port, limit_s=20) == pair.pem
+
+
+@pytest.mark.parametrize("ahead_days", [-3000, 3000])
+def test_a_certificate_of_a_host_whose_clock_is_wrong_is_valid_here(ahead_days, monkeypatch):
+    """A gateway trusts a worker by its very certificate, not by the time of day."""
+    now = datetime.now(UTC)
+
+    clock = SimpleNamespace(now=lambda zone: now + timedelta(days=ahead_days))
+    wrong = SimpleNamespace(datetime=clock, timedelta=timedelta, UTC=UTC)
+    monkeypatch.setattr("parley.certificates.datetime", wrong)
+
+    made = x509.load_pem_x509_certificate(ServerPair().pem.encode())
+
+    assert made.not_valid_before_utc < now < made.not_valid_after_utc
 
 
 def test_a_file_with_an_authority_vouches_for_names_and_a_servers_own_for_itself(tmp_path):

@@ -32,8 +32,15 @@ def our_name() -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "parley")])
 
 
-def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes, bytes]:
-    """A new self-signed certificate and its private key, both PEM."""
+def make_pair(
+    names: Sequence[x509.GeneralName], valid_days: int, *, since_days: int = 1
+) -> tuple[bytes, bytes]:
+    """A new self-signed certificate and its private key, both PEM.
+
+    Args:
+        since_days: days for which it has been valid already. A clock that is a time zone ahead,
+            as at a boot before the time is synchronized, makes a certificate for later else.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -48,7 +55,7 @@ def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes
         .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_before(now - datetime.timedelta(days=since_days))
         .not_valid_after(now + datetime.timedelta(days=valid_days))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -92,13 +99,14 @@ class ServerPair:
     """
 
     VALID_DAYS: Final = 3650
-    """Only the peer to which it is sent ever sees it, and a worker may run for years."""
+    """Only the peer to which it is sent ever sees it, and a worker may run for years. Which one it
+    is says all: it is valid for as long before, because the clocks of two hosts may differ."""
 
     def __init__(self) -> None:
         from cryptography import x509
 
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        certificate, self._key = make_pair(names, self.VALID_DAYS)
+        certificate, self._key = make_pair(names, self.VALID_DAYS, since_days=self.VALID_DAYS)
         self.pem = certificate.decode()
 
     def load_into(self, context: ssl.SSLContext) -> None:

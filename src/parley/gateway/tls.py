@@ -25,8 +25,8 @@ from parley.recording.layout import write_atomically
 if TYPE_CHECKING:
     from cryptography import x509
 
-VALID_DAYS: Final = 397
-"""Longer-lived server certificates are refused by some browsers."""
+VALID_DAYS: Final = 396
+"""With the day before, the longest validity that all browsers accept."""
 RENEW_DAYS: Final = 30
 """A certificate that we made is replaced at a start this long before it expires."""
 
