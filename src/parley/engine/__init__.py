@@ -1,4 +1,4 @@
-"""Runs several conversations on one device; knows no network."""
+"""Runs several conversations on one device; knows nothing of networks."""
 
 from parley.engine.engine import Engine
 

@@ -1,8 +1,9 @@
 """The context of one row, counted in tokens: lengths, and the sliding window.
 
-Pure arithmetic. A model reports what it appended and where entries end; the ledger returns what the
-window drops, as ranges of positions to keep, and the model moves its tensors. The ledger counts
-exactly what is in the context: what the model's cache has, and what it is still to read.
+Pure arithmetic. A model reports the tokens that it appended and where entries end; the ledger
+returns the ranges of positions that the window keeps, and the model moves its tensors. The ledger
+counts exactly the tokens in the context: those in the model's cache and those that it must still
+read.
 
 The context is a protected head (the system prompt) followed by entries: units in duplex, rounds
 (user and assistant together) otherwise. Only whole entries are dropped, oldest first, and never the
@@ -19,11 +20,11 @@ from parley.engine.work import Window
 from parley.errors import ContextFull
 
 UNIT_ROOM = 192
-"""What the next unit may need behind the high mark: the distance of the default mark from the
-default limit."""
+"""Space that the next unit may need above the high mark: the distance between the default mark and
+the default limit."""
 
 Range = tuple[int, int]
-"""Positions from the first up to, not including, the second."""
+"""Positions from the first one up to, but not including, the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ class LedgerEntry:
     """A complete unit or round.
 
     Args:
-        said: ids of what was spoken in it, specials left out; empty for a unit that listened.
-        is_kept: never dropped (a system prompt inside the conversation).
+        said: token ids of the words spoken in it, without special tokens; empty for a unit that
+            listened.
+        is_kept: True if it is never dropped (a system prompt inside the conversation).
     """
 
     tokens: int
@@ -50,12 +52,12 @@ class Eviction:
 
     Args:
         keep: ranges of old positions, in order.
-        previous: ids of what dropped units said, newest last, marker and suffix not included; None
-            when nothing has to be written.
+        previous: token ids of the words of dropped units, newest last, without marker and suffix;
+            None if nothing has to be written.
         length_tokens: length of the new context.
         dropped_tokens: number of old positions that are not kept, without those of a replaced
             `previous` and suffix.
-        dropped_entries: number of units or rounds that are gone.
+        dropped_entries: number of dropped units or rounds.
     """
 
     keep: tuple[Range, ...]
@@ -69,8 +71,8 @@ class ContextLedger:
     """The bookkeeping of one conversation.
 
     Args:
-        limit_tokens: where the context ends; `require` refuses what would go beyond.
-        marker_tokens: length of the text that introduces what dropped units said (`context`
+        limit_tokens: maximum length of the context; `require` refuses anything beyond it.
+        marker_tokens: length of the text that introduces the words of dropped units (`context`
             window).
     """
 
@@ -79,7 +81,7 @@ class ContextLedger:
     ) -> None:
         self.limit_tokens = limit_tokens
         self.room_tokens: int | None = None
-        """Tokens that fit into shared memory now; None: all fit."""
+        """Number of tokens that currently fit into shared memory; None: no limit."""
         self.window = window or Window()
         self._marker_tokens = marker_tokens
         self._head_tokens = 0
@@ -89,19 +91,20 @@ class ContextLedger:
         self._entry_tokens = 0
         self._open_tokens = 0
         self.evictions = 0
-        """How often positions were dropped or moved: an older ledger counts others then."""
+        """Number of times that positions were dropped or moved; copies from before are then
+        invalid."""
 
     @property
     def length_tokens(self) -> int:
-        """Everything in the context, the open entry included."""
-        # Read several times per step, so the entries' sum is kept and nothing is called here.
+        """Length of the context, including the open entry."""
+        # Read several times per step, so the sum is stored, and no function is called here.
         carried = self._marker_tokens + len(self._previous) if self._previous else 0
         protected = self._head_tokens + carried + self._suffix_tokens
         return protected + self._entry_tokens + self._open_tokens
 
     @property
     def protected_tokens(self) -> int:
-        """The head that is never dropped, with what was carried over into it."""
+        """Length of the head, which is never dropped, including the words carried over into it."""
         return self._head_tokens + self._previous_tokens(self._previous) + self._suffix_tokens
 
     @property
@@ -110,27 +113,27 @@ class ContextLedger:
         return self._entries
 
     def require(self, tokens: int) -> None:
-        """Raises `ContextFull` when `tokens` more do not fit."""
+        """Raises `ContextFull` if `tokens` more do not fit."""
         room = self.limit_tokens if self.room_tokens is None else self.room_tokens
         if self.length_tokens + tokens > room:
             raise ContextFull(self.length_tokens + tokens, room)
 
     def append(self, tokens: int) -> None:
-        """`tokens` were added at the end of the context; they belong to the open entry."""
+        """`tokens` were appended to the context; they belong to the open entry."""
         self._open_tokens += tokens
 
     def cut(self, tokens: int) -> None:
-        """The last `tokens` of the open entry were taken back."""
+        """The last `tokens` of the open entry were removed."""
         if tokens > self._open_tokens:
             raise ValueError(f"cannot take back {tokens} of {self._open_tokens} open tokens")
         self._open_tokens -= tokens
 
     def protect(self, *, suffix_tokens: int = 0) -> None:
-        """The open entry is the system prompt: it ends here and is never dropped.
+        """The open entry is the system prompt: close it; it is never dropped.
 
         Args:
-            suffix_tokens: length of its closing part; what dropped units said is written in front
-                of that (`context` window).
+            suffix_tokens: length of its closing part; the words of dropped units are inserted
+                before that (`context` window).
         """
         if self._open_tokens < suffix_tokens:
             raise ValueError("the suffix is longer than the system prompt")
@@ -144,7 +147,7 @@ class ContextLedger:
         self._open_tokens = 0
 
     def end_entry(self, said: Sequence[int] = (), *, is_kept: bool = False) -> None:
-        """The open entry is complete. Without anything in it nothing happens."""
+        """Close the open entry. Does nothing if it is empty."""
         if self._open_tokens:
             entry = LedgerEntry(self._open_tokens, tuple(said), is_kept)
             self._entries = (*self._entries, entry)
@@ -165,7 +168,7 @@ class ContextLedger:
         return self._eviction(self._oldest(count))
 
     def commit(self, eviction: Eviction) -> None:
-        """The model has done what `plan` said. Copies made before are void."""
+        """The model has carried out `plan`: update the ledger. Earlier copies become invalid."""
         gone = set(self._oldest(eviction.dropped_entries))
         if eviction.previous is not None:
             self._previous = eviction.previous
@@ -177,12 +180,12 @@ class ContextLedger:
         assert self.length_tokens == eviction.length_tokens
 
     def copy(self) -> ContextLedger:
-        """The ledger as it is now, to return to as long as `evictions` are the same."""
+        """A copy of the ledger, which can be restored as long as `evictions` is the same."""
         return copy.copy(self)
 
     def _over_the_mark(self) -> int:
-        """How many oldest entries have to go to come down from the high mark to the low one. Where
-        there is less memory than the marks want, both are lower."""
+        """Number of oldest entries to drop to get from the high mark to the low one. If there is
+        less memory than the marks require, both are lowered."""
         length, count = self.length_tokens, 0
         high, low = self.window.high_tokens, self.window.low_tokens
         if self.room_tokens is not None and self.room_tokens - UNIT_ROOM < high:
@@ -242,8 +245,8 @@ class ContextLedger:
 
 
 def _extend(ranges: list[Range], new: Range, *, splits: bool) -> None:
-    """Add a range, joined to the previous one where they touch; the first stays alone if it
-    `splits`."""
+    """Add a range, which is joined to the previous one if they are adjacent; the first range stays
+    separate if it `splits`."""
     if new[0] == new[1]:
         return
     last = ranges[-1]

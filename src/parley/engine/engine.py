@@ -24,17 +24,17 @@ from parley.media.room import require_text_room
 log = logs.get(__name__)
 
 PENDING_LIMIT = 64
-"""Requests one slot may have in flight; more are refused. Runners have two or three."""
+"""Maximum number of requests in flight per slot; more are refused. Runners have two or three."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=work.GenerateResult, covariant=True)
 
 
 class Engine:
-    """Holds a model, and several conversations on it.
+    """Runs several conversations on one model.
 
-    Belongs to one event loop: `start`, `take_slot` and `stop` are called there. The model is
-    touched by the engine thread only, from its warm-up to its unloading.
+    Belongs to one event loop: `start`, `take_slot` and `stop` are called there. Only the engine
+    thread uses the model, from its warm-up to its unloading.
     """
 
     def __init__(self, model: Model, clock: Clock | None = None) -> None:
@@ -51,7 +51,8 @@ class Engine:
         self._handles: set[SlotHandle] = set()
         self._broken = asyncio.Event()
         self.on_broken: Callable[[], None] = lambda: None
-        """Called when the device has failed, before anybody who waits for a result hears of it."""
+        """Called when the device has failed, before the error reaches callers that wait for
+        results."""
         self._is_stopped = False
 
     async def __aenter__(self) -> Engine:
@@ -63,7 +64,7 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """Number of conversations that it can hold."""
+        """Maximum number of conversations."""
         return self._rows
 
     @property
@@ -72,41 +73,41 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Started, not stopped, and the device is sound."""
+        """True if it was started, was not stopped, and the device has not failed."""
         return self._thread is not None and not self._is_stopped and self._loop.fault is None
 
     @property
     def context_tokens(self) -> int:
-        """Of all conversations together."""
+        """Total length of the contexts of all conversations."""
         return sum(handle.context_tokens for handle in self._handles)
 
     @property
     def fast_paths(self) -> dict[str, str]:
-        """The state of every fast part of the model; empty where it has none."""
+        """The state of every fast part of the model; empty if it has none."""
         return {} if self._fast_paths is None else dict(self._fast_paths.fast_paths)
 
     @property
     def context_pages(self) -> tuple[int, int] | None:
-        """Used and free pages of the pool that contexts share; None where they share none."""
+        """Used and free pages of the pool that contexts share; None if they share none."""
         return None if self._pages is None or not self.is_running else self._pages.context_pages
 
     def start(self) -> None:
         if self._thread is not None:
             raise SetupError("The engine was started before.")
         self._events = asyncio.get_running_loop()
-        # A daemon: a step that never returns must not keep the process from ending.
+        # A daemon: a step that never returns must not prevent the process from exiting.
         self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)
         self._thread.start()
 
     async def warm_up(self) -> None:
-        """Run every kind of step once; do this before the first handle is taken.
+        """Run every kind of step once. Call before the first handle is taken.
 
         Raises:
-            SetupError: the model cannot even do that.
+            SetupError: the model fails.
         """
         try:
             await self.call(lambda model: model.warm_up())
-            # Warming up shows what a model cannot do, such as speak with a voice that is broken.
+            # Warming up may change the spec, e.g. if the default voice turns out to be broken.
             self.spec = await self.call(lambda model: model.spec)
             if self.spec.slots is not None:
                 self._rows = min(self.spec.slots, self._rows)
@@ -125,20 +126,20 @@ class Engine:
         return self._loop.step_took_s
 
     def take_stats(self) -> Stats:
-        """Durations and counts since the last call."""
+        """Durations and counts since the previous call."""
         return self._loop.take_stats()
 
     def try_take_slot(self) -> SlotHandle | None:
-        """A handle if one is free and no other caller waits for it."""
+        """A handle, if one is free and no other caller is waiting for it; else None."""
         if not self.is_running or self._waiting:
             return None
         return self._handle()
 
     async def take_slot(self) -> SlotHandle:
-        """A handle, as soon as one is free; first come, first served.
+        """Wait for a handle; first come, first served.
 
         Raises:
-            ServiceUnavailable: the engine is not running, or ended meanwhile.
+            ServiceUnavailable: the engine is not running, or stopped meanwhile.
         """
         if not self.is_running:
             raise ServiceUnavailable("The model is not running.")
@@ -152,19 +153,19 @@ class Engine:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # The handle arrived in the same moment: pass it on.
+                # The handle arrived at the same moment: pass it on.
                 await future.result().close()
             raise
 
     async def wait_broken(self) -> None:
-        """Returns when the device has failed. Nothing can be done with this engine then."""
+        """Wait until the device has failed. The engine cannot be used after that."""
         await self._broken.wait()
 
     async def stop(self, *, limit_s: float = 10.0, unload: bool = True) -> None:
-        """Fail what runs, free every row, end the thread. Safe to repeat.
+        """Fail all running requests, free all rows, and end the thread. Safe to repeat.
 
         Args:
-            unload: also free the model, which must not be used afterwards.
+            unload: True to also free the model, which must not be used afterwards.
         """
         if self._thread is None or self._is_stopped:
             return
@@ -181,11 +182,11 @@ class Engine:
         self._handles.clear()
 
     async def call(self, function: Callable[[Model], T]) -> T:
-        """Run something on the engine thread, between two steps."""
+        """Run a function on the engine thread, between two steps."""
         if not self.is_running:
             raise ServiceUnavailable("The model is not running.")
         done: Future[T] = Future()
-        # It cannot be cancelled any more: a caller that gives up abandons the wait, not the work.
+        # Cancelling the caller abandons the wait, not the work.
         done.set_running_or_notify_cancel()
 
         def run(model: Model) -> None:
@@ -205,7 +206,7 @@ class Engine:
         return handle
 
     def _give_back(self, handle: SlotHandle) -> None:
-        """The model has let go of the handle's row."""
+        """The model has released the handle's row."""
         self._handles.discard(handle)
         self._free.append(handle.row)
         while self._waiting and self.is_running:
@@ -225,7 +226,7 @@ class Engine:
         self.on_broken()
         self._refuse_waiting()
         for handle in self._handles:
-            # What it waits for is failed by the engine thread, which knows why.
+            # The engine thread fails its pending requests, because it knows the reason.
             handle._is_open = False
         self._broken.set()
 
@@ -236,7 +237,7 @@ class Engine:
                 future.set_exception(ServiceUnavailable("The model is not running."))
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
-        """From the engine thread to the event loop."""
+        """Call a function on the event loop, from the engine thread."""
         assert self._events is not None
         try:
             self._events.call_soon_threadsafe(function, *arguments)
@@ -245,11 +246,12 @@ class Engine:
 
 
 class SlotHandle:
-    """One slot, held by one session until `close`. Commands run in the order they were given.
+    """One slot, held by one session until `close`. Commands run in the order in which they were
+    given.
 
     Every method may raise `SlotLost` (closed, or engine stopped), `InferenceFailed` (the model
     failed on this command), `BadInput` or `ContextFull` (refused, the context is unchanged).
-    `due_s` is a monotonic deadline that orders this command against those of other slots; None
+    `due_s` is a monotonic deadline that orders this command relative to those of other slots; None
     means no hurry. Cancelling an awaiting task abandons the wait, not the command: later commands
     still run after it.
     """
@@ -257,7 +259,7 @@ class SlotHandle:
     def __init__(self, engine: Engine, row: int) -> None:
         self._engine = engine
         self.row = row
-        """The slot's place in the engine's batch."""
+        """The slot's index in the engine's batch."""
         self.spec = engine.spec
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
@@ -280,8 +282,8 @@ class SlotHandle:
         due_s: float | None = None,
         again: object = None,
     ) -> work.PrefillResult:
-        """Append segments. With `takes_checkpoint` the result has the checkpoint before them, and a
-        failure of the model rolls the slot back to it. `again`: see `Prefill`."""
+        """Append segments. With `takes_checkpoint`, the result contains the checkpoint before them,
+        and if the model fails, the slot is rolled back to it. `again`: see `Prefill`."""
         self._require_room(segments)
         command = work.Prefill(tuple(segments), takes_checkpoint, again)
         return await self._run(command, work.PrefillResult, due_s)
@@ -310,17 +312,17 @@ class SlotHandle:
         return await self._call(lambda model, row: model.can_roll_back(checkpoint))
 
     async def roll_back(self, checkpoint: work.Checkpoint) -> int:
-        """Return to `checkpoint`; returns the context length in tokens."""
+        """Roll back to `checkpoint`; returns the context length in tokens."""
         return await self._call(lambda model, row: roll_back(model, row, checkpoint))
 
     async def clear(self) -> None:
-        """Forget the session and give back what it took; the slot stays held, `start` begins the
-        next session."""
+        """End the session and free its memory; the slot stays held, and `start` starts the next
+        session."""
         await self._call(lambda model, row: model.close(row))
 
     async def close(self) -> None:
-        """Cancel what runs, free the slot. Returns when the model has let go of it. Safe to
-        repeat."""
+        """Cancel running commands and free the slot. Returns when the model has released it. Safe
+        to repeat."""
         if self._is_open:
             self._lose()
             self._released = asyncio.get_running_loop().create_future()
@@ -329,7 +331,7 @@ class SlotHandle:
             else:
                 self._was_released()
         if self._released is not None:
-            # Shielded: a caller that gives up must not take the release from the others.
+            # Shielded: other callers may be waiting for the release.
             await asyncio.shield(self._released)
 
     async def __aenter__(self) -> SlotHandle:
@@ -363,7 +365,7 @@ class SlotHandle:
         return pending
 
     def _lose(self) -> None:
-        """From now on nothing reaches this slot; everything that waits fails."""
+        """Invalidate the handle: all pending requests fail."""
         self._is_open = False
         self._context_tokens = 0
         for pending in list(self._pending):
@@ -376,14 +378,14 @@ class SlotHandle:
 
 
 class PendingResult(Generic[R]):
-    """Result of one request, on the event loop. Iterate over an answer for its pieces.
+    """Result of one request, on the event loop. Iterate over an answer to get its pieces.
 
     Abandoning the iteration (break, cancellation of the task) does not stop the model: call
     `cancel`, then await `result`, which ends within a few steps.
 
     The engine thread calls `pieces`, `done` and `failed`, which return immediately; everything else
-    belongs to the event loop. What arrives after the end is dropped: the slot may have changed
-    hands since.
+    belongs to the event loop. Results that arrive after the end are dropped, because the slot may
+    have a new holder by then.
     """
 
     def __init__(self, handle: SlotHandle, command: Command, due_s: float | None) -> None:
@@ -402,7 +404,7 @@ class PendingResult(Generic[R]):
         self._engine._post(self._add, pieces)
 
     def done(self, value: object, context_tokens: int) -> None:
-        """The outcome, and the length of the slot's context now."""
+        """The result, and the current length of the slot's context."""
         self._engine._post(self._end, value, None, context_tokens)
 
     def failed(self, error: ParleyError, context_tokens: int) -> None:
@@ -411,7 +413,8 @@ class PendingResult(Generic[R]):
     # On the event loop.
 
     async def __aiter__(self) -> AsyncIterator[work.OutputPiece]:
-        """One reader at a time. Ends with the answer's error, if it has one."""
+        """Pieces as they arrive, for one reader at a time. Raises the answer's error, if it has
+        one."""
         index = 0
         while True:
             while index < len(self._pieces):
@@ -429,13 +432,13 @@ class PendingResult(Generic[R]):
             self._engine._loop.cancel(self.request)
 
     async def result(self) -> R:
-        """The outcome of an answer, once all pieces are there (they stay readable).
+        """The result of an answer, once it is complete (its pieces stay readable).
 
         Raises:
             InferenceFailed: the model failed; roll back to a checkpoint before the next command.
             SlotLost: the slot was closed meanwhile.
         """
-        # Shielded: a reader that is cancelled must not take the outcome from the next.
+        # Shielded: if this reader is cancelled, the next one still gets the result.
         result = await asyncio.shield(self.value)
         assert isinstance(result, work.GenerateResult)
         return cast(R, result)
@@ -462,5 +465,6 @@ class PendingResult(Generic[R]):
             self.value.set_result(value)
         else:
             self.value.set_exception(error)
-            # A caller that stopped waiting has no use for the error; it is logged where it arose.
+            # A caller that stopped waiting does not need the error, which was logged where it
+            # occurred.
             self.value.exception()

@@ -1,7 +1,7 @@
 """The engine thread: plan, run, account.
 
-Owns the model and everything on the device. Other threads reach it through `submit`, and receive
-the result of a request through its `PendingResult`.
+Owns the model and everything on the device. Other threads use `submit`, and receive the result of a
+request through its `PendingResult`.
 
 One iteration: take new requests, start the next command of every slot that is free for it, ask the
 scheduler, run one step, deliver what became final. A step that fails with several slots in it is
@@ -42,21 +42,22 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 STATS_LIMIT = 20_000
-"""Durations kept between two `take_stats`; the oldest are lost beyond that."""
+"""Maximum number of durations kept between two calls of `take_stats`; the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCall:
-    """A call of the model about a slot's row that needs no step. Its result is the request's."""
+    """A call of the model about a slot's row that needs no step. Its result is that of the
+    request."""
 
     function: Callable[[Model, int], object]
 
 
 def roll_back(model: Model, row: int, checkpoint: Checkpoint) -> int:
-    """Return a row to a checkpoint; returns the context length in tokens.
+    """Roll a row back to a checkpoint; returns the context length in tokens.
 
     Raises:
-        InferenceFailed: it cannot be returned to any more.
+        InferenceFailed: the checkpoint is no longer valid.
     """
     if not model.can_roll_back(checkpoint):
         raise InferenceFailed("The context has moved past the checkpoint.")
@@ -65,16 +66,16 @@ def roll_back(model: Model, row: int, checkpoint: Checkpoint) -> int:
 
 
 Command = Work | WholeUnit | RowCall
-"""Work for a slot. Runs in the order of submission, slot by slot."""
+"""Work for a slot. Each slot's work runs in the order of submission."""
 
 
 @dataclass(eq=False, slots=True)
 class SlotRequest:
-    """One command for one slot, and what the engine thread knows about it.
+    """One command for one slot, and its state in the engine thread.
 
     Args:
-        sink: where results go.
-        pieces: of a whole unit's answer, which come with its result.
+        sink: receives the results.
+        pieces: of the answer of a whole unit, which are delivered with its result.
         due_s: monotonic deadline; None means no hurry.
     """
 
@@ -93,7 +94,7 @@ class SlotRequest:
 
 @dataclass(slots=True)
 class Stats:
-    """Counts since `take_stats` was called before.
+    """Counts since the previous call of `take_stats`.
 
     Args:
         durations: the time in ms that each finished piece of work spent in a stage.
@@ -116,7 +117,7 @@ class Stats:
 
 
 class EngineLoop:
-    """The thread's body. `run` is what the thread executes; tests call `run_once`."""
+    """The engine thread. The thread executes `run`; tests call `run_once`."""
 
     def __init__(
         self, model: Model, clock: Clock, *, on_fault: Callable[[], None] | None = None
@@ -137,10 +138,10 @@ class EngineLoop:
 
     @property
     def fault(self) -> str | None:
-        """Id of the device fault that broke the engine, None while it is sound."""
+        """Id of the device fault that broke the engine; None while the device works."""
         return self._fault
 
-    # From any thread.
+    # Called from any thread.
 
     @property
     def step_took_s(self) -> float:
@@ -149,32 +150,32 @@ class EngineLoop:
         return 0.0 if began_s is None else self._clock.monotonic() - began_s
 
     def submit(self, request: SlotRequest) -> None:
-        """Put a request at the end of its slot's queue."""
+        """Add a request to its slot's queue."""
         if self._prepare_ahead is not None:
             command = request.command
             prefill = command.prefill if isinstance(command, WholeUnit) else command
             if isinstance(prefill, Prefill):
                 self._prepare_ahead(prefill)
-        # Bounded by the slot handles: each has a limited number of requests in flight.
+        # Bounded: each slot handle has a limited number of requests in flight.
         with self._wake:
             self._inbox.append((self._enqueue, (request,)))
             self._wake.notify()
 
     def cancel(self, request: SlotRequest) -> None:
-        """Finish a request early, ahead of everything that waits."""
+        """Finish a request early, ahead of all waiting requests."""
         self._post(self._cancel, request)
 
     def release(self, row: int, released: Callable[[], None]) -> None:
-        """Drop all work of a slot and free what it took, ahead of everything that waits. Calls
-        `released` then."""
+        """Drop all work of a slot and free its memory, ahead of all waiting requests; then call
+        `released`."""
         self._post(self._release, row, released)
 
     def call(self, function: Callable[[Model], None]) -> None:
-        """Run something on the engine thread between two steps. It must not raise."""
+        """Run a function on the engine thread between two steps. It must not raise."""
         self._post(function, self._model)
 
     def stop(self) -> None:
-        """End the loop after the step that runs; what is asked and unfinished fails."""
+        """End the loop after the current step; unfinished requests fail."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
@@ -184,20 +185,20 @@ class EngineLoop:
         self._unloads = True
 
     def take_stats(self) -> Stats:
-        """Counts since the last call."""
+        """The counts since the previous call."""
         with self._stats_lock:
             stats, self._stats = self._stats, Stats()
         return stats
 
-    # On the engine thread.
+    # Called on the engine thread.
 
     def run(self) -> None:
-        """Until `stop`: sleep when there is nothing to do, otherwise go round."""
+        """Run until `stop`; sleep while there is nothing to do."""
         try:
             while self._wait():
                 self.run_once()
         except Exception:
-            # Only a defect of the engine itself leads here; no caller may wait for it in vain.
+            # Only a bug of the engine itself leads here; pending requests must still fail.
             error_id = uuid.uuid4().hex[:8]
             log.exception("engine_failed", error_id=error_id)
             self._give_up(error_id)
@@ -205,8 +206,8 @@ class EngineLoop:
             self._end()
 
     def run_once(self) -> bool:
-        """One round; False when there was nothing to step."""
-        # Only this thread takes anything out, and appending is atomic.
+        """One iteration; returns False if there was no step to run."""
+        # Only this thread removes items, and appending is atomic.
         while self._inbox:
             function, arguments = self._inbox.popleft()
             function(*arguments)
@@ -227,7 +228,7 @@ class EngineLoop:
             self._wake.notify()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False when it is time to end."""
+        """Wait until there is something to do; returns False when the loop must end."""
         with self._wake:
             while not (self._inbox or self._is_stopping):
                 if self._fault is None and self._order.count:
@@ -260,7 +261,7 @@ class EngineLoop:
         released()
 
     def _begin(self, request: SlotRequest) -> None:
-        """Start a row's next work. What needs no step is done on the spot."""
+        """Start the next work of each free row. Work that needs no step is done immediately."""
         try:
             self._start(request)
         except (BadInput, ContextFull) as refusal:
@@ -280,7 +281,7 @@ class EngineLoop:
                 self._work(request, command)
 
     def _work(self, request: SlotRequest, work: Work) -> None:
-        """Have the model start a piece of work for this request."""
+        """Have the model start the next piece of work of this request."""
         row = request.row
         if isinstance(work, Prefill) and work.takes_checkpoint:
             request.checkpoint = self._model.checkpoint(row)
@@ -296,7 +297,7 @@ class EngineLoop:
             stage = None if job is None else job.stage
             if request is None or job is None or stage is None:
                 continue
-            # Work is as urgent as what waits behind it on the same row.
+            # Work is as urgent as the most urgent request behind it on the same row.
             line = (request, *self._order.waiting[row])
             dues = [one.due_s for one in line if one.due_s is not None]
             due_s = min(dues, default=None)
@@ -368,7 +369,7 @@ class EngineLoop:
         request.sink.failed(error, self._guarded_length(request.row))
 
     def _fail(self, request: SlotRequest, error: Exception) -> None:
-        """The model failed on this work: details to the log, an id to the client."""
+        """The model failed on this work: log the details, and send the client an id."""
         if isinstance(error, ParleyError) and not _is_device_fault(error):
             failure: ParleyError = error
             log.warning(
@@ -399,7 +400,8 @@ class EngineLoop:
             self._model.roll_back(request.checkpoint)
 
     def _give_up(self, error_id: str) -> None:
-        """The device is gone, and every session with it: `on_fault` hears of it before they do."""
+        """The device has failed, and with it all sessions: call `on_fault` before they are
+        notified."""
         self._fault = error_id
         log.critical("device_failed", error_id=error_id)
         if self._on_fault is not None:
@@ -425,7 +427,7 @@ class EngineLoop:
         self._guarded(lambda: self._model.close(row), "close")
 
     def _guarded(self, action: Callable[[], None], what: str) -> None:
-        """Cleanup continues whatever one row's model does."""
+        """Release a row; an exception of the model must not stop the cleanup."""
         try:
             action()
         except Exception:
@@ -440,7 +442,7 @@ class EngineLoop:
 
 
 def _completed(result: Result, request: SlotRequest) -> Result:
-    """A model's result with what the engine knows of it."""
+    """A model's result, completed with the engine's timings."""
     if isinstance(result, GenerateResult) and request.prefilled is not None:
         return UnitResult.of(result, request.prefilled, request.pieces, request.spent_ms)
     if isinstance(result, PrefillResult):
@@ -449,7 +451,8 @@ def _completed(result: Result, request: SlotRequest) -> Result:
 
 
 def _is_device_fault(error: BaseException) -> bool:
-    """Models say so themselves; CUDA reports a dead context as an ordinary error of its own."""
+    """True if the error means that the device failed: models raise `DeviceFault`, but CUDA reports
+    a dead context as an ordinary error."""
     if isinstance(error, DeviceFault):
         return True
     name = type(error).__name__

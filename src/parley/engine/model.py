@@ -1,14 +1,14 @@
 """The Model contract: what a model must implement so that the engine can run several conversations
 on it.
 
-A model is immutable after loading, except for the rows it owns: `rows` slots, each with everything
-that differs between two conversations (contexts, caches, sample buffers, random state). The engine
-never looks inside.
+A model is immutable after loading, except for its rows: `rows` slots, each with everything that
+differs between two conversations (contexts, caches, sample buffers, random state). The engine never
+looks inside them.
 
-The engine gives a model one piece of work per row at a time (`start`), and the model answers with a
-`Job`: a small state machine that says which stage it needs next. The engine then gathers all jobs
+The engine gives a model one piece of work per row at a time (`start`), and the model returns a
+`Job`: a small state machine that names the stage it needs next. The engine then gathers all jobs
 that are ready for the same stage and calls `step` once for all of them, until every job is
-finished. All calls come from the engine thread.
+finished. All calls are made on the engine thread.
 
 Obligations that `tests/contracts/model.py` checks for every model:
 
@@ -39,46 +39,44 @@ from parley.protocol.values import CONTEXT_TOKENS
 
 
 class DeviceFault(Exception):
-    """Raised by a model when the device itself failed: nothing on it can be trusted any more.
-
-    The engine gives up every handle then; the process has to restart.
+    """Raised by a model if the device itself has failed: nothing on it can be used any more. The
+    engine then invalidates all handles, and the process must be restarted.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Facts about a model for other parts, which do not load it.
+    """Facts about a model for code that must not load it.
 
     Args:
         name: short name, as in `--model`.
         unit_s: length of a duplex unit.
-        context_limit_tokens: where a context without a window ends (`ContextFull`).
+        context_limit_tokens: maximum length of a context without a window (`ContextFull`).
         image_tokens: context tokens of one image slice.
-        audio_tokens_per_s: context tokens of one second of sound.
-        can_speak: whether this loaded model has a voice (False: text only, e.g. vocoder files
-            absent).
-        default_voice: name of the voice used when a client brings none.
-        prompt_voice: that voice as sound, for models that hear a voice in their prompt; 16 kHz.
+        audio_tokens_per_s: context tokens of one second of audio.
+        can_speak: True if this loaded model has a voice; False: text only, e.g. because the
+            vocoder's files are missing.
+        default_voice: name of the voice that is used if a client sends none.
+        prompt_voice: that voice as audio at 16 kHz, for models that have a voice in their prompt.
         slots: number of conversations that it answers in time, if fewer than its rows; known
             after `warm_up`.
-        details: facts for operators: `device`, `voice_problem` where there is no default voice, and
+        details: facts for operators: `device`, `voice_problem` if there is no default voice, and
             `slots_limit`: why not all rows are offered.
-        transcribes: whether results say what was heard in words (`PrefillResult.heard`,
+        transcribes: True if results contain the words that were heard (`PrefillResult.heard`,
             `GenerateResult.heard`).
-        transcription_prompt: for models that write down what they hear when they are asked to in
-            these words; "" for all others.
-        reads_in_units: whether written words may stand in a duplex unit.
-        answers_short_units: whether a duplex unit may end, and be answered, where the user has
-            fallen silent.
-        reads_aloud: whether an answer can be given to it (`Generate.say`).
-        calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
-        must_call_tools: whether it can be made to call one (`Tool.must_call`).
-        keeps_formats: whether answers keep to a given form (`Generate.answer_format`).
-        takes_penalties: whether it heeds penalties of presence and frequency (`Generation`).
-        reports_logprobs: whether it reports the probabilities of its tokens
+        transcription_prompt: the prompt with which the model transcribes audio; "" if it has none.
+        reads_in_units: True if a duplex unit may contain written text.
+        answers_short_units: True if a duplex unit may end, and be answered, when the user stops
+            speaking.
+        reads_aloud: True if it can speak a given text (`Generate.say`).
+        calls_tools: True if it was trained to call functions, in the format of `views/tools.py`.
+        must_call_tools: True if it can be forced to call one (`Tool.must_call`).
+        keeps_formats: True if answers follow a given format (`Generate.answer_format`).
+        takes_penalties: True if it supports presence and frequency penalties (`Generation`).
+        reports_logprobs: True if it reports the probabilities of its tokens
             (`Generate.top_logprobs`).
-        answers_early: whether an answer may be started while the user may not have finished, and
-            be thrown away; False where each request is paid for.
+        answers_early: True if an answer may be started before the user has surely finished, and be
+            discarded; False if each request costs money.
     """
 
     name: str
@@ -110,8 +108,8 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the device: `weights_bytes` once, `row_bytes` per slot, `used_bytes` in force
-    now."""
+    """Bytes on the device: `weights_bytes` once, `row_bytes` per slot, `used_bytes` currently in
+    use."""
 
     weights_bytes: int
     row_bytes: int
@@ -119,8 +117,7 @@ class Memory:
 
 
 class Job(Protocol):
-    """One piece of work on one row, as the model sees it. Owned by the model, read by the
-    engine."""
+    """One piece of work on one row. Owned by the model, read by the engine."""
 
     @property
     def row(self) -> int:
@@ -134,49 +131,50 @@ class Job(Protocol):
 
     @property
     def result(self) -> Result | None:
-        """The outcome; set exactly when `stage` is None. `timings` are filled in by the engine."""
+        """The result; set exactly if `stage` is None. The engine fills in `timings`."""
         ...
 
     def take_pieces(self) -> list[OutputPiece]:
-        """Pieces of an answer that became final since the last call."""
+        """Pieces of an answer that became final since the previous call."""
         ...
 
     def cancel(self) -> None:
-        """Finish early: the next `stage` leads to the end by the shortest way, the context stays
+        """Finish early: the job ends with as few further stages as possible, and the context stays
         consistent."""
         ...
 
 
 @runtime_checkable
 class PreparesAhead(Protocol):
-    """A model that can do part of a piece of work before its turn comes."""
+    """A model that can do part of a piece of work before its turn."""
 
     def prepare_ahead(self, work: Work) -> None:
-        """Work was submitted; begin what needs neither the device nor the conversation.
+        """Work was submitted: start the part that needs neither the device nor the conversation.
 
-        Called by the thread that submits: returns immediately, never raises, and is only a hint.
+        Called in the submitting thread; returns immediately, never raises, and is only a hint.
         """
         ...
 
 
 @runtime_checkable
 class HasFastPaths(Protocol):
-    """A model with fast parts that may step down to a slower form while it serves."""
+    """A model with fast parts that may fall back to a slower form while it serves."""
 
     @property
     def fast_paths(self) -> Mapping[str, str]:
-        """The state of every part: `fast`, `plain: why`, `refused: why`. Any thread; returns
-        immediately."""
+        """The state of every part: `fast`, `plain: why`, `refused: why`. May be called in any
+        thread; returns immediately."""
         ...
 
 
 @runtime_checkable
 class SharesPages(Protocol):
-    """A model whose conversations take pages of one pool as they grow."""
+    """A model whose conversations take pages from one pool as they grow."""
 
     @property
     def context_pages(self) -> tuple[int, int] | None:
-        """Used and free pages; None: every conversation has its own memory. Any thread."""
+        """Used and free pages; None: every conversation has its own memory. May be called in any
+        thread."""
         ...
 
 
@@ -192,11 +190,12 @@ class Model(Protocol):
         ...
 
     def start(self, row: int, work: Work) -> Job:
-        """Take a piece of work. Cheap: decoding, tokenising and device work belong into steps.
+        """Start a piece of work. Must be cheap: decoding, tokenising and device work belong in
+        steps.
 
         Raises:
-            BadInput: the work makes no sense for this model or mode; the row is unchanged.
-            ContextFull: it cannot fit; the row is unchanged.
+            BadInput: the work is not possible for this model or mode; the row is unchanged.
+            ContextFull: it does not fit; the row is unchanged.
         """
         ...
 
@@ -206,7 +205,7 @@ class Model(Protocol):
         ...
 
     def checkpoint(self, row: int) -> Checkpoint:
-        """Remember where the row is."""
+        """Save the state of the row."""
         ...
 
     def can_roll_back(self, checkpoint: Checkpoint) -> bool:
@@ -214,7 +213,7 @@ class Model(Protocol):
         ...
 
     def roll_back(self, checkpoint: Checkpoint) -> None:
-        """Return to `checkpoint`, which stays valid."""
+        """Roll back to `checkpoint`, which stays valid."""
         ...
 
     def context_tokens(self, row: int) -> int:
@@ -222,7 +221,7 @@ class Model(Protocol):
         ...
 
     def close(self, row: int) -> None:
-        """The conversation is over: free what it took. Harmless on a row that holds nothing."""
+        """The conversation is over: free its memory. Harmless on an empty row."""
         ...
 
     def warm_up(self) -> None:

@@ -1,4 +1,4 @@
-"""The work waiting per row, and which rows do which kind of work next.
+"""The work waiting per row, and the choice of the rows and the stage of the next step.
 
 Pure bookkeeping: values and a clock reading. Knows nothing of tensors, threads or sockets, so a
 whole day of traffic can be replayed in a test.
@@ -6,14 +6,14 @@ whole day of traffic can be replayed in a test.
 Rules of `plan`, in this order:
 
 1. One stage per step. The most urgent row leads: earliest deadline first.
-2. Work without a deadline has patience instead: after `PATIENCE_S` without a step it is as urgent
-   as live work due now, so it never starves.
-3. Rows at the leader's stage join it. Where a step costs more with every row (encoding, prefill,
-   vocoding), work without a deadline does not join live work: a long prefill of another row
-   would make the live row wait for it. Decoding reads all weights once however many rows there
-   are, so there all rows join.
-4. When the leader decodes and is in no danger of being late, live rows that still have to hear
-   their unit go first: two cheap steps later they share every decoding step with the leader.
+2. Work without a deadline becomes as urgent as live work due now after `PATIENCE_S` without a step,
+   so it never starves.
+3. Rows at the leader's stage join it. At stages whose cost grows with every row (encoding, prefill,
+   vocoding), work without a deadline does not join live work, because the live row would have to
+   wait for a long prefill of another row. Decoding reads all weights once for any number of rows,
+   so all rows join.
+4. If the leader decodes and has enough time, live rows that must still prefill their unit go first:
+   two cheap steps later they share every decoding step with the leader.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Generic, TypeVar
 from parley.engine.work import Stage
 
 PATIENCE_S = 1.5
-"""Live work is due within a second; patience must be longer, or chats would delay live units, and
-short enough that a starved chat still moves about once a second."""
+"""Live work is due within a second. This must be longer, or chats would delay live units, and short
+enough that a starved chat still advances about once a second."""
 
 MARGIN_S = 0.25
-"""A leader with less time than this is not asked to wait for others."""
+"""A leader with less time than this does not wait for others."""
 
 _SHARED = frozenset({Stage.DECODE, Stage.SPEECH})
 _CATCH_UP = frozenset({Stage.ENCODE, Stage.PREFILL})
@@ -40,11 +40,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ReadySlot:
-    """A row that can move.
+    """A row that is ready for a step.
 
     Args:
         due_s: monotonic deadline; None means no hurry.
-        waiting_since_s: when it was asked for or last moved.
+        waiting_since_s: time at which it was requested or last advanced.
     """
 
     row: int
@@ -54,7 +54,7 @@ class ReadySlot:
 
     @property
     def urgency_s(self) -> float:
-        """The deadline that counts."""
+        """The effective deadline."""
         return self.waiting_since_s + PATIENCE_S if self.due_s is None else self.due_s
 
 
@@ -67,7 +67,7 @@ class Step:
 
 
 def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
-    """The next batch; None if nothing is ready."""
+    """The next step; None if no row is ready."""
     if len(ready) <= 1:
         return Step(ready[0].stage, (ready[0].row,)) if ready else None
     in_order = sorted(ready, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))
@@ -82,10 +82,10 @@ def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
 
 
 class WorkQueue(Generic[Item]):
-    """Work waiting per row, first come first served, one piece in progress at a time.
+    """Work waiting per row, first come, first served, with one piece in progress at a time.
 
-    `current` has the piece in progress and `waiting` those after it, row by row; `count` is the
-    number of both. Others only read them.
+    `current` contains the piece in progress of each row, `waiting` the following ones; `count` is
+    the number of both. Read-only for others.
     """
 
     def __init__(self, rows: int) -> None:
@@ -94,12 +94,12 @@ class WorkQueue(Generic[Item]):
         self.count = 0
 
     def add(self, row: int, item: Item) -> None:
-        """Put at the end of the row's line."""
+        """Append to the row's queue."""
         self.waiting[row].append(item)
         self.count += 1
 
     def advance(self) -> Item | None:
-        """Begin the next piece of the first row with work waiting and none in progress; returns it,
+        """Start the next piece of the first row with work waiting and none in progress; returns it,
         or None."""
         for row, waiting in enumerate(self.waiting):
             if waiting and self.current[row] is None:
@@ -113,7 +113,7 @@ class WorkQueue(Generic[Item]):
         self.current[row] = None
 
     def clear(self, row: int) -> list[Item]:
-        """Forget the row's work; returns the piece in progress and those that waited."""
+        """Drop the row's work; returns the piece in progress and the waiting ones."""
         current = self.current[row]
         dropped = ([] if current is None else [current]) + list(self.waiting[row])
         self.current[row] = None

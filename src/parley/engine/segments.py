@@ -1,8 +1,7 @@
-"""Typed model input: what a view appends to a context, before a model turns it into tokens.
+"""Typed model input: what a view appends to a context before a model turns it into tokens.
 
-A view writes the layout of a conversation in these four words; the model knows which of its own
-tokens stand for them. Neighbouring texts are one text to the tokenizer, so a view may cut text
-wherever it likes.
+A view describes the layout of a conversation with these four types; the model maps them to its own
+tokens. The tokenizer sees adjacent texts as one, so a view may split text anywhere.
 """
 
 from __future__ import annotations
@@ -18,22 +17,21 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import Role
 
 Hearing = Literal["clip", "turn", "voice", "live"]
-"""How sound is meant to be heard: a clip inside a request, a finished user turn, the reference
-voice in a system
+"""Purpose of audio: a clip inside a request, a finished user turn, the reference voice in a system
 prompt, or one unit of a live conversation. Models encode these differently (spec: three attention
 patterns)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words, as they stand."""
+    """Literal text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audio:
-    """Sound for the audio encoder; mono, 16 kHz."""
+    """Audio for the audio encoder; mono, 16 kHz."""
 
     pcm: Pcm
     hearing: Hearing = "clip"
@@ -45,9 +43,9 @@ class Image:
 
     Args:
         pixels: uint8, shape (height, width, 3), RGB.
-        max_slices: upper bound of tiles, the overview not counted; None leaves it to the model's
-            own default for the mode.
-        with_id: number the pictures in the prompt; None leaves it to the model.
+        max_slices: maximum number of tiles, without the overview; None: the model's default for the
+            mode.
+        with_id: number the pictures in the prompt; None: the model decides.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -56,20 +54,19 @@ class Image:
 
 
 class Mark(Enum):
-    """Places in a conversation that are not content."""
+    """Marks in a conversation that are not content."""
 
     TURN_START = "turn_start"
-    """Start of a turn of `role`. In half-duplex the model also closes what is still open before
-    it."""
+    """Start of a turn of `role`. In half-duplex the model also closes an open turn before it."""
     TURN_END = "turn_end"
     """The turn of `role` is complete."""
     UNIT = "unit"
-    """Start of one second of duplex."""
+    """Start of a duplex unit of one second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A place in the conversation; `role` belongs to turn marks."""
+    """A mark in the conversation; `role` belongs to turn marks."""
 
     mark: Mark
     role: Role | None = None

@@ -1,7 +1,7 @@
 """Commands for a slot; `parley.results` has their results.
 
-Values only: no tensors, no tasks. Work on one slot runs strictly in the order it was asked for.
-Times are monotonic seconds.
+Values only: no tensors, no tasks. Work on one slot runs strictly in the order in which it was
+requested. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from parley.results import UnitResult as UnitResult
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a context forgets when it grows. `off` never forgets and ends in `ContextFull`.
+    """How a growing context forgets. `off` never forgets and ends in `ContextFull`.
 
     `basic` drops whole oldest units (duplex) or rounds (turn-based) above `high_tokens` until
-    `low_tokens`; `context` (duplex only) keeps at most `max_units` units and carries on what
-    dropped ones said, up to `previous_max_tokens`. The system prompt is never dropped. Source:
+    `low_tokens`; `context` (duplex only) keeps at most `max_units` units and carries over the words
+    of dropped ones, up to `previous_max_tokens`. The system prompt is never dropped. Source:
     sessions.md 5.
     """
 
@@ -48,13 +48,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartSession:
-    """Start a conversation in a slot: what the slot remembered is gone.
+    """Start a conversation in a slot, which discards the slot's previous content.
 
     Args:
-        voice: reference sound for the vocoder, 16 kHz mono; None means the model's default voice.
-        speak: prepare the voice at all; False makes a text-only conversation.
-        seed: makes sampling repeatable; None draws one. The seed in force is in `StartResult`.
-        wall_clock: Unix seconds, for models that know the time; in a rerun, of the recording.
+        voice: reference audio for the vocoder, 16 kHz mono; None means the model's default voice.
+        speak: prepare a voice; False makes a text-only conversation.
+        seed: makes sampling repeatable; None draws one. `StartResult` contains the seed that is
+            used.
+        wall_clock: Unix time, for models that know the time; in a rerun, that of the recording.
     """
 
     mode: Mode
@@ -68,15 +69,15 @@ class StartSession:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Append segments to the context; nothing is generated. Images share the session's slice limit
-    unless they say more.
+    """Append segments to the context without generating. Images use the session's slice limit
+    unless they set their own.
 
     Args:
-        takes_checkpoint: remember the context before the segments, in the result; if the model
-            fails on them, the slot is rolled back to it.
-        again: what was `chosen` when this was done before in another row, so that nothing is chosen
-            and the row is as that one was; None: choose. What can wait then is done by the next
-            work that is not done again, be it without segments.
+        takes_checkpoint: take a checkpoint before the segments, which is in the result; if the
+            model fails on them, the slot is rolled back to it.
+        again: `chosen` of the same work in another row: nothing is chosen, and the row becomes
+            identical; None: choose. Deferred work is done by the next work without `again`, even if
+            it has no segments.
     """
 
     segments: tuple[Segment, ...]
@@ -86,16 +87,16 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Generate(Generation):
-    """Answer the open turn (chat, half-duplex), text and, if `speak`, sound, until the model ends
-    it or a limit. `say` is said whole, whatever `max_new_tokens` is.
+    """Answer the open turn (chat, half-duplex) with text and, if `speak`, audio, until the model
+    ends it or a limit is reached. `say` is spoken completely, regardless of `max_new_tokens`.
 
     Args:
-        streaming: pieces as they are made; False: everything in the last piece.
-        speak: False produces text only, whatever the opening prepared.
-        is_whole: complete the text before speaking it, in one utterance; everything comes in the
-            last piece. Models that know no such difference answer as ever.
+        streaming: pieces as they are generated; False: everything in the last piece.
+        speak: False generates only text, even if a voice was prepared.
+        is_whole: complete the text before speaking it in one utterance; everything is in the last
+            piece. Models without this distinction ignore it.
         again: as in `Prefill`; the sound is silence then.
-        may_call: there are functions: calls of them may stand in place of an `answer_format`.
+        may_call: True if there are functions: calls may replace an answer in `answer_format`.
     """
 
     speak: bool = True
@@ -106,7 +107,7 @@ class Generate(Generation):
 
     @property
     def is_greedy(self) -> bool:
-        """True if the most probable token is taken every time."""
+        """True if the most probable token is always chosen."""
         return not self.do_sample or self.temperature == 0
 
 
@@ -115,8 +116,8 @@ class StepUnit:
     """Decide about the unit just prefilled (duplex): listen, or speak about one second.
 
     Args:
-        say: what was heard of a unit that is decided again because the user interrupted it:
-            these words are said and no others, without sound, and the turn ends with them.
+        say: the heard words of a unit that is decided again because the user interrupted it:
+            exactly these words are said, without audio, and the turn ends with them.
         again: as in `Prefill`; the sound is silence then.
     """
 
@@ -127,9 +128,8 @@ class StepUnit:
 
 @dataclass(frozen=True, slots=True)
 class WholeUnit:
-    """Append a unit and decide about it, as one request to the engine: models get the two parts.
-
-    If the model fails on either, and `prefill` takes a checkpoint, the slot is rolled back to it.
+    """Append a unit and decide about it, in one request to the engine; models get the two parts. If
+    the model fails on either, and `prefill` takes a checkpoint, the slot is rolled back to it.
     """
 
     prefill: Prefill
@@ -138,11 +138,11 @@ class WholeUnit:
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Bookkeeping after an answer was sent: terminators, end-of-unit, window. Harmless when nothing
+    """Bookkeeping after an answer was sent: terminators, end-of-unit, window. Harmless if nothing
     is pending."""
 
 
 TalkWork = Prefill | Generate | StepUnit | Finalize
-"""Work of a conversation that has been opened."""
+"""Work in a conversation that was opened."""
 
 Work = StartSession | TalkWork

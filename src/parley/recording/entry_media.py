@@ -1,7 +1,7 @@
-"""Sound and files of a recording's entries: where each goes, and what its line says of it.
+"""Stores audio and files of a recording's entries, and describes them in the entries' lines.
 
-Everything here runs in the journal's writer thread and may raise `OSError`. What an entry brings is
-written before its line, so that a crash leaves no line without its file.
+Everything here runs in the journal's writer thread and may raise `OSError`. The media of an entry
+are written before its line, so that a crash leaves no line without its file.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ CHAT_VOICE: Final = "voice/tts"
 
 
 class WavFile:
-    """Mono 16 bit sound that grows; its header is right after every piece, so that it can be
-    played whenever the process may die."""
+    """A growing file of mono 16-bit audio. Its header is updated with every piece, so it can be
+    played even if the process dies."""
 
     def __init__(self, path: Path, rate_hz: int) -> None:
         self._rate_hz = rate_hz
@@ -64,7 +64,7 @@ class WavFile:
             raise
 
     def append(self, pcm: Pcm) -> None:
-        """More of it: all or nothing."""
+        """Append samples: all or none."""
         data = to_pcm16_bytes(pcm)
         self._file.append(data)
         self._bytes += len(data)
@@ -79,33 +79,36 @@ class EntryMedia:
     """The media files of one recording.
 
     Args:
-        keeps_inputs: keep sound exactly as the model receives it, in addition to the audible files.
+        keeps_inputs: True to also store audio exactly as the model receives it, in addition to the
+            playable files.
     """
 
     def __init__(self, folder: Folder, *, keeps_inputs: bool) -> None:
         self._folder = folder
         self._keeps_inputs = keeps_inputs
         self._turn = self._committed = -1
-        """Number of the newest; -1: a turn may be running that started in the recording before."""
+        """Index of the newest turn; -1: a turn may be in progress that started in the previous
+        recording."""
         self._counts: Counter[str] = Counter()
-        """Number of media of each type that clients sent: where the next one goes."""
+        """Number of media of each type that clients sent; determines the name of the next one."""
         self._voice: tuple[bytes, str] | None = None
-        """The newest voice of a chat and its file: most requests repeat it, and it is kept once."""
+        """The newest voice of a chat and its file: most requests repeat it, and it is stored
+        once."""
         self._has_ended = self._was_speaking = False
-        """Of the unit before: the turn ended in it, or it spoke."""
+        """True if the turn ended in the previous unit or that unit spoke."""
         self._speech_times = SpeechTimes()
         self._inputs: AppendFile | None = None
         self._newest: tuple[Pcm, SamplePlace] | None = None
-        """The input that was kept last."""
+        """The input that was stored last."""
         self._growing: tuple[str, WavFile] | None = None
         """The file of the answer in progress, and its path."""
 
     def line(self, entry: Recorded, at_ms: Number) -> EntryLine | None:
-        """The line of an entry, whose sound and files are there then; None: it has no place in this
+        """Store the audio and files of an entry; returns its line. None: it does not belong in this
         recording."""
         self._follow(entry, at_ms)
         if isinstance(entry, OutputDelta) and self._turn < 0:
-            # What it answers is in the recording before.
+            # What it answers is in the previous recording.
             return None
         paths = {id(_content(media)): self._keep_sent(media, to) for media, to in _media_of(entry)}
         sounds: list[KeptSound] = []
@@ -132,7 +135,7 @@ class EntryMedia:
         return line
 
     def sync(self) -> None:
-        """Until the inputs are on the disk itself."""
+        """Wait until the inputs are on the disk."""
         if self._inputs is not None:
             self._inputs.sync()
 
@@ -144,7 +147,7 @@ class EntryMedia:
             self._inputs = None
 
     def _follow(self, entry: Recorded, at_ms: Number) -> None:
-        """Count, whatever becomes of the entry."""
+        """Update the counts, even if the entry cannot be written."""
         match entry:
             case ChatRequested() | DuplexSetup() | TurnStarted():
                 self._turn += 1
@@ -178,17 +181,17 @@ class EntryMedia:
                 return KeptSound(samples=self._keep_samples(pcm))
 
     def _keep_heard(self, pcm: Pcm, path: str) -> KeptSound:
-        """Sound that the model heard; of none, only the fact is kept."""
+        """Store audio that the model heard; if it is empty, only that fact."""
         if len(pcm):
             self._write(path, encode_wav(pcm))
         return KeptSound(path if len(pcm) else "", samples=self._keep_samples(pcm))
 
     def _keep_samples(self, pcm: Pcm) -> SamplePlace:
-        """Append samples as the model received them; returns where they are."""
+        """Append samples as the model received them; returns their position."""
         if not self._keeps_inputs:
             return (None, len(pcm), pcm.rate_hz)
         if self._newest is not None and self._newest[0] is pcm:
-            # A turn and the item that it answers share their sound.
+            # A turn and the item that it answers share their audio.
             return self._newest[1]
         if self._inputs is None:
             self._inputs = AppendFile(self._folder.inputs)
@@ -223,7 +226,7 @@ class EntryMedia:
                 return layout.item_file(self._next("item"), "wav" if is_wav(content) else extension)
 
     def _keep_sent(self, media: MediaPart, stem: str) -> str:
-        """Keep media of a request as they are; returns their path."""
+        """Store media of a request unchanged; returns their path."""
         match media:
             case Sound():
                 return self._keep_sent_sound(media, stem)
@@ -235,7 +238,7 @@ class EntryMedia:
         return path
 
     def _keep_sent_sound(self, sound: Sound, stem: str) -> str:
-        """Raw samples are kept also as a WAV file that players understand."""
+        """Also store raw samples as a WAV file that players understand."""
         if stem == CHAT_VOICE:
             if self._voice is not None and self._voice[0] == sound.data:
                 return self._voice[1]
@@ -243,7 +246,7 @@ class EntryMedia:
             stem = f"{CHAT_VOICE}_{number}" if number else CHAT_VOICE
         path = f"{stem}.wav" if stem else layout.user_audio(self._next("audio"))
         if not is_wav(sound.data):
-            # Samples that the session rejects, too, are nothing to hear.
+            # The session rejects such samples too, so there is nothing to hear.
             with contextlib.suppress(InvalidPayload):
                 self._write(path, encode_wav(from_float32_bytes(sound.data, sound.rate_hz)))
             path = f"{path.removesuffix('.wav')}.f32"
@@ -266,7 +269,7 @@ class EntryMedia:
 
 
 def _media_of(entry: Recorded) -> Iterator[tuple[MediaPart, str]]:
-    """The media of a request and, for voices, where they go."""
+    """The media of a request and, for voices, their file names."""
     named: list[tuple[Sound | None, str]] = []
     match entry:
         case DuplexSetup():
@@ -293,17 +296,17 @@ def _content(media: MediaPart) -> bytes:
 
 
 def _made(pcm: Pcm, path: str) -> KeptSound:
-    """Sound of the model: a rerun makes it again, and compares."""
+    """Store audio of the model, which a rerun generates again and compares."""
     return KeptSound(path, round(1000 * pcm.duration_s, 2), sha256=fingerprint(pcm))
 
 
 def fingerprint(pcm: Pcm) -> str:
-    """Of the samples as the model made them, before they became 16 bit."""
+    """Hash of the samples as the model generated them, before conversion to 16 bits."""
     return hashlib.sha256(np.ascontiguousarray(pcm.samples, "<f4").data).hexdigest()
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """A small file as a whole; nothing is left of it when there is no room."""
+    """Write a small file completely; if there is no space, it is removed."""
     try:
         path.write_bytes(data)
     except OSError:

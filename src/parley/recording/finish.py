@@ -22,17 +22,17 @@ log = logs.get(__name__)
 
 
 def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -> MetaJson | None:
-    """Complete one recording; returns its metadata, None if it is live or empty.
+    """Complete one recording; returns its metadata, or None if it is live or empty.
 
-    Safe to repeat, and from several processes: the journal's lock decides which one does it.
+    Safe to repeat, also in several processes: the journal's lock decides which one does the work.
 
     Args:
-        is_owner: recorded by this process, which has closed it; wait for the lock, which others
-            hold only for the moment of checking it.
+        is_owner: True if this process recorded it and has closed it: it then waits for the lock,
+            which other processes hold only briefly, to check it.
 
     Raises:
         OtherJournal: the journal is of another format.
-        NoHead: it is damaged from its first line on.
+        NoHead: its first line is damaged.
     """
     try:
         file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
@@ -83,7 +83,8 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
     """Complete the recordings of crashed sessions; returns their folders.
 
     Args:
-        hopeless: ids of recordings that could not be completed: skipped, and added to.
+        hopeless: ids of recordings that could not be completed; they are skipped, and new ones are
+            added.
     """
     found = []
     hopeless = set() if hopeless is None else hopeless
@@ -95,7 +96,7 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
                 continue
             meta = finish(folder, recovered=True)
         except Exception as error:
-            # A journal of another format or a damaged one must not stop the others.
+            # One journal of another format, or a damaged one, must not stop the others.
             log.error(
                 "recording_not_recovered",
                 recording_id=folder.recording_id,

@@ -1,8 +1,8 @@
 """The journal of one session.
 
-Its public methods only queue work for the writer thread (`JournalWriter`) and may be called from
-any thread; everything else runs in that thread. An entry that cannot be written is lost, which is
-counted, logged, reported, and noted in the journal as soon as that can be written.
+Its public methods only queue work for the writer thread (`JournalWriter`) and may be called in any
+thread; everything else runs in that thread. Entries that cannot be written are lost; they are
+counted, logged, reported, and noted in the journal as soon as it can be written again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ JOB_BYTES: Final = 1024
 """Size of a job without media."""
 
 SYNC_EVERY_S: Final = 5.0
-"""A crash of the process loses nothing that was written; one of the machine, at most this much."""
+"""Interval between flushes to the disk: a crash of the process loses no written data, a crash of
+the machine at most this much."""
 
 _log = logs.get(__name__)
 
@@ -53,15 +54,16 @@ _log = logs.get(__name__)
 MUST: Final = (
     DuplexSetup | HalfDuplexSetup | SessionReady | TurnStarted | TurnCompleted | AnswerDone
 )
-"""The few entries without which the rest makes no sense: written even when the queue is full. Not a
-chat, which may bring much, and must not wait for the disk without bound."""
+"""Entries without which the rest is useless: they are written even if the queue is full. Chat
+requests are not among them, because they may be large, and the queue must be bounded."""
 
 
 class Journal:
     """The journal and media files of one session. Nothing here blocks or raises.
 
     Args:
-        keeps_inputs: keep audio exactly as the model receives it, in addition to the audible files.
+        keeps_inputs: True to also store audio exactly as the model receives it, in addition to the
+            playable files.
         finished: called in the writer thread when `recording.json` exists.
     """
 
@@ -75,19 +77,21 @@ class Journal:
     ) -> None:
         self.folder = folder
         self.lost = 0
-        """Entries that were not written: the queue was full, or the disk was full or failed."""
+        """Number of entries that were not written, because the queue was full, or the disk was full
+        or failed."""
         self._writer = writer
         self._keeps_inputs = keeps_inputs
         self._finished = finished
         self.has_started = False
         self.exists: Future[bool] = Future()
-        """True if it could be created; done once the writer thread has tried."""
+        """Result: True if the recording could be created; completes once the writer thread has
+        tried."""
         self._is_over = False
-        # Both threads, under the lock.
+        # Used by both threads, under the lock.
         self._lock = threading.Lock()
         self._unreported = 0
         self._reason = ""
-        # The writer thread's.
+        # Used by the writer thread.
         self._exists = False
         self._file: AppendFile | None = None
         self._media: EntryMedia | None = None
@@ -96,7 +100,7 @@ class Journal:
     # ---- any thread ------------------------------------------------------------------------
 
     def begin(self, head: HeadLine, *, owner: str = "") -> None:
-        """Create the folder; once. A recording that cannot be created does not exist: nothing of it
+        """Create the folder; call once. If that fails, the recording does not exist: nothing of it
         is left, and nothing more is written.
 
         Args:
@@ -108,11 +112,11 @@ class Journal:
         self._queue(partial(self._begin, head, owner), must=True, failed=self._not_started)
 
     def put(self, entry: Recorded, at_ms: Number, *, ready_s: Number | UnsetType = UNSET) -> None:
-        """Write an entry, with its sound and files.
+        """Write an entry with its audio and files.
 
         Args:
-            at_ms: since the session was ready.
-            ready_s: Unix seconds of that moment, for the entry that says so.
+            at_ms: milliseconds since the session was ready.
+            ready_s: Unix time of that moment; only for the entry that reports it.
         """
         write = partial(self._write, entry, at_ms, ready_s)
         self._queue(write, JOB_BYTES + size_of(entry), must=isinstance(entry, MUST))
@@ -124,7 +128,7 @@ class Journal:
         complete = partial(self._end, lines.written(SessionEnded(reason), round(at_ms, 1)))
 
         def failed(error: Exception) -> None:
-            # Readers build the timeline from the journal meanwhile.
+            # Until then, readers build the timeline from the journal.
             _log.warning(
                 "recording_incomplete", session_id=self.folder.recording_id, why=str(error)
             )
@@ -134,7 +138,7 @@ class Journal:
         self._is_over = True
 
     def discard(self) -> None:
-        """Delete the recording: the client declined, or the session never began."""
+        """Delete the recording: the client declined it, or the session never started."""
         if self.has_started and not self._is_over:
             self._queue(self._discard, must=True)
         self._is_over = True
@@ -167,7 +171,7 @@ class Journal:
             self._reason = "queue full" if error is None else reason_of(error)
             lost, why = self.lost, self._reason
         self._writer.count_lost()
-        # 1, 2, 4, 8 …: a disk that does not respond must not fill the log as well.
+        # 1, 2, 4, 8 …: a disk that does not respond must not flood the log.
         if lost & (lost - 1) == 0:
             _log.warning(
                 "recording_entries_lost", session_id=self.folder.recording_id, lost=lost, why=why
@@ -189,7 +193,7 @@ class Journal:
             _log.error("recording_not_created", session_id=recording_id, why=str(error))
 
     def _create(self, head: HeadLine) -> None:
-        """Create the folder, or leave nothing of it.
+        """Create the folder, or leave nothing behind.
 
         Raises:
             OSError: it cannot be created.
@@ -238,8 +242,9 @@ class Journal:
             self._file.sync()
 
     def _end(self, line: EntryLine) -> None:
-        """Append the last line, close, and build `recording.json`. Repeated until it succeeds; the
-        files are closed after the first attempt, so that the session does not look live."""
+        """Append the last line, close, and build `recording.json`. This is repeated until it
+        succeeds; the files are closed after the first attempt, so that the session does not look
+        live."""
         if self._file is None and self._exists and self.folder.journal.exists():
             self._file = AppendFile(self.folder.journal, is_new=False)
         if self._file is not None:  # else it was never created, or has been deleted
@@ -269,7 +274,8 @@ class Journal:
 
 
 def remove(path: Path) -> None:
-    """Remove a recording's folder. Renamed first, so that it is gone as a whole or not at all."""
+    """Remove a recording's folder. It is renamed first, so that it disappears completely or not at
+    all."""
     doomed = path.with_name(f".{path.name}.deleted")
     os.replace(path, doomed)
     shutil.rmtree(doomed)

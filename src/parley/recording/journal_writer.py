@@ -1,7 +1,7 @@
 """The thread that writes all journals of a worker.
 
-Its queue is bounded in bytes, and its disk may be full or fail: a recording may have a gap, but it
-says so, and inference never waits for a disk.
+Its queue is bounded in bytes, and the disk may be full or fail: a recording may then have a gap,
+which it records, but inference never waits for a disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from parley import logs
 
 QUEUE_BYTES: Final = 64 * 1024 * 1024
-"""About fifteen minutes of one duplex session's sound."""
+"""About fifteen minutes of one duplex session's audio."""
 
 RETRY_S: Final = 5.0
 """Number of attempts to complete a recording on a failing disk."""
@@ -29,7 +29,7 @@ class JournalWriter:
     """The thread. `put` never blocks; `close` waits until everything is written.
 
     Args:
-        limit_bytes: media that may wait; a job that goes beyond is refused.
+        limit_bytes: limit for waiting media; a job beyond it is refused.
     """
 
     def __init__(self, *, limit_bytes: int = QUEUE_BYTES) -> None:
@@ -39,9 +39,9 @@ class JournalWriter:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._again: list[Callable[[], None]] = []
         self.lost = 0
-        """Entries that were not written, of all recordings."""
+        """Number of entries that were not written, of all recordings."""
         self.problem = ""
-        """Why an entry was not written; "" once one has been since."""
+        """Reason why the last entry was not written; "" once one has been written again."""
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
@@ -54,11 +54,11 @@ class JournalWriter:
         must: bool = False,
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> bool:
-        """Have a job done; False when it was refused because too much waits.
+        """Queue a job; returns False if it was refused because too much is waiting.
 
         Args:
-            must: for the few small jobs without which the rest makes no sense.
-            failed: called in the writer thread when the job raised.
+            must: True for small jobs without which the rest is useless; they are never refused.
+            failed: called in the writer thread if the job raises.
         """
         with self._lock:
             if not must and self._waiting_bytes + size > self._limit_bytes:
@@ -77,17 +77,17 @@ class JournalWriter:
             self.lost += 1
 
     def try_again(self, job: Callable[[], None]) -> None:
-        """Do a job every few seconds until it succeeds. In the writer thread only."""
+        """Retry a job every few seconds until it succeeds. In the writer thread only."""
         self._again.append(job)
 
     def flush(self, limit_s: float = 30.0) -> bool:
-        """Wait until what was put so far is done; whether it was in time."""
+        """Wait until all jobs queued so far are done; returns False after the timeout."""
         done = threading.Event()
         self.put(done.set, 0, session_id="", must=True)
         return done.wait(limit_s)
 
     def close(self, limit_s: float = 30.0) -> None:
-        """Finish what waits and end the thread. Safe to repeat."""
+        """Finish the waiting jobs and end the thread. Safe to repeat."""
         self._jobs.put(None)
         self._thread.join(limit_s)
 
@@ -108,7 +108,7 @@ class JournalWriter:
         try:
             job.act()
         except Exception as error:
-            # The edge: one entry is lost, the thread and the other recordings continue.
+            # One entry is lost; the thread and the other recordings continue.
             self.problem = reason_of(error)
             if not isinstance(error, OSError):
                 _log.exception("recording_failed", session_id=job.session_id)
@@ -136,5 +136,5 @@ class _Job:
 
 
 def reason_of(error: Exception) -> str:
-    """A few words for operators and journals, without paths."""
+    """A short reason for operators and journals, without paths."""
     return (error.strerror or "disk error") if isinstance(error, OSError) else type(error).__name__

@@ -1,8 +1,8 @@
 """Every path of a recorded session; the only place where ids become file names.
 
-Ids are checked against a strict pattern and refused otherwise, never rewritten: a rewritten id
-could meet another one. Paths that come from outside are resolved part by part, and links are not
-followed. Source: service.md 6.1, 8.
+Ids must match a strict pattern; others are refused, never rewritten, because a rewritten id could
+collide with another one. External paths are resolved part by part, and links are not followed.
+Source: service.md 6.1, 8.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from parley.session_log.append_file import is_locked
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
 GB: Final = 1_000_000_000
-"""Of `storage.min_free_gb`, `storage.max_gb` and all that is shown of the disk."""
+"""Bytes per GB in `storage.min_free_gb`, `storage.max_gb` and all displayed sizes."""
 RANDOM_BYTES: Final = 12
-"""96 bits: a client that knows a recording's id may look at it, so ids must not be guessable."""
+"""96 bits: a client that knows a recording's id may view it, so ids must not be guessable."""
 
 
 UPLOAD_KINDS: Final = ("webm", "mp4", "wav")
@@ -51,14 +51,14 @@ _ID = re.compile(ID_PATTERN)
 
 
 class BadRecordingId(BadInput):
-    """Not the id of any recording."""
+    """The id cannot be that of a recording."""
 
     code = "invalid_session_id"
     sentence = "This is not the id of a recording."
 
 
 class BadPath(BadInput):
-    """A path that does not lead to a file of the recording."""
+    """The path does not lead to a file of the recording."""
 
     code = "invalid_path"
     sentence = "This path does not lead to a file of the recording."
@@ -67,8 +67,8 @@ class BadPath(BadInput):
 def make_id(kind: Kind, session_id: str, now_s: float) -> str:
     """A new id that cannot be guessed.
 
-    Duplex ids begin with the time and the session's own id, half-duplex ids with the session's own,
-    as published; the random part is ours. Source: service.md 6.1.
+    As published, duplex ids start with the time and the session's id, and half-duplex ids with the
+    session's id; we add the random part. Source: service.md 6.1.
     """
     random = secrets.token_hex(RANDOM_BYTES)
     match kind:
@@ -86,7 +86,7 @@ def _stem(session_id: str) -> str:
 
 
 class _FileOf:
-    """A file of a `Folder`, by its name."""
+    """Descriptor of a file of a `Folder`, by its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -103,23 +103,23 @@ class Folder:
 
     meta = _FileOf("meta.json")
     journal = _FileOf("journal.jsonl")
-    """One line per thing that happened; locked while the session runs."""
+    """The journal: one line per entry; locked while the session is running."""
     owner = _FileOf(".owner")
-    """Id of the key that the session was started with; there only if it was. It is neither an asset
-    nor in downloads: people who are shown a recording do not see its owner."""
+    """Id of the key that the session was started with, if any. It is neither an asset nor part of
+    downloads, so people with whom a recording is shared do not see its owner."""
     recording = _FileOf("recording.json")
     inputs = _FileOf("inputs.f32")
     """Float32 samples exactly as they were fed to the model, for `parley rerun`."""
     comment = _FileOf("comment.txt")
     pin = _FileOf("pinned")
-    """There while the recording is to be kept whatever its age."""
+    """Exists while the recording is pinned: kept regardless of its age."""
     replay_wav = _FileOf("merged_replay.wav")
     replay_mp4 = _FileOf("merged_replay.mp4")
     subtitles = _FileOf("merged_replay.srt")
     web_subtitles = _FileOf("merged_replay.vtt")
     replay_state = _FileOf("replay.json")
     replay_lock = _FileOf(".replay.lock")
-    """Locked by the process that makes the replay."""
+    """Locked by the process that renders the replay."""
 
     @property
     def recording_id(self) -> str:
@@ -129,10 +129,10 @@ class Folder:
         return self.path / f"frontend_replay.{kind}"
 
     def asset(self, relative: str) -> Path:
-        """An existing file of this recording that may be shown, by the path clients use.
+        """An existing file of this recording that clients may fetch, by the path they use.
 
         Raises:
-            BadPath: it leads elsewhere, over a link, or to another kind of file.
+            BadPath: it leads outside, over a link, or to another kind of file.
             FileNotFoundError: there is no such file.
         """
         found = self.file(relative)
@@ -141,7 +141,7 @@ class Folder:
         return found
 
     def file(self, relative: str) -> Path:
-        """An existing file of this recording. Errors as of `asset`, for any kind of file."""
+        """An existing file of this recording, of any kind. Raises the same errors as `asset`."""
         parts = relative.split("/")
         if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
             raise BadPath
@@ -162,7 +162,7 @@ class Folder:
         return found
 
     def files(self) -> Iterator[Path]:
-        """All plain files, sorted; links and what they lead to are left out."""
+        """All plain files, sorted; links are not included or followed."""
         for place, folders, names in os.walk(self.path, followlinks=False):
             folders.sort()
             for name in sorted(names):
@@ -179,7 +179,7 @@ class Folder:
         return total
 
     def is_live(self) -> bool:
-        """True if a session is being recorded into it."""
+        """True if a running session is being recorded into it."""
         try:
             return is_locked(self.journal)
         except OSError:
@@ -197,17 +197,17 @@ class RecordingFolders:
         return self.data_dir / "sessions"
 
     def folder(self, recording_id: str) -> Folder:
-        """The folder of an id, there or not.
+        """The folder of an id, whether it exists or not.
 
         Raises:
-            BadRecordingId: no recording is ever called so.
+            BadRecordingId: no recording can have this id.
         """
         if not _ID.match(recording_id):
             raise BadRecordingId
         return Folder(self.root / recording_id)
 
     def find(self, recording_id: str) -> Folder | None:
-        """The folder of an id if it is there; links count as absent."""
+        """The folder of an id if it exists; links count as absent."""
         try:
             folder = self.folder(recording_id)
             mode = folder.path.lstat().st_mode
@@ -216,7 +216,7 @@ class RecordingFolders:
         return folder if stat.S_ISDIR(mode) else None
 
     def __iter__(self) -> Iterator[Folder]:
-        """Every folder, in the order of its name."""
+        """All folders, in order of their names."""
         try:
             with os.scandir(self.root) as entries:
                 names = sorted(
@@ -231,23 +231,24 @@ class RecordingFolders:
 
 
 def user_audio(index: int) -> str:
-    """A unit, an utterance, or a sound of a chat message."""
+    """Audio file of a unit, an utterance, or a chat message."""
     return f"{USER_AUDIO}{index:03d}.wav"
 
 
 def user_frame(index: int, number: int, extension: str) -> str:
-    """`number` counts the frames of one unit; the first has no number, as published."""
+    """Picture of a unit. `number` counts the frames of one unit; as published, the first has no
+    number."""
     more = f"_{number}" if number else ""
     return f"user_frames/{index:03d}{more}.{extension}"
 
 
 def unit_audio(turn: int, index: int) -> str:
-    """Output of one duplex unit."""
+    """Audio file of the output of one duplex unit."""
     return f"{AI_AUDIO}turn_{turn}_chunk_{index:03d}.wav"
 
 
 def turn_audio(turn: int) -> str:
-    """A whole answer of chat or half-duplex."""
+    """Audio file of a whole answer of chat or half-duplex."""
     return f"{AI_AUDIO}turn_{turn}.wav"
 
 
@@ -260,12 +261,12 @@ def user_video(number: int) -> str:
 
 
 def item_file(number: int, extension: str) -> str:
-    """Media of an item that a client sent."""
+    """Media file of an item that a client sent."""
     return f"user_items/{number:03d}.{extension}"
 
 
 def picture_extension(data: bytes) -> str:
-    """By the first bytes of the file."""
+    """Suffix of a media type, determined by the file's first bytes."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         return "png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -274,7 +275,7 @@ def picture_extension(data: bytes) -> str:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace a file as a whole: readers see the old one or the new one, also after a crash."""
+    """Replace a file atomically: readers see either the old or the new one, even after a crash."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with open(partial, "xb", opener=lambda name, how: os.open(name, how, mode)) as file:
@@ -287,7 +288,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Room on the disk that holds `path`, which need not exist yet."""
+    """Free bytes on the disk of `path`, which need not exist yet."""
     while not path.exists() and path != path.parent:
         path = path.parent
     usage = os.statvfs(path)

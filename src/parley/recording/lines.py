@@ -3,9 +3,9 @@
     head    whose session it is, and how it was requested, for people (`config`)
     entry   one entry or event (`session_log.entries.Recorded`), as `state_codec` writes it
 
-Lines are appended while the session runs; `timeline` folds them into `recording.json` and
-`meta.json`, `placing` into a plan for rendering, and `parley rerun` repeats them. Sound and bytes
-are files: `["kept", 0]` is the line's first sound, `["kept", "x.jpg"]` the file of that name.
+Lines are appended while the session is running; `timeline` folds them into `recording.json` and
+`meta.json`, `placing` into a plan for rendering, and `parley rerun` repeats them. Audio and bytes
+are in files: `["kept", 0]` is the line's first audio, `["kept", "x.jpg"]` the file with that name.
 
 Source: service.md 6.2-6.4.
 """
@@ -38,11 +38,11 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head", kw_only=True):
     """Whose session it is.
 
     Args:
-        created_s: when its request came, in Unix seconds.
-        config: a JSON object for people, shown as it is.
-        seed: what the session's sampling began with.
-        continues: recording of the session's beginning, at the worker that was lost.
-        continues_after: entries, without the setup, that had been logged until then.
+        created_s: Unix time of its request.
+        config: a JSON object that is displayed to people.
+        seed: of the session's sampling.
+        continues: id of the session's previous recording, from the worker that was lost.
+        continues_after: number of entries, without the setup, that had been logged until then.
     """
 
     recording_id: str
@@ -60,12 +60,12 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head", kw_only=True):
 
 
 class KeptSound(msgspec.Struct, omit_defaults=True):
-    """Sound of an entry.
+    """Audio of an entry.
 
     Args:
-        path: its file, or the file that it is a part of; "" for none.
-        samples: of sound that the model heard.
-        sha256: of the model's samples, before they became 16 bit.
+        path: its file, or the file that contains it; "" for none.
+        samples: position of the samples that the model heard.
+        sha256: of the model's samples, before conversion to 16 bits.
     """
 
     path: str = ""
@@ -86,9 +86,9 @@ class EntryLine(msgspec.Struct, tag_field="kind", tag="entry"):
 
     Args:
         at_ms: since the session was ready.
-        time_s: Unix seconds at which it was ready, in the entry that says so.
-        sounds: of the entry, in the order in which `what` names them.
-        spoken_ms: when the user said the words of this entry, if that is known.
+        time_s: Unix time at which it was ready; only in the entry that reports it.
+        sounds: audio of the entry, in the order in which `what` refers to it.
+        spoken_ms: start and end of the user's words in this entry, if known.
     """
 
     at_ms: Number
@@ -98,7 +98,7 @@ class EntryLine(msgspec.Struct, tag_field="kind", tag="entry"):
     spoken_ms: tuple[Number, Number] | UnsetType = UNSET
 
     def sound(self, folder: str) -> KeptSound | None:
-        """The sound that has its file in this folder of the recording."""
+        """The audio whose file is in this subfolder of the recording."""
         return next((each for each in self.sounds or () if each.path.startswith(folder)), None)
 
 
@@ -127,7 +127,7 @@ def load(line: EntryLine, sound_or_bytes: state_codec.LoadMedia) -> Any:
 
 
 def by_name(kept: int | str) -> Pcm | bytes:
-    """In place of sound and bytes: no sound, and the path of the file."""
+    """Replaces audio and bytes by nothing and by the path of the file."""
     return kept.encode() if isinstance(kept, str) else Pcm.empty(INPUT_RATE_HZ)
 
 
@@ -136,7 +136,7 @@ _decoder = msgspec.json.Decoder(JournalLine)
 
 
 class OtherJournal(InvalidRequest):
-    """A journal of another format."""
+    """The journal has another format."""
 
     code = "other_journal_format"
 
@@ -148,14 +148,14 @@ class OtherJournal(InvalidRequest):
 
 
 class NoHead(InvalidRequest):
-    """A journal that does not say whose it is."""
+    """The journal has no head."""
 
     sentence = "The journal has no head line."
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEntry:
-    """An entry of a journal. In place of bytes it has the path of their file, and no sound."""
+    """An entry of a journal, with paths of files instead of bytes, and without audio."""
 
     line: EntryLine
     entry: Recorded
@@ -166,12 +166,12 @@ class RecordedEntry:
 
     @property
     def heard(self) -> KeptSound | None:
-        """The user's sound, if it can be listened to."""
+        """The user's audio, if it can be played."""
         return self.line.sound(layout.USER_AUDIO)
 
     @property
     def said(self) -> KeptSound | None:
-        """The model's sound."""
+        """The model's audio."""
         return self.line.sound(layout.AI_AUDIO)
 
 
@@ -200,18 +200,18 @@ class JournalEntries:
 
     @property
     def began_s(self) -> float:
-        """Unix seconds at which the session was ready, or requested."""
+        """Unix time at which the session was ready or, if unknown, requested."""
         times = [each.line.time_s for each in self if each.line.time_s is not msgspec.UNSET]
         return float(times[-1] if times else self.head.created_s)
 
 
 def read(path: Path) -> JournalEntries:
-    """Read a journal. A line that a crash cut off counts as damaged.
+    """Read a journal. A line that was truncated by a crash counts as damaged.
 
     Raises:
         OSError: there is no journal.
         OtherJournal: it is of another format.
-        NoHead: it is empty, or damaged from its first line on.
+        NoHead: it is empty, or its first line is damaged.
     """
     head: HeadLine | None = None
     entries: list[RecordedEntry] = []

@@ -1,11 +1,11 @@
-"""Render plan: when each piece of a recorded session is heard and seen. Pure.
+"""Plans the rendering: when each piece of a recorded session is heard and seen. Pure.
 
 Times are seconds since the session was ready.
 
 - User: a unit's audio ends when it was received. Consecutive units are placed back to back, which
   removes network jitter; a gap of more than `GAP_S` is a pause, and is rendered as one.
-- Assistant: audio starts when it was sent, or when earlier audio ends. What had not been heard when
-  the answer was interrupted is cut.
+- Assistant: audio starts when it was sent, or when earlier audio ends. The unheard part of an
+  interrupted answer is cut.
 - Chat is not live: the request's audio is heard first, then the answer with its own timing.
 
 Source: service.md 6.4.
@@ -26,13 +26,13 @@ from parley.recording import timeline
 from parley.recording.lines import HeadLine, JournalEntries, RecordedEntry
 
 GAP_S: Final = 0.3
-"""Units jitter by less than this; a longer gap is a pause or a loss."""
+"""Units have less jitter than this; a longer gap is a pause or lost data."""
 
 CAPTION_STAYS_S: Final = 1.5
 """Source: service.md 6.4."""
 
 HEARD_S: Final = 5.0
-"""Longest caption of something said in duplex, where only the end of it is known."""
+"""Maximum length of the caption of speech in duplex, of which only the end is known."""
 
 TAIL_S: Final = 1.0
 """Silence at the end, so that players do not cut the last word."""
@@ -54,8 +54,8 @@ class PlacedPiece:
 
 @dataclass(slots=True)
 class PlacedText:
-    """One side's uninterrupted speech, of which all subtitles are made, or what a caption below the
-    image shows of it."""
+    """One side's uninterrupted speech, from which all subtitles are made, or the part shown in a
+    caption below the image."""
 
     who: Literal["user", "assistant"]
     text: str
@@ -69,7 +69,8 @@ class Plan:
     """Pieces in order of start, and the total length.
 
     Args:
-        captions: the assistant's as they grow below a film; `said`: both sides' as a whole.
+        captions: the assistant's words as they appear below the video; `said`: complete speech of
+            both sides.
     """
 
     user: list[PlacedPiece] = field(default_factory=list)
@@ -84,8 +85,8 @@ def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda pa
     """Plan the rendering of a session.
 
     Args:
-        length_of: length of an audio file in seconds, 0 if it cannot be played; only needed for
-            audio in chat messages.
+        length_of: returns the length of an audio file in seconds, 0 if it cannot be played; only
+            needed for audio in chat messages.
     """
     is_duplex = journal.head.app_type.is_duplex
     plan = _units(journal) if is_duplex else _turns(journal, length_of)
@@ -134,7 +135,7 @@ class _AssistantTrack:
         self._said.end_s = max(self._said.end_s, end_s)
 
     def interrupt(self, at_s: float) -> None:
-        """Cut everything that would be heard after `at_s`."""
+        """Cut all audio after `at_s`."""
         kept = []
         for piece in self._plan.assistant:
             if piece.start_s >= at_s:
@@ -167,7 +168,7 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
             case SessionInterrupted():
                 assistant.interrupt(at_s)
             case TurnTranscribed(text=str() as text):
-                # If it is unknown when it was said: since the last time, and not long ago.
+                # If the time is unknown: after the previous speech, and not long ago.
                 start_s, end_s = max(said_s, at_s - HEARD_S), at_s
                 if each.line.spoken_ms is not UNSET:
                     start_s, end_s = (ms / 1000 for ms in each.line.spoken_ms)
@@ -181,7 +182,7 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
 
 
 def _user_unit(plan: Plan, each: RecordedEntry, done: UnitDone, free_s: float) -> float:
-    """Place what the user sent; returns when their sound ends."""
+    """Place the user's input; returns the time at which its audio ends."""
     receive_s = timeline.received_ms(each, done) / 1000
     start_s = receive_s
     if (heard := each.heard) is not None:
@@ -244,7 +245,7 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
 
 
 def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
-    """Words of the user; returns their end."""
+    """Place words of the user; returns the time at which they end."""
     end_s = max(end_s, start_s)
     plan.said.append(PlacedText("user", text, start_s, end_s))
     return end_s
@@ -263,6 +264,6 @@ _turn_config = msgspec.json.Decoder(_TurnConfig)
 
 
 def _silence_s(head: HeadLine) -> float:
-    """Pause between the end of an utterance's audio, padding included, and the turn's request."""
+    """Pause between the end of an utterance's audio, including padding, and the turn's request."""
     vad = _turn_config.decode(head.config).vad or _VadConfig()
     return max(0.0, (vad.min_silence_duration_ms - vad.speech_pad_ms) / 1000)

@@ -1,6 +1,7 @@
-"""Session recorder: keeps a session's entries, with their sound and files, in its journal.
+"""Session recorder: stores a session's entries, with their audio and files, in its journal.
 
-Runs on the event loop and touches no file; the journal's writer thread does. Source: service.md 6.
+Runs on the event loop and accesses no files; the journal's writer thread does. Source: service.md
+6.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from parley.session_log.entries import Observed, SessionRequest, recorded
 from parley.settings import StorageSettings
 
 SETTLE_S: Final = 2.0
-"""Timeout for creating a session's folder. After it, the client gets no recording id."""
+"""Timeout for creating a session's folder; after it, the client gets no recording id."""
 
 
 log = logs.get(__name__)
@@ -74,13 +75,13 @@ class Recordings:
 
     @property
     def state(self) -> RecordingState:
-        """True if sessions are being recorded; if not, why."""
+        """True if sessions are being recorded; otherwise, the reason."""
         if not self._storage.recording:
             return "off"
         return "failing" if self.writer.problem else self._problem
 
     def take_lost(self) -> int:
-        """Entries that were not written since the last call."""
+        """Number of entries that were not written since the previous call."""
         lost = self.writer.lost
         found, self._lost_told = lost - self._lost_told, lost
         return found
@@ -98,8 +99,8 @@ class Recordings:
     def begin(
         self, *, session_id: str, dialect: str, kind: Kind, owner: str = ""
     ) -> SessionRecorder | None:
-        """Prepare to record a session; None if sessions are not recorded. The recording starts with
-        the event that sets the session up.
+        """The recorder of a new session; None if sessions are not recorded. The recording starts
+        with the event that sets up the session.
 
         Args:
             owner: id of the client's key; "" if it has none.
@@ -143,9 +144,9 @@ class Recordings:
 class SessionRecorder:
     """Observer of one session.
 
-    `head` has the seed of the session's sampling, so that it can be rerun. `report_lost` is
-    called with the number of entries that were not written: the first time there are any, and each
-    time their number has at least doubled.
+    `head` contains the seed of the session's sampling, so that it can be rerun. `report_lost` is
+    called with the number of entries that were not written: when there are any for the first time,
+    and each time their number has at least doubled.
     """
 
     def __init__(self, journal: Journal, head: HeadLine, clock: Clock, owner: str) -> None:
@@ -163,7 +164,8 @@ class SessionRecorder:
 
     @property
     def kept_as(self) -> str:
-        """The recording's id, or what it is a part of; "" where the client wants none."""
+        """The recording's id, or the id of the recording that it continues; "" if the client
+        declined recording."""
         if self._is_declined:
             return ""
         return self.head.continues or self.head.recording_id
@@ -171,12 +173,12 @@ class SessionRecorder:
     def continue_session(
         self, setup: SessionRequest, *, first: str, after: int | None, seed: int, at_s: float
     ) -> None:
-        """Record the rest of a session that began at another worker.
+        """Record the rest of a session that started at another worker.
 
         Args:
-            setup: how it was requested.
-            first: the recording of its beginning.
-            after: number of entries before, without the setup; None: unknown.
+            setup: its request.
+            first: id of its first recording.
+            after: number of earlier entries, without the setup; None: unknown.
             seed: of its sampling.
             at_s: monotonic seconds.
         """
@@ -195,13 +197,13 @@ class SessionRecorder:
             case _ if self._is_declined:
                 return
             case SessionReady():
-                # Of several chats the first starts the recording.
+                # The first of several chats starts the recording.
                 if self.head.app_type is not Kind.CHAT:
                     self._ready(event, at_s)
             case SessionEnded() if self._is_ready:
                 self._journal.end(event.reason, self._at_ms(at_s))
             case SessionEnded():
-                # The session never began: there is nothing to look at.
+                # The session never started: there is nothing to record.
                 self._journal.discard()
             case _ if (entry := recorded(event)) is not None:
                 self._journal.put(entry, self._at_ms(at_s))
@@ -252,7 +254,7 @@ class SessionRecorder:
         self._journal.begin(head, owner=self._owner)
 
     async def recording_id(self) -> str | None:
-        """The recording's id once it exists; None when there is none, or it is not known after
+        """The recording's id once it exists; None if there is none, or if it is unknown after
         `SETTLE_S`."""
         if not self._journal.has_started:
             return None
@@ -266,7 +268,7 @@ class SessionRecorder:
         lost = self._journal.lost
         if lost >= max(1, 2 * self._told_lost):
             self._told_lost = lost
-            # Later: `report_lost` emits an event, and this is in the middle of one.
+            # Later, because `report_lost` emits an event, and this handles one.
             asyncio.get_running_loop().call_soon(self.report_lost, lost)
 
 
@@ -303,7 +305,7 @@ def _summary(event: SessionRequest) -> dict[str, Any]:
 
 
 def _title(event: SessionRequest) -> str:
-    """The first text of a chat's last user message that has one, on one line; "" otherwise."""
+    """The first text of the last user message of a chat that has one, on one line; else ""."""
     if isinstance(event, ChatRequested):
         for message in reversed(event.messages):
             for part in message.parts:

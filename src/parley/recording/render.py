@@ -1,9 +1,9 @@
 """Renderer of one recording: `python -m parley.recording.render FOLDER`.
 
-Mixes a stereo WAV file at 24 kHz (left the user, right the assistant) with the session's timing,
-writes subtitles and, if there are images, an MP4 video of them with that audio. Runs at the lowest
+Mixes a stereo WAV file at 24 kHz (user left, assistant right) with the session's timing, writes
+subtitles and, if there are images, an MP4 video of them with that audio. Runs at the lowest
 priority and writes its progress to `replay.json`. Every result is written to a partial file and
-renamed, so none is ever incomplete. Source: service.md 6.4.
+then renamed, so results are never incomplete. Source: service.md 6.4.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ CODECS: Final = ("libx264", "libopenh264", "mpeg4")
 CAPTION_LINES: Final = 2
 SRT_CHARS: Final = 84
 LEAST_SHOWN_S: Final = 1.2
-"""A subtitle stays at least this long."""
-"""Two lines of a film."""
+"""Minimum duration of a subtitle."""
+"""Maximum length of a subtitle: two lines of a film."""
 
 Int16 = npt.NDArray[np.int16]
 Progress = Callable[[float], None]
@@ -124,7 +124,7 @@ def write_wav(folder: Folder, plan: Plan) -> None:
 
 
 def _track(folder: Folder, pieces: Sequence[PlacedPiece], rate_hz: int, length_s: float) -> Int16:
-    """One channel as a whole: half an hour takes less than 100 MB."""
+    """One complete channel: half an hour takes less than 100 MB."""
     track = np.zeros(round(length_s * rate_hz), np.int16)
     for piece in pieces:
         sound = _read(folder.path / piece.path, rate_hz)
@@ -132,7 +132,7 @@ def _track(folder: Folder, pieces: Sequence[PlacedPiece], rate_hz: int, length_s
         sound = sound[first : first + round(piece.length_s * rate_hz)]
         start = round(piece.start_s * rate_hz)
         room = track[start : start + len(sound)]
-        # Pieces overlap only when clocks disagree; the sum must not wrap around.
+        # Pieces overlap only if clocks disagree; the sum must not wrap around.
         mixed = room.astype(np.int32) + sound[: len(room)]
         room[:] = np.clip(mixed, -32768, 32767)
     return track
@@ -142,7 +142,7 @@ def _read(path: Path, rate_hz: int) -> Int16:
     try:
         pcm = resample(load(path), rate_hz)
     except (OSError, BadInput):
-        # A file that a crash cut off is rendered as silence.
+        # A file that was truncated by a crash is rendered as silence.
         return np.zeros(0, np.int16)
     return np.rint(pcm.samples * 32767).astype(np.int16)
 
@@ -162,7 +162,7 @@ def _at_output_rate(track: Int16) -> Iterator[Int16]:
 
 
 def clean(text: str) -> str:
-    """Remove what subtitle formats or terminals would interpret."""
+    """Remove characters that subtitle formats or terminals would interpret."""
     kept = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(kept.translate(_HARMLESS).split())
 
@@ -171,7 +171,7 @@ _HARMLESS = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")", "\\": "/"
 
 
 def srt(said: Sequence[PlacedText]) -> str:
-    """Subtitles in SubRip format; where both sides have words, each says whose they are."""
+    """Subtitles in SubRip format; if both sides have words, with the speaker's name."""
     blocks: list[str] = []
     has_both = any(one.who == "user" for one in said)
     for name, start_s, end_s, text in _cues(said):
@@ -182,7 +182,7 @@ def srt(said: Sequence[PlacedText]) -> str:
 
 
 def vtt(said: Sequence[PlacedText]) -> str:
-    """Subtitles in WebVTT format, each with its speaker's voice tag."""
+    """Subtitles in WebVTT format, with the speaker's voice tag."""
     blocks = ["WEBVTT\n"]
     for name, start_s, end_s, text in _cues(said):
         times = f"{_stamp(start_s, '.')} --> {_stamp(end_s, '.')}"
@@ -192,8 +192,8 @@ def vtt(said: Sequence[PlacedText]) -> str:
 
 
 def _cues(said: Sequence[PlacedText]) -> Iterator[tuple[str, float, float, str]]:
-    """What can be read: speaker, start, end, text. A long answer comes in parts, each for as long
-    as its share of the text."""
+    """Subtitles: speaker, start, end, text. A long answer is split into parts, with times
+    proportional to their text."""
     for one in said:
         parts = textwrap.wrap(clean(one.text), SRT_CHARS)
         total = sum(map(len, parts))
@@ -266,7 +266,7 @@ def _sound_packets(folder: Folder, stream: Any) -> Iterator[tuple[float, list[av
 
 
 def _images(folder: Folder, plan: Plan) -> Iterator[tuple[float, npt.NDArray[np.uint8]]]:
-    """An image whenever something changes, and at least one per second."""
+    """Video frames: one whenever something changes, and at least one per second."""
     from PIL import Image
 
     font = _font()
@@ -337,7 +337,7 @@ def _captioned(scene: Any, text: str, font: Any) -> npt.NDArray[np.uint8]:
 
 
 def wrap(text: str, width: Callable[[str], float], most: float) -> list[str]:
-    """Break text into lines no wider than `most`: at spaces where there are any, else anywhere."""
+    """Break text into lines no wider than `most`: at spaces if possible, else anywhere."""
     lines = [""]
     for word in text.replace(" ", " \0").split("\0"):
         if width(lines[-1] + word.rstrip()) <= most:
@@ -354,7 +354,7 @@ def wrap(text: str, width: Callable[[str], float], most: float) -> list[str]:
 
 
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font with Chinese characters if fontconfig finds one."""
+    """A font with Chinese characters, if fontconfig finds one."""
     from PIL import ImageFont
 
     finder = shutil.which("fc-match")

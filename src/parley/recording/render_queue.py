@@ -1,8 +1,8 @@
 """Render queue: renders recordings one after another, each in its own low-priority process.
 
-A process, because rendering takes time and decodes images from clients: it must neither slow down
-sessions nor crash the server. The queue is bounded; a recording that does not fit is skipped and
-can be requested again.
+Rendering runs in a separate process because it takes time and decodes images of clients: it must
+neither slow down sessions nor crash the server. The queue is bounded; a recording that does not fit
+is skipped and can be requested again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parley.recording.store import replay_state
 
 WAITING_LIMIT: Final = 1000
 MAKING_LIMIT_S: Final = 1800.0
-"""Half an hour of video takes a few minutes; a render that takes longer than this hangs."""
+"""Time limit of a render. Half an hour of video takes a few minutes, so a longer render hangs."""
 
 Progress = Literal["queued", "running", "done", "failed"]
 
@@ -39,7 +39,8 @@ class RenderQueue:
         self._closing = threading.Event()
 
     def put(self, folder: Folder) -> bool:
-        """Queue a recording; False if the queue is full. From any thread; never blocks for long."""
+        """Queue a recording; returns False if the queue is full. May be called in any thread; never
+        blocks for long."""
         with self._lock:
             if self._closing.is_set():
                 return False
@@ -49,7 +50,7 @@ class RenderQueue:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="render-queue", daemon=True)
                 self._thread.start()
-        # Before it is queued: what the process reports comes later and must win.
+        # Before it is queued, because reports of the process must overwrite this.
         set_state(folder, "queued", 0.0)
         try:
             self._waiting.put_nowait(folder)
@@ -65,7 +66,8 @@ class RenderQueue:
         self._waiting.join()
 
     def close(self) -> None:
-        """Stop. Queued recordings are skipped and can be requested again. Safe to repeat."""
+        """Stop rendering. Queued recordings are skipped and can be requested again. Safe to
+        repeat."""
         with self._lock:
             self._closing.set()
             process, thread = self._process, self._thread
@@ -134,5 +136,5 @@ def set_state(folder: Folder, state: Progress, share: float, **facts: Any) -> No
     try:
         write_atomically(folder.replay_state, json.dumps(value).encode())
     except FileNotFoundError:
-        # Deleted meanwhile.
+        # It was deleted meanwhile.
         return

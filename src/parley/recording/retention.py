@@ -1,4 +1,4 @@
-"""Deletes recordings by age, then by size, oldest first; never running or pinned ones.
+"""Deletes recordings by age, then by total size, oldest first; never running or pinned ones.
 
 Source: service.md 6.5.
 """
@@ -25,7 +25,8 @@ _log = logs.get(__name__)
 
 @dataclass(slots=True)
 class RetentionReport:
-    """Examined and deleted recordings. `victims`: ids with the reason, in order."""
+    """Numbers of examined and deleted recordings. `victims`: ids of the deleted ones with reasons,
+    in order."""
 
     status: Literal["ok", "disabled", "dry_run", "errors"] = "ok"
     scanned: int = 0
@@ -59,9 +60,10 @@ def clean(
     now_s: float,
     dry_run: bool = False,
 ) -> RetentionReport:
-    """Delete what is too old or too much. Negative limits do not apply.
+    """Delete recordings beyond the limits of age and size. Negative limits do not apply.
 
-    Folders without usable metadata go when they are older than a day, under any rule.
+    Folders without usable metadata are deleted when they are older than a day, regardless of the
+    limits.
     """
     report = RetentionReport(victims=[])
     found = [_look(folder) for folder in folders]
@@ -138,7 +140,7 @@ def _remove(folder: Folder) -> bool:
 
 
 def _finish_interrupted(folders: RecordingFolders) -> None:
-    """Remove what a deletion left that was itself cut off."""
+    """Remove the remains of interrupted deletions."""
     if not folders.root.is_dir():
         return
     with os.scandir(folders.root) as entries:

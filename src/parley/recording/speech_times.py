@@ -1,8 +1,8 @@
-"""When the user spoke in a duplex call, from the samples of its units: for subtitles.
+"""Determines when the user spoke in a duplex call, from the samples of its units; for subtitles.
 
-Levels of 20 ms against the quietest that was heard lately. The models that hear words do not report
-when they were said; this is exact to a few hundredths of a second where the room is quieter than
-the speaker. Shapes: `N` samples.
+Compares levels of 20 ms with the quietest recent level. Models that recognise words do not report
+their times; this is exact to a few hundredths of a second if the room is quieter than the speaker.
+Shapes: `N` samples.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from parley.media.pcm import Pcm
 
 FRAME_S: Final = 0.02
 QUIET_LEVEL: Final = 0.006
-"""RMS below which nothing is speech."""
+"""Minimum RMS of speech."""
 OVER_FLOOR: Final = 3.0
-"""Factor by which speech is louder than the quietest of late."""
+"""Minimum factor by which speech is louder than the quietest recent level."""
 FLOOR_RISE: Final = 1.004
-"""Rate at which the floor follows a louder room, per frame: half in 2 s."""
+"""Rate per frame at which the floor adapts to a louder room: half in 2 s."""
 BREAK_S: Final = 1.2
-"""A pause of this length separates two utterances."""
+"""Pause that separates two utterances."""
 LEAST_FRAMES: Final = 4
-"""A shorter sound is a click."""
+"""Minimum length of speech; a shorter sound is a click."""
 LONGEST_KEPT: Final = 64
 
 
 class SpeechTimes:
-    """Stretches of speech that no words were given for yet; bounded."""
+    """Intervals of speech without words so far; bounded."""
 
     def __init__(self) -> None:
         self._floor = QUIET_LEVEL
@@ -36,7 +36,7 @@ class SpeechTimes:
         self._run: list[float] = []
 
     def feed(self, pcm: Pcm, end_s: float) -> None:
-        """Look at samples, shape (N,), of which the last was heard at `end_s`."""
+        """Examine samples, shape (N,), of which the last was heard at `end_s`."""
         size = max(1, round(FRAME_S * pcm.rate_hz))
         count = len(pcm) // size
         if count == 0:
@@ -62,7 +62,8 @@ class SpeechTimes:
             self._stretches = [*self._stretches, [first_s, last_s]][-LONGEST_KEPT:]
 
     def take(self) -> tuple[float, float] | None:
-        """Start and end, in seconds, of what was said last; None if nothing was heard since."""
+        """Start and end, in seconds, of the speech since the previous call; None if there was
+        none."""
         if not self._stretches:
             return None
         start_s, end_s = self._stretches[-1]

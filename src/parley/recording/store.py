@@ -1,7 +1,7 @@
-"""The folders of recordings: read, pack, comment, upload, delete.
+"""Operations on the folders of recordings: read, pack, comment, upload, delete.
 
-Files are the source; nothing is cached here. Every function blocks on the disk, so the gateway
-calls them in threads.
+The files are the source of truth; nothing is cached here. Every function blocks on the disk, so the
+gateway calls them in threads.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class StillRecording(BadInput):
 
 
 class WrongMedia(BadInput):
-    """An upload that is not what such an upload may be."""
+    """The uploaded file has a wrong type."""
 
     code = "unsupported_media_type"
 
 
 class BrokenRecording(Exception):
-    """`meta.json` cannot be used; the sentence says why."""
+    """`meta.json` cannot be used; the message gives the reason."""
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
-    """Facts about a recording.
+    """Metadata of a recording.
 
     Raises:
-        BrokenRecording: it is missing or no metadata.
+        BrokenRecording: it is missing or invalid.
     """
     try:
         meta = json.loads(folder.meta.read_bytes())
@@ -78,7 +78,8 @@ def read_owner(folder: Folder) -> str:
 
 
 def describe(folder: Folder) -> dict[str, Any]:
-    """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
+    """`meta.json`, with additional fields: the type's other name, the pin, the replay's
+    progress."""
     meta = read_meta(folder)
     journal = _ended_journal(folder) if meta.get("ended_at") is None else None
     if journal is not None:
@@ -104,7 +105,7 @@ def read_recording(folder: Folder) -> RecordingJson | None:
     """`recording.json` with the names of rendered and uploaded files; None while the session runs.
 
     Raises:
-        BrokenRecording: it has not the format of a recording.
+        BrokenRecording: it does not have the format of a recording.
     """
     try:
         recording = _recording.decode(folder.recording.read_bytes())
@@ -119,15 +120,15 @@ def read_recording(folder: Folder) -> RecordingJson | None:
         recording.merged_replay = folder.replay_wav.name
     if folder.replay_mp4.exists():
         recording.merged_replay_video = folder.replay_mp4.name
-    # Present even if None, so that pages need not ask for each kind.
+    # Present even if None, so that pages need not request each kind.
     uploads = (folder.upload(kind) for kind in UPLOAD_KINDS)
     recording.frontend_replay = next((file.name for file in uploads if file.exists()), None)
     return recording
 
 
 def _ended_journal(folder: Folder) -> JournalEntries | None:
-    """The journal of a session that has ended, if its recording is not complete: its disk is full,
-    or its process died. None if there is none that can be read, or the session runs."""
+    """The journal of an ended session whose recording is incomplete, because the disk is full or
+    its process died. None if there is no readable journal, or the session is running."""
     if folder.is_live():
         return None
     try:
@@ -147,7 +148,7 @@ def read_comment(folder: Folder) -> str:
 
 
 def write_comment(folder: Folder, comment: str) -> None:
-    """Set or, with "", remove the comment.
+    """Set the comment or, with "", remove it.
 
     Raises:
         TooLarge: longer than `COMMENT_CHARS`.
@@ -155,14 +156,14 @@ def write_comment(folder: Folder, comment: str) -> None:
     if len(comment) > COMMENT_CHARS:
         raise TooLarge("The comment", len(comment), COMMENT_CHARS, "characters")
     if comment:
-        # What JSON may carry and UTF-8 may not: half of a surrogate pair.
+        # JSON may contain half of a surrogate pair, which UTF-8 cannot encode.
         write_atomically(folder.comment, comment.encode("utf-8", "replace"))
     else:
         folder.comment.unlink(missing_ok=True)
 
 
 def pin(folder: Folder, is_pinned: bool) -> None:
-    """Keep it whatever its age, or not any more."""
+    """Pin or unpin a recording: pinned ones are kept regardless of their age."""
     if is_pinned:
         folder.pin.touch(mode=0o640)
     else:
@@ -173,23 +174,24 @@ def pin(folder: Folder, is_pinned: bool) -> None:
 
 
 def sniff(head: bytes) -> str | None:
-    """webm, mp4 or wav by the first bytes of a file; None for anything else."""
+    """webm, mp4 or wav, determined by the first bytes of a file; None for other types."""
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         return "wav"
     if head[4:8] == b"ftyp":
         return "mp4"
-    # EBML; Matroska starts the same, and names its kind within the first bytes.
+    # EBML; Matroska starts the same way, and names its type within the first bytes.
     if head[:4] == b"\x1aE\xdf\xa3" and b"webm" in head[:64]:
         return "webm"
     return None
 
 
 def take_upload(folder: Folder, source: BinaryIO, *, limit_bytes: int = UPLOAD_BYTES) -> Path:
-    """Keep a browser's recording: type by content, written aside, then renamed.
+    """Store a browser's recording: its type is determined by its content; it is written to a
+    partial file, then renamed.
 
     Raises:
-        WrongMedia: none of the three kinds.
-        TooLarge: nothing is kept then.
+        WrongMedia: it is none of the three types.
+        TooLarge: it is too large; nothing is stored.
     """
     head = source.read(PIECE_BYTES)
     kind = sniff(head)
@@ -217,7 +219,7 @@ def take_upload(folder: Folder, source: BinaryIO, *, limit_bytes: int = UPLOAD_B
 
 
 class _Outlet(io.RawIOBase):
-    """Takes what `zipfile` writes and passes it to the stream."""
+    """File object that passes the output of `zipfile` to a stream."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -236,10 +238,10 @@ class _Outlet(io.RawIOBase):
 
 
 def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes]:
-    """The folder as a ZIP file, piece by piece; never more than a piece is in memory.
+    """The folder as a ZIP file, in pieces; only one piece is in memory at a time.
 
     Args:
-        shown_id: stands for the recording's own id, which a share link must not reveal.
+        shown_id: replaces the recording's own id, which a share link must not reveal.
     """
     outlet = _Outlet()
     name = shown_id[:24] if shown_id else folder.recording_id
@@ -265,7 +267,7 @@ def open_plain(path: Path) -> BinaryIO:
     """Open a file that must not be a link.
 
     Raises:
-        OSError: it is one, or is not there.
+        OSError: it is a link, or does not exist.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     file = os.fdopen(descriptor, "rb")
@@ -279,10 +281,10 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def delete(folder: Folder) -> None:
-    """Remove everything of a recording.
+    """Delete a recording.
 
     Raises:
-        StillRecording: its session runs.
+        StillRecording: its session is running.
     """
     if folder.is_live():
         raise StillRecording

@@ -1,4 +1,4 @@
-"""`recording.json` and `meta.json`: folds of a session's entries, made at its end or after a crash.
+"""Folds a session's entries into `recording.json` and `meta.json`, at its end or after a crash.
 
 Pure. Source: service.md 6.2-6.4.
 """
@@ -84,7 +84,7 @@ class RecordedChunk(msgspec.Struct):
 
 
 class TurnInput(msgspec.Struct):
-    """The user's input. `transcript`: what the model heard."""
+    """The user's input. `transcript`: the words that the model heard."""
 
     type: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
@@ -126,7 +126,7 @@ class RecordedTurn(msgspec.Struct):
 
 
 class RecordedEvent(msgspec.Struct):
-    """A pause, an interruption, an error, or entries that were lost."""
+    """A pause, an interruption, an error, or lost entries."""
 
     at_ms: Number | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -137,7 +137,8 @@ class RecordedEvent(msgspec.Struct):
 
 
 class RecordedSaid(msgspec.Struct):
-    """What one side said in one go, and when: milliseconds since the session was ready."""
+    """Uninterrupted speech of one side, with its times in milliseconds since the session was
+    ready."""
 
     who: Literal["user", "assistant"]
     text: str
@@ -150,10 +151,10 @@ class RecordingJson(msgspec.Struct):
     """`recording.json`: `chunks` for duplex, `turns` for the other kinds.
 
     Args:
-        said: of a live session, what both sides said; subtitles have the same times.
-        lost_entries, damaged_entries: entries that were not written or cannot be read.
+        said: speech of both sides in a live session; subtitles have the same times.
+        lost_entries, damaged_entries: numbers of entries that were not written or cannot be read.
         merged_replay, merged_replay_video, frontend_replay: names of rendered and uploaded files,
-            added when the recording is served; never in the file.
+            added when the recording is served; not in the file.
     """
 
     session_id: str
@@ -173,7 +174,7 @@ class RecordingJson(msgspec.Struct):
 
 
 class MetaJson(msgspec.Struct):
-    """`meta.json`; what is None or UNSET is not known before the end."""
+    """`meta.json`; fields that are None or UNSET are unknown before the session's end."""
 
     session_id: str
     app_type: str
@@ -192,7 +193,7 @@ class MetaJson(msgspec.Struct):
 
 
 def encode_file(value: RecordingJson | MetaJson) -> bytes:
-    """Indented JSON, as it is written."""
+    """Indented JSON, as written to files."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
@@ -233,7 +234,8 @@ def build_meta(journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
 
 
 def _first_words(journal: JournalEntries) -> str:
-    """Title of a call in lists: the user's first words, spoken or typed; "" if there are none."""
+    """Title of a session in lists: the user's first words, spoken or typed; "" if there are
+    none."""
     found = [(turn.index, turn.input.text or "") for turn in turns(journal)]
     for each in journal:
         match each.entry:
@@ -296,7 +298,7 @@ def _event(each: RecordedEntry) -> RecordedEvent | None:
 
 
 def received_ms(each: RecordedEntry, done: UnitDone) -> float:
-    """When the unit's sound was received."""
+    """Time at which the unit's audio was received."""
     return round(max(0.0, each.at_ms - done.wall_ms), 1)
 
 
@@ -355,10 +357,10 @@ class FoldedTurn:
     """A request and its answer so far.
 
     Args:
-        heard: the user's sound, unless it is part of a chat message.
-        asked_id: of the item that is answered.
-        is_answered: False: it is only written down.
-        ended_ms: when the answer was complete.
+        heard: the user's audio, unless it is part of a chat message.
+        asked_id: id of the item that is answered.
+        is_answered: False if it is only transcribed.
+        ended_ms: time at which the answer was complete.
     """
 
     index: int
@@ -415,7 +417,7 @@ class FoldedTurn:
 
 
 def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
-    """Turns in order: requests and inputs that are answered, or only written down."""
+    """Turns in order: requests and inputs that are answered or only transcribed."""
     found: list[FoldedTurn] = []
     inputs: dict[str | None, RecordedEntry] = {}
     is_answered = True
@@ -438,7 +440,7 @@ def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
             case _ if found:
                 _add(found[-1], each)
             case _:
-                # What it answers is in the recording before.
+                # What it answers is in the previous recording.
                 continue
     return found
 
@@ -451,7 +453,7 @@ def _transcribe(found: list[FoldedTurn], item_id: str, text: str, at_ms: float) 
 
 
 def _add(turn: FoldedTurn, each: RecordedEntry) -> None:
-    """Add what followed a request."""
+    """Add an entry that belongs to an earlier request."""
     match each.entry:
         case OutputDelta(text=text):
             turn.said.append(SaidPiece(each.at_ms, text, each.said))
@@ -464,7 +466,7 @@ def _add(turn: FoldedTurn, each: RecordedEntry) -> None:
 
 
 def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | None]:
-    """The user's words, media and sound of an item."""
+    """The user's words, media and audio in an item."""
     text, pictures, heard = "", [], None
     match each:
         case RecordedEntry(entry=InputCommitted() as committed):
@@ -475,7 +477,7 @@ def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | 
         case _:
             pass
     asked = TurnInput(text=text or UNSET)
-    # Of a damaged journal it may be anything.
+    # In a damaged journal it may be anything.
     asked.images = [path.decode() for path in pictures if isinstance(path, bytes)] or UNSET
     if heard is not None:
         asked.audio, asked.duration_ms = heard.path, round(1000 * heard.duration_s)
@@ -504,7 +506,7 @@ def written_in(parts: Iterable[Content]) -> str:
 
 
 def _type_of(part: Content) -> str:
-    """As recordings name it."""
+    """The name of a value in recordings."""
     match part:
         case TextPart():
             return "text"
