@@ -138,7 +138,6 @@ bench: $(STAMP) ## benches for developers; ARGS="relay" or ARGS="session"
 
 web: $(STAMP) ## generate the wire types and JSON Schema
 	@$(PY) -m tools.wire_types
-	@[ ! -e node_modules/typescript/bin/tsc ] || npm run --silent types
 
 # The lock lacks optional packages of the linter for systems that a registry here does not serve; where
 # npm insists on them, the exact versions of package.json are installed without the lock.
@@ -167,7 +166,8 @@ web-shots: $(STAMP) pages node_modules/.package-lock.json ## pictures of every p
 	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
 
 DIST ?= dist
-npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
+npm: node_modules/.package-lock.json ## the JavaScript client as npm's package, into dist/, beside the wheel
+	@npm run --silent types
 	@mkdir -p $(DIST) && npm pack --silent --pack-destination $(abspath $(DIST)) ./src/parley/web
 
 gpu: $(STAMP) ## tests that need a GPU

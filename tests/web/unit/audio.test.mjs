@@ -5,7 +5,7 @@ import { EchoWatch } from '../../../src/parley/web/audio/echo.js';
 import { PlaybackBuffer } from '../../../src/parley/web/audio/jitter.js';
 import { gainFor, loudness } from '../../../src/parley/web/audio/loudness.js';
 import { mixInto } from '../../../src/parley/web/audio/mixer.js';
-import { latencyOf } from '../../../src/parley/web/audio/rig.js';
+import { latencyOf, Rig } from '../../../src/parley/web/audio/rig.js';
 import { Resampler, resample } from '../../../src/parley/web/audio/resample.js';
 import { LevelMeter, UnitGatherer } from '../../../src/parley/web/audio/units.js';
 import { Unheard } from '../../../src/parley/web/audio/unheard.js';
@@ -347,4 +347,22 @@ test('Firefox is not asked for the latency of its loudspeaker, which can stop th
   } finally {
     delete globalThis.mozInnerScreenX;
   }
+});
+
+test('a program whose bundler left the worklets behind learns where they are looked for', async () => {
+  const audioWorklet = { addModule: () => Promise.reject(new Error('404')) };
+  globalThis.AudioContext = class extends EventTarget {
+    audioWorklet = audioWorklet;
+    async resume() {}
+  };
+  globalThis.document = { baseURI: 'https://a.test/app/' };
+  globalThis.navigator ??= {};
+  const rig = new Rig();
+
+  rig.worklets = 'sound/';
+
+  await assert.rejects(
+    rig.open(),
+    /no worklet at https:\/\/a\.test\/app\/sound\/(capture|playback)-worklet\.js: set the rig's/,
+  );
 });

@@ -3,17 +3,9 @@
  *
  * Knows devices and worklets, nothing of conversations. `open()` must be called from a click or a key:
  * browsers keep sound silent otherwise.
- *
- * Events (`CustomEvent.detail`):
- *   level     {rms, peak}             microphone, 20 times a second
- *   position  see playback-worklet.js, plus heardAt: samples of the turn that have left the speaker
- *   started, gap, drained, flushed, silent    see playback-worklet.js
- *   mic-lost  {}                      the microphone went away; silence is captured until another is chosen
- *   suspended {}                      the system took the sound away (a phone call); `open()` takes it back
- *   resumed   {}                      it is back
- *   devices   {}                      the lists of devices changed
  */
 
+import { Emitter } from '../emitter.js';
 import { canChooseSpeaker, openMicrophone, release } from './devices.js';
 import { Unheard } from './unheard.js';
 
@@ -38,7 +30,23 @@ export const latencyOf = (context) =>
  *   shiftMs: number, level: number, sounding: boolean, at: number, heard: number}} Position
  */
 
-export class Rig extends EventTarget {
+/**
+ * @typedef {object} RigEvents
+ * @property {{rms: number, peak: number}} level microphone, 20 times a second
+ * @property {Position} position
+ * @property {{turn: number, at: number}} started these five: see playback-worklet.js
+ * @property {{turn: number, index: number, ms: number, at: number}} gap
+ * @property {{turn: number, played: number, at: number}} drained
+ * @property {{turn: number, played: number, at: number}} flushed
+ * @property {{turn: number, played: number, at: number}} silent
+ * @property {{}} mic-lost the microphone went away; silence is captured until another is chosen
+ * @property {{}} suspended the system took the sound away (a phone call); `open()` takes it back
+ * @property {{}} resumed it is back
+ * @property {{}} devices the lists of devices changed
+ */
+
+/** @extends {Emitter<RigEvents>} */
+export class Rig extends Emitter {
   /** @type {AudioContext | null} */
   context = null;
   /** @type {Promise<void> | null} */
@@ -67,6 +75,8 @@ export class Rig extends EventTarget {
   volume = 1;
   speakerId = '';
   playbackDelayMs = 200;
+  /** The folder with the worklets. Bundlers leave them behind: set it, before `open()`, to where a copy of it is. */
+  worklets = import.meta.url;
 
   /** Ready to make sound. Safe to call often; call it from a user's gesture. */
   async open() {
@@ -92,15 +102,11 @@ export class Rig extends EventTarget {
     // At once, while the click that led here still counts.
     void context.resume();
     context.addEventListener('statechange', () => {
-      if (context.state === 'running') this.#emit('resumed', {});
-      else if (context.state !== 'closed') this.#emit('suspended', {});
+      if (context.state === 'running') this.emit('resumed', {});
+      else if (context.state !== 'closed') this.emit('suspended', {});
     });
-    navigator.mediaDevices?.addEventListener?.('devicechange', () => this.#emit('devices', {}));
-    const here = (/** @type {string} */ file) => new URL(file, import.meta.url).href;
-    await Promise.all([
-      context.audioWorklet.addModule(here('./capture-worklet.js')),
-      context.audioWorklet.addModule(here('./playback-worklet.js')),
-    ]);
+    navigator.mediaDevices?.addEventListener?.('devicechange', () => this.emit('devices', {}));
+    await Promise.all([this.#load('capture-worklet.js'), this.#load('playback-worklet.js')]);
 
     const playback = new AudioWorkletNode(context, 'parley-playback', {
       numberOfInputs: 0,
@@ -116,7 +122,7 @@ export class Rig extends EventTarget {
         this.#unheard.take(data, performance.now());
       }
       if (data.type === 'drained') this.#unheard.end(data.turn);
-      this.#emit(data.type, data);
+      this.emit(data.type, data);
     };
     this.#playback = playback;
 
@@ -124,7 +130,7 @@ export class Rig extends EventTarget {
     capture.port.onmessage = ({ data }) => {
       if (data.type === 'unit') this.#onUnit(data.audio, data.final);
       if (data.type === 'stopped') this.#onStopped?.();
-      if (data.type === 'level') this.#emit('level', data);
+      if (data.type === 'level') this.emit('level', data);
     };
     // The worklet's output is silence. Connected all the same: an unconnected node may not be run.
     capture.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
@@ -142,9 +148,14 @@ export class Rig extends EventTarget {
     return this.context ? latencyOf(this.context) : 0;
   }
 
-  /** @param {string} type @param {unknown} detail */
-  #emit(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
+  /** @param {string} file */
+  async #load(file) {
+    const url = new URL(file, new URL(this.worklets, document.baseURI)).href;
+    await this.context?.audioWorklet.addModule(url).catch((error) => {
+      throw new Error(`no worklet at ${url}: set the rig's worklets to where the package's folder audio/ is`, {
+        cause: error,
+      });
+    });
   }
 
   // Capture
@@ -159,7 +170,7 @@ export class Rig extends EventTarget {
     this.#dropSource();
     this.stream = stream;
     stream.getAudioTracks()[0].addEventListener('ended', () => {
-      if (this.stream === stream) this.#emit('mic-lost', {});
+      if (this.stream === stream) this.emit('mic-lost', {});
     });
     this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
     this.#source.connect(/** @type {AudioWorkletNode} */ (this.#capture));
@@ -285,14 +296,14 @@ export class Rig extends EventTarget {
     voice.disconnect();
     if (context.setSinkId) {
       voice.connect(context.destination);
-      await context.setSinkId(this.speakerId).catch(() => this.#emit('devices', {}));
+      await context.setSinkId(this.speakerId).catch(() => this.emit('devices', {}));
     } else if (this.speakerId && canChooseSpeaker()) {
       // Firefox and Safari choose a loudspeaker per media element only.
       const outlet = context.createMediaStreamDestination();
       voice.connect(outlet);
       this.#element ??= new Audio();
       this.#element.srcObject = outlet.stream;
-      await this.#element.setSinkId(this.speakerId).catch(() => this.#emit('devices', {}));
+      await this.#element.setSinkId(this.speakerId).catch(() => this.emit('devices', {}));
       await this.#element.play();
     } else {
       this.#element?.pause();
@@ -313,7 +324,7 @@ export class Rig extends EventTarget {
   async listenIn() {
     await this.open();
     const context = /** @type {AudioContext} */ (this.context);
-    await context.audioWorklet.addModule(new URL('./recorder-worklet.js', import.meta.url).href);
+    await this.#load('recorder-worklet.js');
     const node = new AudioWorkletNode(context, 'parley-recorder', {
       numberOfInputs: 2,
       numberOfOutputs: 1,

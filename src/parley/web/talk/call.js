@@ -9,9 +9,6 @@
  *
  * No DOM. The `rig` is the only way to sound and `client` the only way to the server; tests pass their
  * own. State flows one way: events → `state` → 'change'.
- *
- * Events: change (detail: state), level ({mic, voice}), wire ({out, message}), live ({isFirst}),
- * recorded (Blob or null, once, after the end when a recording was made).
  */
 
 import { Captions } from './captions.js';
@@ -38,7 +35,11 @@ const RENEW_AFTER_MS = 20_000;
 /** Without a network for longer than this a call is over. */
 const OFFLINE_LIMIT_MS = 60_000;
 
-/** @template {import('./state.js').Order} O @extends {CallKind<O>} */
+/**
+ * @template {import('./state.js').Order} O
+ * @template {import('./kind.js').CallEvents} [Events=import('./kind.js').CallEvents]
+ * @extends {CallKind<O, Events>}
+ */
 export class Call extends CallKind {
   /** @type {CallState} */
   state = freshState();
@@ -91,7 +92,7 @@ export class Call extends CallKind {
       throw new Error(`a call that is ${this.state.phase} cannot become ${patch.phase}`);
     }
     this.state = { ...this.state, ...patch };
-    this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
+    this.emit('change', this.state);
   }
 
   get isBusy() {
@@ -155,6 +156,8 @@ export class Call extends CallKind {
   /** @param {unknown} error */
   #couldNotStart(error) {
     const { trouble = 'failed', device = 'microphone' } = /** @type {any} */ (error);
+    // No device's: the program has a fault, of which the state says nothing.
+    if (trouble === 'failed') console.error(error);
     this.#finish(
       { reason: 'not_started', code: '', sentence: '', wasReady: false },
       { kind: 'media', trouble, device },
@@ -213,7 +216,7 @@ export class Call extends CallKind {
   #tellLevel() {
     const voice = this.position?.sounding ? this.position.level : 0;
     this.onLevel(this.micLevel, voice);
-    this.dispatchEvent(new CustomEvent('level', { detail: { mic: this.micLevel, voice } }));
+    this.emit('level', { mic: this.micLevel, voice });
   }
 
   #watchNetwork() {
@@ -232,10 +235,9 @@ export class Call extends CallKind {
 
   /** @param {import('../wire/connection.js').Connection} client @param {AbortSignal} signal */
   #watchClient(client, signal) {
-    /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) =>
-      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
-    on('wire', (detail) => this.dispatchEvent(new CustomEvent('wire', { detail })));
+    /** @type {typeof client.on} */
+    const on = (type, act) => client.on(type, act, signal);
+    on('wire', (detail) => this.emit('wire', detail));
     on('phase', (phase) => this.#onPhase(phase));
     on('queue', (queue) => this.set({ queue, ...(queue ? { retrying: null } : {}) }));
     on('retrying', ({ attempt }) => this.set({ retrying: { attempt } }));
@@ -273,7 +275,7 @@ export class Call extends CallKind {
     if (!wasRenewing) this.captions.note(isFirst ? 'note.connected' : 'note.reconnected');
     this.#watch();
     this.onReady();
-    this.dispatchEvent(new CustomEvent('live', { detail: { isFirst } }));
+    this.emit('live', { isFirst });
     if (isFirst) void this.#record();
     else if (this.#wasPaused) this.pause();
     this.#wasPaused = false;
@@ -407,7 +409,7 @@ export class Call extends CallKind {
     if (!recorder) return;
     this.#recorder = null;
     this.recorded = await recorder.stop();
-    this.dispatchEvent(new CustomEvent('recorded', { detail: this.recorded }));
+    this.emit('recorded', this.recorded);
   }
 
   /** @param {boolean} on */

@@ -1,19 +1,24 @@
 /**
  * The calls of a page, one at a time. Pages listen here: a new call replaces the previous one,
  * and its events arrive under the same names.
- *
- * Events: call (a new one is there), captions (its words changed), and those of `Call`, `DuplexCall`.
  */
 
+import { Emitter } from '../emitter.js';
 import { freshState } from './state.js';
 
-/** @typedef {import('./call.js').Call<any>} AnyCall */
+/** @typedef {import('./call.js').Call<any, any>} AnyCall */
 
-const FORWARDED = ['change', 'level', 'wire', 'live', 'recorded', 'unit', 'metrics'];
+const FORWARDED = /** @type {const} */ (['change', 'level', 'wire', 'live', 'recorded', 'unit', 'metrics']);
 const NO_CALL = freshState();
 
-/** @template {AnyCall} C */
-export class Calls extends EventTarget {
+/**
+ * @template C
+ * @typedef {import('./kind.js').CallEvents & import('./duplex.js').DuplexCallEvents & {call: C, captions: import('./captions.js').Captions}} CallsEvents
+ *   `call`: a new one is there; `captions`: its words changed
+ */
+
+/** @template {AnyCall} C @extends {Emitter<CallsEvents<C>>} */
+export class Calls extends Emitter {
   /** The current call, or the last one. @type {C | null} */
   current = null;
   #follow = new AbortController();
@@ -54,19 +59,14 @@ export class Calls extends EventTarget {
     this.current = call;
     const { signal } = this.#follow;
     for (const type of FORWARDED) {
-      call.addEventListener(type, (event) => this.#emit(type, /** @type {CustomEvent} */ (event).detail), { signal });
+      call.on(type, (detail) => this.emit(type, detail), signal);
     }
-    call.captions.addEventListener('change', () => this.#emit('captions', call.captions), { signal });
-    this.#emit('call', call);
+    call.captions.addEventListener('change', () => this.emit('captions', call.captions), { signal });
+    this.emit('call', call);
     return call.start(prepare);
   }
 
   stop() {
     this.current?.stop();
-  }
-
-  /** @param {string} type @param {unknown} detail */
-  #emit(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }

@@ -5,12 +5,11 @@
  *
  * Cancelling keeps what was said and marks it. A request is repeated, up to three times, only while
  * nothing has been heard of the server. No DOM.
- *
- * Events: change (messages or state), delta {id}, finished {id}.
  */
 
 import { join } from '../audio/wav.js';
 import { ChatClient } from '../wire/chat.js';
+import { Emitter } from '../emitter.js';
 
 /** @typedef {import('../wire/protocol.js').chat.Message} WireMessage */
 /** @typedef {Exclude<WireMessage['content'], string>[number]} WirePart */
@@ -100,7 +99,15 @@ function content(parts) {
   return parts.length === 1 && parts[0].type === 'text' ? parts[0].text : parts.map(toWire);
 }
 
-export class ChatTalk extends EventTarget {
+/**
+ * @typedef {object} ChatTalkEvents
+ * @property {null} change messages or state
+ * @property {{id: string}} delta more of an answer
+ * @property {{id: string, ending: import('../wire/reasons.js').Ending}} finished
+ */
+
+/** @extends {Emitter<ChatTalkEvents>} */
+export class ChatTalk extends Emitter {
   /** @type {ChatMessage[]} */
   messages = [];
   /** @type {ChatPhase} */
@@ -125,7 +132,7 @@ export class ChatTalk extends EventTarget {
   }
 
   #changed() {
-    this.dispatchEvent(new Event('change'));
+    this.emit('change', null);
   }
 
   /** @param {ChatPhase} phase */
@@ -182,8 +189,6 @@ export class ChatTalk extends EventTarget {
 
     const client = new ChatClient(request, this.outside.connection);
     this.#client = client;
-    /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail));
     /** @param {Float32Array<ArrayBuffer>} audio */
     const hear = (audio) => {
       if (audio.length === 0) return;
@@ -191,16 +196,16 @@ export class ChatTalk extends EventTarget {
       this.outside.onSound?.(audio, answer.id);
     };
     this.#followState(client);
-    on('delta', (delta) => {
+    client.on('delta', (delta) => {
       firstMs ??= this.now() - askedAt;
       text.text += delta.text;
       hear(delta.audio);
-      this.dispatchEvent(new CustomEvent('delta', { detail: { id: answer.id } }));
+      this.emit('delta', { id: answer.id });
     });
-    on('trouble', ({ code }) => {
+    client.on('trouble', ({ code }) => {
       answer.error = code || 'failed';
     });
-    on('done', (done) => {
+    client.on('done', (done) => {
       text.text = done.text || text.text;
       firstMs ??= this.now() - askedAt;
       hear(done.audio);
@@ -208,7 +213,7 @@ export class ChatTalk extends EventTarget {
       answer.recordingId = done.recordingId;
       answer.isInterrupted = done.wasStopped;
     });
-    on('ended', (/** @type {import('../wire/reasons.js').Ending} */ ending) => {
+    client.on('ended', (ending) => {
       this.#client = null;
       this.queue = null;
       answer.timing = { firstMs, totalMs: this.now() - askedAt };
@@ -217,7 +222,7 @@ export class ChatTalk extends EventTarget {
       else if (!answer.tokens) answer.isInterrupted = true;
       if (!text.text && !answer.sound && answer.isInterrupted) messages.splice(messages.indexOf(answer), 1);
       this.outside.onSoundEnd?.(answer.id);
-      this.dispatchEvent(new CustomEvent('finished', { detail: { id: answer.id, ending } }));
+      this.emit('finished', { id: answer.id, ending });
       this.#enter('idle');
     });
     this.#enter('connecting');
@@ -226,16 +231,15 @@ export class ChatTalk extends EventTarget {
 
   /** @param {ChatClient} client */
   #followState(client) {
-    client.addEventListener('phase', (event) => {
-      const phase = /** @type {CustomEvent} */ (event).detail;
+    client.on('phase', (phase) => {
       if (phase === 'connecting' || phase === 'queued') this.#enter(phase);
       if (phase === 'assigned') this.#enter('prefill');
     });
-    client.addEventListener('queue', (event) => {
-      this.queue = /** @type {CustomEvent} */ (event).detail;
+    client.on('queue', (place) => {
+      this.queue = place;
       this.#changed();
     });
-    client.addEventListener('prefilled', () => this.#enter('generating'));
+    client.on('prefilled', () => this.#enter('generating'));
   }
 
   cancel() {

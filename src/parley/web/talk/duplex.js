@@ -42,7 +42,13 @@ const TRANSITS = 30;
 /** Words without an answer for so long were not for the assistant. */
 const DUE_MS = 3000;
 
-/** @extends {Call<DuplexOrder>} */
+/**
+ * @typedef {object} DuplexCallEvents in addition to those of `Call`
+ * @property {{index: number, frame: string | null, levels: import('./files.js').Levels | null}} unit
+ * @property {import('./metrics.js').DuplexMetrics & {isSpeaking: boolean}} metrics
+ */
+
+/** @extends {Call<DuplexOrder, import('./kind.js').CallEvents & DuplexCallEvents>} */
 export class DuplexCall extends Call {
   /** @type {DuplexClient | RealtimeClient | null} */
   client = null;
@@ -86,9 +92,8 @@ export class DuplexCall extends Call {
 
   /** @param {DuplexClient | RealtimeClient} client @param {AbortSignal} signal */
   wire(client, signal) {
-    /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) =>
-      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    /** @type {typeof client.on} */
+    const on = (type, act) => client.on(type, act, signal);
     on('listen', (result) => this.#onListen(result));
     on('speak', (result) => this.#onSpeak(result));
     on('heard_text', ({ isFinal }) => this.#onHeard(isFinal));
@@ -172,9 +177,7 @@ export class DuplexCall extends Call {
       this.#sentAt.push(this.now());
       if (this.#sentAt.length > SENT_LIMIT) this.#sentAt.shift();
       this.metrics.units++;
-      this.dispatchEvent(
-        new CustomEvent('unit', { detail: { index: this.metrics.units, frame: image, levels: taken?.levels ?? null } }),
-      );
+      this.emit('unit', { index: this.metrics.units, frame: image, levels: taken?.levels ?? null });
     });
   }
 
@@ -234,7 +237,7 @@ export class DuplexCall extends Call {
     metrics.contextTokens = contextTokens;
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;
     metrics.slices = costs.slices ?? metrics.slices;
-    this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
+    this.emit('metrics', { ...metrics, isSpeaking });
   }
 
   /** How much longer one answer took on the line than the quickest of the last ones. @param {number} transit */

@@ -57,9 +57,8 @@ export class HalfDuplexCall extends Call {
 
   /** @param {HalfDuplexClient} client @param {AbortSignal} signal */
   wire(client, signal) {
-    /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) =>
-      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    /** @type {typeof client.on} */
+    const on = (type, act) => client.on(type, act, signal);
     on('hearing', (speaking) => {
       if (this.#isSending) this.set({ activity: speaking ? 'hearing' : 'listening' });
     });
@@ -176,7 +175,7 @@ export class HalfDuplexCall extends Call {
     this.#isHeld = on;
     this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / PIECE_SAMPLES);
     this.rig.mute(!on || this.state.isMuted);
-    this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
+    this.emit('change', this.state);
   }
 
   get isHeld() {

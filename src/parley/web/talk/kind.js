@@ -1,7 +1,18 @@
 /** What a kind of call fills in: its own client, and what it does when something happens to the call. */
 
-/** @template {import('./state.js').Order} O */
-export class CallKind extends EventTarget {
+import { Emitter } from '../emitter.js';
+
+/**
+ * @typedef {object} CallEvents
+ * @property {import('./state.js').CallState} change
+ * @property {{mic: number, voice: number}} level
+ * @property {{out: boolean, message: any}} wire
+ * @property {{isFirst: boolean}} live
+ * @property {Blob | null} recorded once, after the end, if a recording was made
+ */
+
+/** @template {import('./state.js').Order} O @template {CallEvents} [Events=CallEvents] @extends {Emitter<Events>} */
+export class CallKind extends Emitter {
   /** @param {O} _order @param {string} _said @returns {import('../wire/connection.js').Connection} */
   makeClient(_order, _said) {
     throw new Error('a kind of call makes its own client');

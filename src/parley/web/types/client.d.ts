@@ -1,8 +1,23 @@
-/** What `parley-client` exports. The parts for pages are typed in JSDoc, in `audio/` and `talk/`. */
-export * from './index.js';
-
-export const decodeSound: any, Rig: any, theRig: any;
-export const listDevices: any, mediaBarrier: any, MediaError: any;
-export const PlaybackBuffer: any, loudness: any, resample: any, Resampler: any, encodeWav: any;
-export const Captions: any, CaptionTrack: any, ChatTalk: any, Camera: any, Countdown: any;
-export const DuplexTalk: any, FileFeed: any, HalfDuplexTalk: any, VideoRecorder: any, VoiceRecorder: any;
+export { ChatClient } from "./wire/chat.js";
+export { HalfDuplexClient } from "./wire/half-duplex.js";
+export { RealtimeClient } from "./wire/realtime.js";
+export { Connection } from "./wire/connection.js";
+export { PlaybackBuffer } from "./audio/jitter.js";
+export { loudness } from "./audio/loudness.js";
+export { encodeWav } from "./audio/wav.js";
+export { ChatTalk } from "./talk/chat.js";
+export { Camera } from "./talk/camera.js";
+export { Countdown } from "./talk/countdown.js";
+export { Calls } from "./talk/calls.js";
+export { DuplexCall } from "./talk/duplex.js";
+export { FileFeed } from "./talk/files.js";
+export { HalfDuplexCall } from "./talk/half-duplex.js";
+export { CONTEXT_TOKENS, DuplexClient } from "./wire/duplex.js";
+export { makeSessionId, socketUrl } from "./wire/address.js";
+export { decodeBytes, decodePcm, encodeBytes, encodePcm } from "./wire/codec.js";
+export { HttpError, request } from "./wire/http.js";
+export { decodeSound, Rig, theRig } from "./audio/rig.js";
+export { listDevices, mediaBarrier, MediaError } from "./audio/devices.js";
+export { resample, Resampler } from "./audio/resample.js";
+export { Captions, CaptionTrack } from "./talk/captions.js";
+export { VideoRecorder, VoiceRecorder } from "./talk/recorder.js";

@@ -1,9 +1,4 @@
-/**
- * The chat dialect: one request, one streamed answer, one connection.
- *
- * Events in addition to those of `Connection`: prefilled {inputTokens}, delta {text, audio: Float32Array},
- * done {text, audio, inputTokens, generatedTokens, recordingId, wasStopped}.
- */
+/** The chat dialect: one request, one streamed answer, one connection. */
 
 import { decodePcm } from './codec.js';
 import { socketUrl } from './address.js';
@@ -12,6 +7,15 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').chat.Request} Request */
 /** @typedef {import('./protocol.js').chat.ServerMessage} ServerMessage */
 
+/**
+ * @typedef {object} ChatEvents in addition to those of `Connection`
+ * @property {{inputTokens: number}} prefilled
+ * @property {{text: string, audio: Float32Array<ArrayBuffer>}} delta
+ * @property {{text: string, audio: Float32Array<ArrayBuffer>, inputTokens: number, generatedTokens: number,
+ *   recordingId: string, wasStopped: boolean}} done
+ */
+
+/** @extends {LegacyConnection<import('./connection.js').ConnectionEvents & ChatEvents>} */
 export class ChatClient extends LegacyConnection {
   /** Somebody has pressed send and is looking at it. */
   retryMs = [400, 400, 400];

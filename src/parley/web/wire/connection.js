@@ -2,16 +2,7 @@
  * The life of one conversation's socket, the same for every dialect: connecting, waiting in the queue,
  * ready, over. Knows messages and close codes, no samples, and no DOM.
  *
- * Events (`CustomEvent.detail`):
- *   phase    Phase
- *   queue    Place, while waiting; null when the wait is over
- *   ready    {sessionId, recordingId}       the conversation may begin
- *   returned {awayMs}                       the session was resumed over another connection
- *   trouble  {code, sentence}               something failed, the conversation continues
- *   dropped  number                         seconds given up so far because the network is too slow
- *   ended    Ending                         exactly once
- *   wire     {out: boolean, message}        every message, for those who watch
- * and what the dialect adds.
+ * Its events are `ConnectionEvents`, and what the dialect adds.
  *
  * A connection that breaks before the conversation is ready is made again, with growing pauses. Who
  * waited in the queue shows its ticket and has its place again, also at another gateway. After that the
@@ -21,6 +12,7 @@
 
 import { goodbyeUrl, unreachable } from './address.js';
 import { Backlog } from './backlog.js';
+import { Emitter } from '../emitter.js';
 import { reasonOf } from './reasons.js';
 import { CUT_CODE, FINAL_CODES, Returning } from './returning.js';
 import { fitting, pack, unpack, WireSound } from './sound.js';
@@ -29,6 +21,19 @@ import { fitting, pack, unpack, WireSound } from './sound.js';
 /** @typedef {import('./place.js').Place} Place */
 /** @typedef {import('./reasons.js').Reason} Reason */
 /** @typedef {import('./reasons.js').Ending} Ending */
+/**
+ * @typedef {object} ConnectionEvents
+ * @property {Phase} phase
+ * @property {Place | null} queue while waiting; null when the wait is over
+ * @property {{attempt: number, inMs: number, sentence: string}} retrying the line broke before the conversation began
+ * @property {{sessionId: string, recordingId: string}} ready the conversation may begin
+ * @property {{awayMs: number}} returned the session was resumed over another connection
+ * @property {{code: string, sentence: string, reason?: Reason}} trouble something failed, the conversation continues
+ * @property {number} dropped seconds given up so far because the network is too slow
+ * @property {Ending} ended exactly once
+ * @property {{out: boolean, message: any}} wire every message, for those who watch
+ * @property {{id: string, text: string, isFinal: boolean}} heard_text what the user was heard to say, in calls
+ */
 
 /** How long a `stop` may take before the socket is closed from this side. */
 const STOP_WAIT_MS = 2000;
@@ -60,7 +65,8 @@ const PLACE_KEPT_MS = 30_000;
  *   machine, as 16-bit samples in binary messages over a network, where the server offers that
  */
 
-export class Connection extends EventTarget {
+/** @template {ConnectionEvents} [Events=ConnectionEvents] @extends {Emitter<Events>} */
+export class Connection extends Emitter {
   /** @type {Phase} */
   phase = 'new';
   sessionId = '';
@@ -98,7 +104,7 @@ export class Connection extends EventTarget {
   constructor(url, surroundings = {}) {
     super();
     this.url = url;
-    this.connect = surroundings.connect ?? ((/** @type {string} */ to) => new WebSocket(to));
+    this.connect = surroundings.connect ?? dialled;
     this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
     this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
     this.now = surroundings.now ?? (() => performance.now());
@@ -168,11 +174,6 @@ export class Connection extends EventTarget {
     if (phase === this.phase) return;
     this.phase = phase;
     this.emit('phase', phase);
-  }
-
-  /** @param {string} type @param {unknown} detail */
-  emit(type, detail) {
-    this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
   /** @param {unknown} data */
@@ -442,6 +443,13 @@ export class Connection extends EventTarget {
     // Without a network it is not heard, and the slot is free when the server has waited long enough.
     this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
   }
+}
+
+/** @param {string} url */
+function dialled(url) {
+  if (typeof WebSocket === 'undefined')
+    throw new Error('There is no WebSocket here. Use Node 22, or start Node 20 with --experimental-websocket.');
+  return new WebSocket(url);
 }
 
 /** @param {string} url @param {string} query */

@@ -1,11 +1,7 @@
 /**
  * The duplex dialect: sound in pieces of up to a second, a result per second, and a pause.
  *
- * `DuplexClient` and `RealtimeClient` are two ways to say the same and share their events:
- *   listen  {contextTokens, costs}
- *   speak   {text, audio: Float32Array, isLast, contextTokens, costs}
- *   paused  {timeoutS}, resumed {}
- *   interruption {state: 'suspected' | 'dismissed' | 'stopped'}
+ * `DuplexClient` and `RealtimeClient` are two ways to say the same and share their events.
  */
 
 import { makeSessionId, socketUrl } from './address.js';
@@ -21,6 +17,15 @@ import { LegacyConnection } from './legacy.js';
  * @property {number} [slices] 1 to 9
  */
 /** @typedef {{allMs?: number, wallMs?: number, sentAt?: number, slices?: number, visionTokens?: number}} Costs */
+/**
+ * @typedef {object} UnitEvents
+ * @property {{contextTokens: number, costs: Costs}} listen
+ * @property {{text: string, audio: Float32Array<ArrayBuffer>, isLast: boolean, contextTokens: number, costs: Costs}} speak
+ * @property {{timeoutS: number}} paused
+ * @property {{}} resumed
+ * @property {{state: 'suspected' | 'dismissed' | 'stopped'}} interruption
+ */
+/** @typedef {import('./connection.js').ConnectionEvents & UnitEvents} DuplexEvents */
 /**
  * What a conversation in full duplex begins with.
  * @typedef {object} DuplexOptions
@@ -50,6 +55,7 @@ export const costsOf = (message) => ({
 /** Tokens a context can hold. Source: service.md 4.5. */
 export const CONTEXT_TOKENS = 8192;
 
+/** @extends {LegacyConnection<DuplexEvents>} */
 export class DuplexClient extends LegacyConnection {
   canPause = true;
   /** The legacy dialect has no short total limit to show. @type {number | null} */

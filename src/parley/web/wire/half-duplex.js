@@ -1,10 +1,4 @@
-/**
- * The half-duplex dialect: the server finds the turns, the client sends sound while it listens.
- *
- * Events in addition to those of `Connection`: hearing boolean, generating {speechMs},
- * delta {text, audio: Float32Array}, turn {index, text, wasInterrupted, hasFailed},
- * interruption {state: 'suspected' | 'dismissed' | 'stopped', text: what was heard of the answer}.
- */
+/** The half-duplex dialect: the server finds the turns, the client sends sound while it listens. */
 
 import { makeSessionId, socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
@@ -12,6 +6,16 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
 
+/**
+ * @typedef {object} HalfDuplexEvents in addition to those of `Connection`
+ * @property {boolean} hearing
+ * @property {{speechMs: number}} generating
+ * @property {{text: string, audio: Float32Array<ArrayBuffer>}} delta
+ * @property {{index: number, text: string, wasInterrupted: boolean, hasFailed: boolean}} turn
+ * @property {{state: 'suspected' | 'dismissed' | 'stopped', text: string}} interruption `text`: what was heard of the answer
+ */
+
+/** @extends {LegacyConnection<import('./connection.js').ConnectionEvents & HalfDuplexEvents>} */
 export class HalfDuplexClient extends LegacyConnection {
   /**
    * @param {Omit<Prepare, 'type'>} options
@@ -51,7 +55,7 @@ export class HalfDuplexClient extends LegacyConnection {
         this.emit('delta', { text: message.text_delta ?? '', audio: this.sound.come(message.audio_data) });
         break;
       case 'interruption':
-        this.emit('interruption', { state: message.state, text: message.text });
+        this.emit('interruption', { state: message.state, text: message.text ?? '' });
         break;
       case 'turn_done':
         this.emit('turn', {

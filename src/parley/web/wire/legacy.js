@@ -4,6 +4,7 @@ import { Connection } from './connection.js';
 import { placeOf } from './place.js';
 import { reasonOf } from './reasons.js';
 
+/** @template {import('./connection.js').ConnectionEvents} Events @extends {Connection<Events>} */
 export class LegacyConnection extends Connection {
   /** True if written words and pictures can be put into the live call; the server reports it at the start. */
   canText = false;
@@ -45,8 +46,8 @@ export class LegacyConnection extends Connection {
     this.ready({ sessionId, recordingId });
   }
 
-  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} image base64 */
-  sendText(text, image) {
+  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} [image] base64 */
+  sendText(text, image = null) {
     this.send({ type: 'input_text', text, ...(image ? { images: [image] } : {}) });
   }
 

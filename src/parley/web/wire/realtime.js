@@ -22,6 +22,7 @@ const LIMIT_S = { video: 300, audio: 600 };
 /** What else than sound a server takes in this call. @param {any} created @returns {string[]} */
 const accepts = (created) => (Array.isArray(created.accepts) ? created.accepts : []);
 
+/** @extends {Connection<import('./duplex.js').DuplexEvents>} */
 export class RealtimeClient extends Connection {
   /** Not sending is the pause: the protocol has no word for it. */
   canPause = false;
@@ -102,8 +103,8 @@ export class RealtimeClient extends Connection {
     this.emit('heard_text', { id, text, isFinal });
   }
 
-  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} image base64 JPEG */
-  sendText(text, image) {
+  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} [image] base64 JPEG */
+  sendText(text, image = null) {
     const picture = image ? [{ type: 'input_image', image_url: `data:image/jpeg;base64,${image}` }] : [];
     const content = [...picture, { type: 'input_text', text }];
     this.send({ type: 'conversation.item.create', item: { type: 'message', role: 'user', content } });
