@@ -261,7 +261,7 @@ class EngineLoop:
         released()
 
     def _begin(self, request: SlotRequest) -> None:
-        """Start the next work of each free row. Work that needs no step is done immediately."""
+        """Start a row's next work. Work that needs no step is done immediately."""
         try:
             self._start(request)
         except (BadInput, ContextFull) as refusal:

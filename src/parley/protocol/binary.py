@@ -1,10 +1,9 @@
-"""A message with its sound behind it, as one binary WebSocket message.
+"""Binary WebSocket messages: JSON followed by audio.
 
-    4 bytes   length of the JSON, big end first
-    n bytes   the JSON, whose field of the sound is empty
-    the rest  the sound, in the coding that was agreed on
+    4 bytes length of the JSON, big-endian n bytes the JSON, whose field of the sound is empty the
+    rest the sound, in the coding that was agreed on
 
-For clients that asked for it in `audio_format`. Source: docs/protocols/README.md, "Audio format".
+For clients that request it in `audio_format`. Source: docs/protocols/README.md, "Audio format".
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _HEAD_BYTES = 4
 
 
 def pack(text: str, sound: bytes) -> bytes:
-    """JSON and sound as one binary message."""
+    """JSON and audio as one binary message."""
     data = text.encode()
     return len(data).to_bytes(_HEAD_BYTES, "big") + data + sound
 
 
 def split(frame: bytes) -> tuple[bytes, bytes]:
-    """JSON and sound of a binary message.
+    """JSON and audio of a binary message.
 
     Raises:
         InvalidPayload: it is none.

@@ -1,4 +1,4 @@
-"""The chat dialect: one request per connection, answered whole or as a stream.
+"""The chat dialect: one request per connection, answered as a whole or as a stream.
 
     client                         server
     request (no `type`)     ─▶     queued, queue_update*, queue_done   only after a real wait
@@ -47,9 +47,9 @@ class Request(Wire):
     extensions: bool = False
     seed: Seed | None = None
     say: Annotated[values.Text, Meta(min_length=1)] | None = None
-    """The words of the answer: spoken as they stand, where the model can; nothing is made up."""
+    """A given answer, which is only spoken, if the model supports that."""
     tools: values.Tools = ()
-    """Functions that the model may call; refused where it cannot."""
+    """Functions that the model may call; refused if it cannot."""
 
     @property
     def wants_speech(self) -> bool:
@@ -58,7 +58,7 @@ class Request(Wire):
 
     @property
     def is_omni(self) -> bool:
-        """True if sound and images are interleaved: as asked, and always with a clip."""
+        """True if audio and images are interleaved: if requested, and always with a clip."""
         return self.omni_mode or any(
             isinstance(part, values.Base64Video)
             for message in self.messages
@@ -91,10 +91,10 @@ class Chunk(Wire, tag="chunk"):
 
 
 class ToolCall(Wire, tag="tool_call"):
-    """A function is called: first its `name`, then its arguments in pieces, of which the last has
-    `is_final`. Only where the request has `tools`.
+    """A function call: first its `name`, then its arguments in pieces, the last one with
+    `is_final`. Only if the request has `tools`.
 
-    A call of which `done` knows nothing was none: what was written of it came as text.
+    A call that is missing in `done` was not a call after all: its text is part of the answer.
     """
 
     index: int
@@ -105,11 +105,11 @@ class ToolCall(Wire, tag="tool_call"):
 
 
 EarlyEnding = Literal["limit", "cancelled"]
-"""Why an answer did not end by itself: `max_new_tokens` or the context, or it was stopped."""
+"""Why an answer did not end by itself: `max_new_tokens`, the context, or a stop."""
 
 
 class Done(Wire, tag="done"):
-    """The answer is complete. `audio_data`: the whole sound when not streaming, else null."""
+    """The answer is complete. `audio_data`: the whole audio if not streaming, else null."""
 
     text: str
     generated_tokens: int = 0
@@ -164,7 +164,7 @@ def request_from(value: Any) -> Request:
     """A parsed request, e.g. the body of `POST /api/chat`.
 
     Raises:
-        InvalidRequest: structure or a value is wrong; `field` says where.
+        InvalidRequest: its structure or a value is wrong; `field` is its path.
     """
     if not isinstance(value, dict):
         raise InvalidRequest("The request must be a JSON object.")

@@ -1,8 +1,8 @@
 """Bytes ↔ messages: bounded JSON, strict base64, and errors that name the field.
 
-A message as it is published is decoded straight into its struct. Any other is read in four steps:
-parse the JSON, move aliases to their published names, drop nulls (`null` means absent), convert to
-the struct, or name the field that is wrong. `Shape` describes one message, `Messages` has those of
+A message in its published form is decoded directly into its struct. Any other is read in four
+steps: parse the JSON, rename aliases to the published names, drop nulls (`null` means absent), and
+convert to the struct, or report the wrong field. `Shape` describes one message, `Messages` those of
 a protocol. Knows no dialect and no numpy; PCM stays bytes here.
 
 Source: service.md 4.0 (common rules) and 4.7 (aliases).
@@ -26,16 +26,16 @@ from parley.protocol import long_base64
 from parley.protocol.long_base64 import LongBase64
 
 LONG_BYTES: Final = 1 << 20
-"""Messages up to this size are parsed as they are: it takes about 2 ms."""
+"""Messages up to this size are parsed in one call, which takes about 2 ms."""
 
 SAMPLE_BYTES: Final = 4
 """One float32 sample, little-endian."""
 
 MESSAGE_DEPTH_LIMIT: Final = 64
-"""Levels of a message of any kind. Code that walks or copies one may be recursive, so that deeper
-ones are refused where they are read."""
+"""Maximum nesting of any message. Code that walks or copies messages may be recursive, so deeper
+ones are refused when they are read."""
 DEPTH_LIMIT: Final = 32
-"""Deepest nesting we look into; the deepest published message has five levels."""
+"""Maximum nesting that is converted; the deepest published message has five levels."""
 
 _EXACT_INTEGERS: Final = 2.0**53
 
@@ -64,12 +64,13 @@ _encoder = msgspec.json.Encoder(enc_hook=long_base64.whole)
 
 
 def parse(raw: bytes | bytearray | str) -> Any:
-    """JSON text to plain values. Long base64 in a message above `LONG_BYTES` is `LongBase64`, and
-    `raw` must stay as it is for as long as that is used.
+    """JSON text to plain values. Long base64 in a message above `LONG_BYTES` becomes `LongBase64`,
+    and `raw` must not change while that is used.
 
     Raises:
-        InvalidJson: not JSON, not UTF-8, or nested so deeply that the parser gives up.
-        InvalidPayload: more than `MESSAGE_DEPTH_LIMIT` levels, or megabytes that are not base64.
+        InvalidJson: not JSON, not UTF-8, or nested too deeply for the parser.
+        InvalidPayload: more than `MESSAGE_DEPTH_LIMIT` levels, or megabytes of text other than
+            base64.
     """
     found: dict[str, str] = {}
     if len(raw) > LONG_BYTES:
@@ -84,7 +85,8 @@ def parse(raw: bytes | bytearray | str) -> Any:
 
 
 def _not_json(error: Exception, *, is_whole: bool) -> errors.InvalidJson:
-    """What the parser says, and where; not of a message of which it saw only parts."""
+    """The parser's message, with the position; without it if the parser saw only parts of the
+    message."""
     found = _MALFORMED.fullmatch(str(error))
     if found is None or not is_whole:
         return errors.InvalidJson()
@@ -116,12 +118,12 @@ def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
 
 
 def type_of(raw: bytes | bytearray | str) -> str:
-    """The message type of a frame, without building the rest: cheap also for large frames.
+    """The message type of a frame, without decoding the rest; cheap even for large frames.
 
     Raises:
         InvalidJson: not JSON.
-        UnknownEvent: JSON, but no object with a `type` that is a string.
-        InvalidPayload: megabytes that are not base64.
+        UnknownEvent: JSON, but not an object with a string `type`.
+        InvalidPayload: megabytes of text other than base64.
     """
     found: dict[str, str] = {}
     if len(raw) > LONG_BYTES:
@@ -138,33 +140,31 @@ def type_of(raw: bytes | bytearray | str) -> str:
 
 
 def encode_media(message: object) -> bytearray:
-    """A message that may hold `LongBase64`, as JSON; written piece by piece."""
+    """Encode a message that may contain `LongBase64` as JSON, in pieces."""
     marks = long_base64.Marks()
     encoded = msgspec.json.encode(message, enc_hook=marks)
     return long_base64.spliced(encoded, marks.found)
 
 
 def encode(message: object) -> str:
-    """A message as the text of one frame, with every field that we know."""
+    """A message as the text of one frame, with all fields."""
     return _encoder.encode(message).decode()
 
 
 # ---- what the requirement texts do not name ------------------------------------------------
 
 EXTENSION: Final = msgspec.Meta(extra_json_schema={"x-extension": True})
-"""Marks a field that is ours: it is sent only to clients that asked for extensions."""
+"""Marks a field of ours: it is sent only to clients that requested extensions."""
 
 WHEN_KNOWN: Final = msgspec.Meta(extra_json_schema={"x-when-known": True})
-"""Marks a field that is left out while its value is unknown, unless extensions were asked for,
-which have `null` there."""
+"""Marks a field that is omitted while its value is unknown; with extensions it is `null`."""
 
 
 def encode_for(message: msgspec.Struct, *, extensions: bool) -> str | None:
-    """A server's message as the text of one frame; None when there is nothing to send.
+    """A server's message as the text of one frame; None if nothing is to be sent.
 
-    Without extensions it holds nothing but what the requirement texts name: a message that has a
-    `published` method is replaced by what that returns (None: not sent), and fields marked
-    `EXTENSION` are left out.
+    Without extensions it contains only what is published: a message with a `published` method is
+    replaced by its result (None: not sent), and fields marked `EXTENSION` are omitted.
     """
     if extensions:
         return encode(message)
@@ -203,20 +203,21 @@ def _marked(struct: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str
 
 
 Aliases = Mapping[str, tuple[str, ...]]
-"""Published field name → other names it is accepted under, best first."""
+"""Published field name → other accepted names, in order of priority."""
 
 
 class Converter(Generic[T]):
-    """Plain values to a type, as `msgspec.convert` does, in any thread.
+    """Converts plain values to a type, as `msgspec.convert` does, in any thread.
 
-    msgspec looks at a type when it first decodes or converts to it, and shows it to other threads
-    before it is done: one that uses it then ends the process with a segmentation fault. So types
-    are looked at when modules are imported: this class and msgspec's decoders, which look at a
-    type when they are made, are used instead of its functions that take one.
+    msgspec inspects a type when it first decodes or converts to it, and publishes the result to
+    other threads before it is complete: using it then crashes the process with a segmentation
+    fault. So types must be inspected when modules are imported: use this class and msgspec's
+    decoders, which inspect types when they are constructed, instead of its functions that take a
+    type.
 
     Args:
-        kind: a Struct, or whatever else msgspec takes.
-        is_text: numbers and booleans may come as text.
+        kind: a Struct, or any other type that msgspec supports.
+        is_text: True if numbers and booleans may be text.
     """
 
     def __init__(self, kind: type[T], *, is_text: bool = False) -> None:
@@ -225,7 +226,7 @@ class Converter(Generic[T]):
         msgspec.json.Decoder(kind)
 
     def convert(self, value: object) -> T:
-        """A value as the type.
+        """Convert a value.
 
         Raises:
             msgspec.ValidationError: it does not fit.
@@ -238,16 +239,16 @@ class Shape:
     """Decoder of one message type.
 
     Args:
-        struct: what it becomes.
+        struct: the result's type.
         aliases: other names of its fields.
-        lists: fields that may come as a single string.
+        lists: fields that may be a single string.
         adjust: last change to the object before conversion, e.g. lifting a nested field.
-        lifts: fields that `adjust` changes although they fit as they are.
-        usual: fields whose absence `adjust` looks at.
-        as_is: fields that are taken as they came, with their nulls.
-        is_text: numbers and booleans may come as text, as in the query of a URL.
-        failed: the error for a wrong value at `field` (a dotted path), given the sentence.
-        absent: the error for a required field that is not there.
+        lifts: fields that `adjust` changes although they are valid.
+        usual: fields whose absence `adjust` checks.
+        as_is: fields that are taken unchanged, including nulls.
+        is_text: True if numbers and booleans may be text, as in the query of a URL.
+        failed: makes the error for a wrong value at `field` (a dotted path) from a sentence.
+        absent: makes the error for a missing required field.
     """
 
     struct: type[msgspec.Struct]
@@ -265,7 +266,7 @@ class Shape:
     converter: Converter[msgspec.Struct] = field(init=False, repr=False, compare=False)
     decoder: msgspec.json.Decoder[msgspec.Struct] = field(init=False, repr=False, compare=False)
     indirect: frozenset[str] = field(init=False, repr=False, compare=False)
-    """Fields with which a message is not decoded straight into the struct."""
+    """Fields whose presence prevents decoding directly into the struct."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "converter", Converter(self.struct, is_text=self.is_text))
@@ -285,8 +286,8 @@ class Messages(Generic[Client, Server]):
     """The messages of one protocol.
 
     Args:
-        shapes: those of clients, by type.
-        server: those of servers: a struct, or several.
+        shapes: of client messages, by type.
+        server: messages of servers: a struct or a union.
     """
 
     _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -302,12 +303,12 @@ class Messages(Generic[Client, Server]):
         """Read one frame of a client.
 
         Args:
-            check: called with a known type before the rest is looked at; raises to refuse it.
+            check: called with a known type before the rest is examined; raises to refuse it.
 
         Raises:
             InvalidJson: not JSON.
-            UnknownEvent: not an object, no type, or none that the protocol knows.
-            BadInput: whatever the shape's `failed` and `absent` make.
+            UnknownEvent: not an object, no type, or an unknown type.
+            BadInput: the errors made by the shape's `failed` and `absent`.
         """
         if len(raw) > LONG_BYTES:
             return self.read_any(raw, check)
@@ -323,14 +324,14 @@ class Messages(Generic[Client, Server]):
             try:
                 return cast(Client, shape.decoder.decode(raw))
             except msgspec.ValidationError:
-                # It may have nulls, or be as some clients write it; else the reading says why not.
+                # It may have nulls or aliases; otherwise the slow path reports the error.
                 pass
         return self.read_any(raw, check)
 
     def read_any(
         self, raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
     ) -> Client:
-        """As `decode_client`, however the frame is written: what it falls back to."""
+        """The slow path of `decode_client`, which accepts all accepted spellings."""
         value = parse(raw)
         if not isinstance(value, dict):
             raise errors.UnknownEvent("(not an object)")
@@ -363,7 +364,7 @@ class Messages(Generic[Client, Server]):
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:
-    """Turn a parsed object into `shape.struct`, or raise what the shape says."""
+    """Convert a parsed object to `shape.struct`, or raise the shape's error."""
     clean = _tidy(value, DEPTH_LIMIT)
     for name in shape.as_is & clean.keys():
         clean[name] = value[name]
@@ -377,7 +378,7 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
 
 
 def converted(value: object, shape: Shape) -> Any:
-    """A parsed object as `shape.struct`, its nulls as they came, or raise what the shape says."""
+    """Convert a parsed object, with its nulls, to `shape.struct`, or raise the shape's error."""
     try:
         return shape.converter.convert(value)
     except msgspec.ValidationError as error:
@@ -385,7 +386,8 @@ def converted(value: object, shape: Shape) -> Any:
 
 
 def rename(value: dict[str, Any], aliases: Aliases) -> None:
-    """Move every alias to its published name; the published name wins, then the first alias."""
+    """Rename aliases to their published names; the published name takes precedence, then the first
+    alias."""
     for name, others in aliases.items():
         for other in others:
             found = value.pop(other, None)
@@ -394,12 +396,12 @@ def rename(value: dict[str, Any], aliases: Aliases) -> None:
 
 
 def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """A plain object as `read` reads one: nulls are absent, and whole floats are integers."""
+    """A plain object, normalised as by `read`: nulls are absent, and whole floats are integers."""
     return _tidy(value, DEPTH_LIMIT)
 
 
 def _tidy(value: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Without nulls, and with whole floats as integers (`256.0` is a fine token count)."""
+    """Drop nulls, and convert whole floats to integers (`256.0` is a valid token count)."""
     return {name: _tidied(item, depth - 1) for name, item in value.items() if item is not None}
 
 
@@ -422,7 +424,7 @@ def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
     if missing:
         return shape.absent(f"{where}.{missing['name']}" if where else missing["name"])
     if shape.is_text:
-        # All that comes is text; what it says is shown below.
+        # All values are text; they are shown below.
         what = what.removesuffix(", got `str`")
     plain = what.replace("`", "")
     plain = plain[:1].lower() + plain[1:]
@@ -434,7 +436,7 @@ def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
 
 
 def _got(value: Any, where: str) -> str:
-    """What stands at a path, for the end of a sentence about its limits; "" if that is unknown."""
+    """Limits of the value at a path, as the end of a sentence; "" if unknown."""
     if "[...]" in where:  # one of the values of a map
         return ""
     try:
@@ -491,7 +493,7 @@ def to_base64(data: bytes | bytearray | memoryview) -> str:
 
 
 def from_base64(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
-    """Strict base64: standard alphabet, nothing else in between; padding is optional.
+    """Strict base64: only the standard alphabet; padding is optional.
 
     Raises:
         InvalidPayload: naming `field`.
@@ -515,16 +517,16 @@ def _from_pieces(text: LongBase64, field: str) -> bytes:
     data = bytearray()
     for piece in text.pieces():
         if len(data) % 3:
-            # Padding ended the piece before.
+            # The previous piece ended with padding.
             raise errors.InvalidPayload(f"{field} is not valid base64.", field=field)
         data += from_base64(piece, field=field)
     return bytes(data)
 
 
 def pcm_bytes(text: str, *, field: str) -> bytes:
-    """Base64 of raw float32 samples to bytes whose length is a multiple of 4.
+    """Decode base64 of raw float32 samples; the length of the result is a multiple of 4.
 
-    The caller that makes samples of them checks that they are finite.
+    The caller that converts them to samples must check that they are finite.
     """
     data = from_base64(text, field=field)
     if len(data) % SAMPLE_BYTES:
@@ -536,7 +538,7 @@ def pcm_bytes(text: str, *, field: str) -> bytes:
 
 
 def file_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
-    """Base64 of a file, which must not be empty; a `data:` URL prefix is stripped."""
+    """Decode base64 of a file, which must not be empty; a `data:` URL prefix is removed."""
     if text.startswith("data:"):
         _, _, text = text.partition(",")
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
@@ -546,14 +548,14 @@ def file_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byte
 
 
 def is_wav(data: bytes) -> bool:
-    """True if reference audio came as a WAV file rather than raw samples."""
+    """True if reference audio is a WAV file rather than raw samples."""
     return len(data) >= 12 and data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
 
 
 def voice_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
-    """Base64 of reference audio: a WAV file, or raw float32 samples at 16 kHz.
+    """Decode base64 of reference audio: a WAV file, or raw float32 samples at 16 kHz.
 
-    Use `is_wav` on the result to know which.
+    `is_wav` distinguishes the two.
     """
     data = file_bytes(text, field=field, limit_bytes=limit_bytes)
     if not is_wav(data) and len(data) % SAMPLE_BYTES:
@@ -569,7 +571,7 @@ def is_session_id(text: str) -> bool:
 
 
 def check_session_id(text: str) -> str:
-    """The id itself if it is one.
+    """Returns the id if it is valid.
 
     Raises:
         BadSessionId: otherwise; ids are refused, never rewritten.

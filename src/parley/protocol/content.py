@@ -1,5 +1,5 @@
-"""A message of a conversation, with files as a client sent them or as decoded values. Text is
-`values.TextPart` from the wire to the model.
+"""A message of a conversation, with media as files or as decoded values. Text is `values.TextPart`
+from the wire to the model.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ class Message(Generic[P]):
 
     @classmethod
     def of(cls, role: Role, *parts: P | str) -> Message[P | TextPart]:
-        """A message of parts; strings stand for words."""
+        """A message of parts; strings become text parts."""
         as_parts = (TextPart(part) if isinstance(part, str) else part for part in parts)
         return Message(role, tuple(as_parts))

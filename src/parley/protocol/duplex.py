@@ -60,8 +60,8 @@ class Prepare(Wire, tag="prepare"):
 
 class AudioChunk(Wire, tag="audio_chunk"):
     """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames;
-    either may be absent, not both. `playback`: where `interruption` is on, how far the answer has
-    been played."""
+    either may be absent, but not both. `playback`: if `interruption` is on, how much of the answer
+    has been played."""
 
     audio_base64: str = ""
     frame_base64_list: values.Frames = ()
@@ -70,10 +70,10 @@ class AudioChunk(Wire, tag="audio_chunk"):
     playback: values.PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self) -> bytes:
-        """Raw float32 samples; none only where there are frames.
+        """Raw float32 samples; may be empty only if there are frames.
 
         Raises:
-            MissingField: neither sound nor a frame.
+            MissingField: neither audio nor a frame.
             InvalidPayload: not base64 of samples.
         """
         data = codec.pcm_bytes(self.audio_base64, field="audio_base64")
@@ -86,7 +86,7 @@ class AudioChunk(Wire, tag="audio_chunk"):
 
 
 class VideoFrame(Wire, tag="video_frame"):
-    """A frame (or several) for the next unit; the newest four are kept."""
+    """One or more frames for the next unit; the newest four are kept."""
 
     frame: str | values.Frames
 
@@ -100,20 +100,20 @@ class VideoFrame(Wire, tag="video_frame"):
 
 
 class Pause(Wire, tag="pause"):
-    """Rest after the unit in flight. `timeout`: seconds until the server ends the session."""
+    """Pause after the current unit. `timeout`: seconds until the server ends the session."""
 
     timeout: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """Longest pause, 1 to 300 s; None: not set by the client."""
+        """Maximum length of the pause, 1 to 300 s; None: not set by the client."""
         if self.timeout is None:
             return None
         return min(max(self.timeout, PAUSE_LEAST_S), PAUSE_MOST_S)
 
 
 class Resume(Wire, tag="resume"):
-    """Go on after a pause."""
+    """Continue after a pause."""
 
 
 class Interrupt(Wire, tag="interrupt"):
@@ -153,8 +153,7 @@ class Prepared(Wire, tag="prepared"):
 
 
 class Result(Wire, tag="result"):
-    """What one unit came to. `current_time` is session time in ms, `server_send_ts` unix
-    seconds."""
+    """Result of one unit. `current_time` is session time in ms, `server_send_ts` Unix seconds."""
 
     is_listen: bool
     text: str = ""
@@ -180,13 +179,13 @@ class Result(Wire, tag="result"):
 
 
 class DuplexPaused(Wire, tag="paused"):
-    """Resting for at most `timeout` seconds."""
+    """The session pauses for at most `timeout` seconds."""
 
     timeout: float
 
 
 class DuplexResumed(Wire, tag="resumed"):
-    """Going on."""
+    """The session continues."""
 
 
 class Interrupted(Wire, tag="interrupted"):
@@ -194,7 +193,7 @@ class Interrupted(Wire, tag="interrupted"):
 
 
 class Timeout(Wire, tag="timeout"):
-    """The session ends because time ran out."""
+    """The session ends because of a time limit."""
 
     reason: str = ""
     elapsed_s: float = 0

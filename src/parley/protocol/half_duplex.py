@@ -29,7 +29,7 @@ PATH: Final = "/ws/half_duplex/{session_id}"
 
 
 class Config(Wire):
-    """Everything a client may choose about its turns."""
+    """Options for the turns of a session."""
 
     vad: values.VadOptions = values.VadOptions()
     generation: values.TurnGeneration = values.TurnGeneration()
@@ -54,14 +54,14 @@ class HalfDuplexPrepare(Wire, tag="prepare"):
     resume: bool = False
 
     def voice_bytes(self) -> bytes | None:
-        """The voice to imitate: raw samples at 16 kHz or a WAV file; None: the client brought
-        none, or as the first sound of `system_content`."""
+        """The voice to imitate: raw samples at 16 kHz or a WAV file; None: the client sent none, or
+        as the first audio of `system_content`."""
         return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
 
 
 class HalfDuplexAudioChunk(Wire, tag="audio_chunk"):
-    """About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is
-    ignored. `playback`: where `interruption` is on, how far the answer has been played."""
+    """About half a second of microphone audio: base64 float32 PCM, 16 kHz mono. Ignored if empty.
+    `playback`: if `interruption` is on, how much of the answer has been played."""
 
     audio_base64: str = ""
     playback: values.PlaybackReport | UnsetType = UNSET
@@ -78,7 +78,7 @@ ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop
 
 
 class HalfDuplexPrepared(Wire, tag="prepared"):
-    """Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`:
+    """Ready: send audio. `recording_session_id` is present if the session is recorded. `accepts`:
     what else may be sent."""
 
     session_id: str
@@ -89,19 +89,19 @@ class HalfDuplexPrepared(Wire, tag="prepared"):
 
 
 class VadState(Wire, tag="vad_state"):
-    """Someone began (true) or ceased (false) to speak."""
+    """The user started (true) or stopped (false) speaking."""
 
     speaking: bool
 
 
 class Generating(Wire, tag="generating"):
-    """The utterance is complete and the answer is being made."""
+    """The utterance is complete and the answer is being generated."""
 
     speech_duration_ms: int
 
 
 class HalfDuplexChunk(Wire, tag="chunk"):
-    """The next piece of the answer; either part may be null. The last one, without either, is sent
+    """The next piece of the answer; either part may be null. The last one, with neither, is sent
     only with extensions."""
 
     text_delta: str | None = None
@@ -116,7 +116,7 @@ class HalfDuplexChunk(Wire, tag="chunk"):
 
 
 class HalfDuplexTurnDone(Wire, tag="turn_done"):
-    """The answer is complete: play it, wait about 800 ms, then send sound again."""
+    """The answer is complete: play it, wait about 800 ms, then send audio again."""
 
     turn_index: int
     text: str
@@ -126,7 +126,7 @@ class HalfDuplexTurnDone(Wire, tag="turn_done"):
 
 
 class HalfDuplexTimeout(Wire, tag="timeout"):
-    """No sound for too long, or the session reached its total limit."""
+    """No audio for too long, or the session reached its maximum length."""
 
     elapsed_s: float
 

@@ -1,6 +1,6 @@
 """The kinds and the phases of a session: one enum each, used from the gateway to the engine.
 
-Members are strings, so they stand in JSON, headers, labels and sentences as they are.
+Members are strings, so they can be used in JSON, headers, labels and sentences.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ WorkerState = Literal[
     "cleanup",
     "error",
 ]
-"""One word for the whole worker, as published; with several slots the busiest session's state.
-Source: service.md 3.1. The gateway adds `offline`."""
+"""State of a whole worker, as published; with several slots, that of the busiest session. Source:
+service.md 3.1. The gateway adds `offline`."""
 
 
 class Kind(StrEnum):
-    """A way of talking, by its name in the queue, on the control link and in recordings."""
+    """Kind of a session; its value is its name in the queue, on the control link and in
+    recordings."""
 
     CHAT = "chat"
     HALF_DUPLEX = "half_duplex_audio"
@@ -51,7 +52,7 @@ class Kind(StrEnum):
 
     @property
     def busy_state(self) -> WorkerState:
-        """What a worker is that holds one session of this kind."""
+        """State of a worker with one session of this kind."""
         match self.mode:
             case "chat":
                 return "busy_chat"
@@ -62,7 +63,7 @@ class Kind(StrEnum):
 
     @property
     def app_id(self) -> str:
-        """Its page and its presets, as published."""
+        """Name of its page and its presets, as published."""
         return {Kind.CHAT: "turnbased", Kind.OMNI_DUPLEX: "omni"}.get(self, self.value)
 
     @property
@@ -79,7 +80,7 @@ class Ending(Enum):
     LIMIT = "limit"
     """`max_new_tokens` was reached."""
     CANCELLED = "cancelled"
-    """It was stopped; what was generated stays in the context."""
+    """It was stopped; the generated part stays in the context."""
     LISTEN = "listen"
     """The unit decided to listen (duplex)."""
     SPOKE = "spoke"
@@ -90,18 +91,18 @@ class Phase(StrEnum):
     """Phase of a session. Each dialect defines which messages a phase accepts."""
 
     QUEUED = "queued"
-    """It has no slot yet; only the gateway knows it."""
+    """It has no slot yet; it exists only at the gateway."""
     CONNECTED = "connected"
     """It has a slot and waits for its first message."""
     PREPARING = "preparing"
-    """Prompt and voices are read."""
+    """Prompt and voices are being prefilled."""
     ACTIVE = "active"
     """The model listens; in duplex it also speaks."""
     GENERATING = "generating"
-    """An answer is being made (chat, half-duplex)."""
+    """An answer is being generated (chat, half-duplex)."""
     PAUSED = "paused"
     CLEANUP = "cleanup"
-    """The ending is decided; the model is letting go."""
+    """The ending is decided; its resources are being released."""
     ENDED = "ended"
     """Its slot is free again."""
 

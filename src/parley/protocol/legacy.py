@@ -1,4 +1,5 @@
-"""What the three older dialects (chat, half-duplex, duplex) share: messages, and how sessions end.
+"""Shared parts of the three older dialects (chat, half-duplex, duplex): messages, and the ends of
+sessions.
 
 The realtime dialect has some of the same fields in messages with other names.
 
@@ -35,11 +36,11 @@ CLOSE_SENTENCES: Final[dict[CloseReason, str]] = {
     "server_shutdown": "server_shutdown: the server is shutting down",
     "error": "error: the session failed",
 }
-"""What the close frame says."""
+"""Reason in the close frame."""
 
 
 class PlaceFields(Wire):
-    """Where a client stands in the queue. Both names of the estimate carry the same value; null:
+    """A client's place in the queue. Both names of the estimate have the same value; null:
     unknown."""
 
     position: int
@@ -50,12 +51,12 @@ class PlaceFields(Wire):
 
 
 class Queued(PlaceFields, tag="queued"):
-    """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
+    """The client has to wait. Both names of the estimate have the same value; null: unknown."""
 
 
 class QueueUpdate(PlaceFields, tag="queue_update"):
-    """The client still waits. Clients without extensions are sent another `queued`, the one word
-    for this that the requirement texts know."""
+    """The client still waits. Clients without extensions are sent another `queued`, the only
+    published message for this."""
 
     def published(self) -> Queued:
         return Queued(position=self.position, estimated_wait_s=self.estimated_wait_s)
@@ -66,18 +67,18 @@ class QueueDone(Wire, tag="queue_done"):
 
 
 class Stop(Wire, tag="stop"):
-    """From the client: end the session. In a chat: stop generating; the answer so far comes in
-    `done` with `stopped` true."""
+    """From the client: end the session. In a chat: stop generating; `done` contains the answer so
+    far, with `stopped` true."""
 
 
 class Stopped(Wire, tag="stopped"):
-    """The session ended because someone asked for it."""
+    """The session ended on request."""
 
     session_id: str = ""
 
 
 class InterruptionFields(Wire):
-    """How an interruption stands; see `InterruptionMessage`."""
+    """State of an interruption; see `InterruptionMessage`."""
 
     state: InterruptionState
     index: int = 0
@@ -86,17 +87,16 @@ class InterruptionFields(Wire):
 
 
 class InterruptionMessage(InterruptionFields, tag="interruption"):
-    """Only if `interruption` was asked for: the client plays more softly while the user may be
-    interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has
-    not played when the answer has been ended (`stopped`).
-
-    `index`: of the turn or unit. `heard_ms`, `text`: what was heard of the answer by then.
+    """Only if the client requested `interruption`: the client lowers the volume while the user may
+    be interrupting (`suspected`), restores it if the user is not (`dismissed`), and discards what
+    it has not played if the answer was stopped (`stopped`). `index`: of the turn or unit.
+    `heard_ms`, `text`: the part of the answer that was heard by then.
     """
 
 
 class InputText(Wire, tag="input_text"):
-    """From the client, only with extensions: written words and pictures (base64 files), which are
-    answered aloud. Pictures alone go with what is said or written next."""
+    """From the client, only with extensions: written text and pictures (base64 files), which are
+    answered aloud. Pictures alone belong to the next speech or text."""
 
     text: Text = ""
     images: Frames = ()
@@ -106,8 +106,8 @@ class InputText(Wire, tag="input_text"):
 
 
 class InputTranscript(Wire, tag="input_transcript"):
-    """Only where `transcribe` was asked for and the model writes down what it hears: what the user
-    said. `index`: of the turn, or of the unit that begins the answer."""
+    """Only if the client requested `transcribe` and the model transcribes: the user's words.
+    `index`: of the turn, or of the unit with which the answer starts."""
 
     index: int
     text: str
@@ -129,28 +129,28 @@ class StatusFields(Unpublished):
 
 
 class StatusMessage(StatusFields, tag="status"):
-    """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
+    """Why there is no output, or no audible output, and for how long already (for `unit_late`: how
     late). Only with extensions."""
 
 
 class LossFields(Unpublished):
-    """Number of entries of a recording that could not be written so far."""
+    """Number of recording entries that could not be written so far."""
 
     entries: int
 
 
 class RecordingLostMessage(LossFields, tag="recording_lost"):
-    """The recording has holes: `entries` could not be written so far. Only with extensions."""
+    """The recording has gaps: `entries` could not be written so far. Only with extensions."""
 
 
 class Error(Wire, tag="error"):
-    """Something went wrong; `code` is stable, the texts are for people."""
+    """An error; `code` is stable, the texts are for people."""
 
     error: str = ""
     message: Annotated[str, EXTENSION] = ""
     code: Annotated[str, EXTENSION] = "internal_error"
     param: Annotated[str | UnsetType, EXTENSION] = UNSET
-    """The field at fault, if it is one."""
+    """The invalid field, if the error is about one."""
 
 
 QueueMessage = Queued | QueueUpdate | QueueDone

@@ -1,9 +1,9 @@
-"""Reads media in JSON without one long call into C.
+"""Reads media in JSON without long calls into C.
 
-A reader of JSON keeps the interpreter for as long as a string is: 0.1 s for 100 MB, in any thread.
-So long runs of base64 are cut out before the rest is parsed, piece by piece, and decoded piece by
-piece later. What is left (all texts, names, numbers and white space) may have `REST_BYTES`: a
-message whose text alone is larger is refused unread.
+A JSON parser holds the interpreter lock while it reads a string: 0.1 s for 100 MB, in any thread.
+So long runs of base64 are cut out before the rest is parsed, and decoded later, both in pieces. The
+rest (all texts, names, numbers and white space) may have `REST_BYTES`; a message with more text is
+refused without being parsed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any, Final
 from parley.errors import InvalidJson, InvalidPayload
 
 WINDOW_BYTES: Final = 4096
-"""A run of base64 is cut out if it covers one such stretch of the message at least."""
+"""Run length above which base64 is surely cut out: a run that covers such a stretch of the
+message."""
 
 REST_BYTES: Final = 4 << 20
-"""Everything but long base64, in one message: many times what a context holds."""
+"""Maximum size of a message without long base64: many times the size of a context."""
 
 PREFIX_CHARS: Final = 65_537
-"""One more than any text may have, so that long base64 in the place of a text is refused as too
-long."""
+"""One more than the maximum length of any text, so that long base64 in place of a text is refused
+as too long."""
 
 PIECE_CHARS: Final = 1 << 20
 """A multiple of 4: pieces decode separately. Each takes about 5 ms."""
@@ -34,10 +35,10 @@ Raw = bytes | bytearray | str
 
 
 class LongBase64(str):
-    """The base64 between two quotes of `raw`, a `data:` head included.
+    """The base64 between two quotes of `raw`, including a `data:` prefix.
 
-    As a `str` it is its own first `PREFIX_CHARS`. Its length and `partition` at the comma of a head
-    refer to the whole; nothing else does. msgspec refuses to encode it; `codec.encode_media` can.
+    As a `str` it consists of only its first `PREFIX_CHARS`. Only its length, and `partition` at the
+    comma of a prefix, refer to the whole. msgspec refuses to encode it; `codec.encode_media` can.
     """
 
     _raw: Raw
@@ -46,7 +47,7 @@ class LongBase64(str):
 
     @classmethod
     def of(cls, raw: Raw, start: int, stop: int) -> str:
-        """What is at `raw[start:stop]`; a plain `str` if it could be a text."""
+        """The value at `raw[start:stop]`; a plain `str` if it could be a text."""
         if stop - start < PREFIX_CHARS:
             return _ascii(raw[start:stop])
         made = cls(_ascii(raw[start : start + PREFIX_CHARS]))
@@ -64,16 +65,16 @@ class LongBase64(str):
         return head, found, LongBase64.of(self._raw, self._start + len(head) + 1, self._stop)
 
     def pieces(self) -> Iterator[str]:
-        """All of it, in pieces of at most `PIECE_CHARS`."""
+        """The whole value, in pieces of at most `PIECE_CHARS`."""
         for at in range(self._start, self._stop, PIECE_CHARS):
             yield _ascii(self._raw[at : min(at + PIECE_CHARS, self._stop)])
 
 
 def cut_out(raw: Raw) -> tuple[Raw, dict[str, str]]:
-    """The message with a short mark in the place of each long base64, and what the marks stand for.
+    """The message with a short mark in place of each long base64, and the values of the marks.
 
     Raises:
-        InvalidPayload: it has more text than any message needs.
+        InvalidPayload: it has too much text.
     """
     rest: list[Any] = []
     found: dict[str, str] = {}
@@ -94,10 +95,10 @@ def cut_out(raw: Raw) -> tuple[Raw, dict[str, str]]:
 
 
 def put_back(value: Any, found: dict[str, str]) -> Any:
-    """A parsed message with its long base64 where the marks are.
+    """A parsed message with its marks replaced by the long base64.
 
     Raises:
-        InvalidJson: a mark is somewhere else than in the place of a value.
+        InvalidJson: a mark is not in the place of a value.
     """
     left = dict(found)
     waiting: list[Any] = [value]
@@ -115,7 +116,7 @@ def put_back(value: Any, found: dict[str, str]) -> Any:
 
 
 class Marks:
-    """Puts marks into the place of long base64 while a message is encoded, for `spliced`."""
+    """Replaces long base64 by marks while a message is encoded; `spliced` inserts it."""
 
     def __init__(self) -> None:
         self.found: dict[bytes, LongBase64] = {}
@@ -131,14 +132,14 @@ class Marks:
 
 
 def whole(value: Any) -> str:
-    """An `enc_hook` of msgspec for messages that should not hold long base64, but may."""
+    """An `enc_hook` of msgspec for messages that normally contain no long base64."""
     if not isinstance(value, LongBase64):
         raise NotImplementedError
     return "".join(value.pieces())
 
 
 def spliced(encoded: bytes, found: dict[bytes, LongBase64]) -> bytearray:
-    """An encoded message with long base64 in the place of its marks."""
+    """An encoded message with its marks replaced by long base64."""
     whole, done = bytearray(), 0
     places = sorted((encoded.index(mark), mark) for mark in found)
     for at, mark in places:
@@ -151,7 +152,7 @@ def spliced(encoded: bytes, found: dict[bytes, LongBase64]) -> bytearray:
 
 
 def _runs(raw: Raw) -> Iterator[tuple[int, int]]:
-    """Where long base64 is, between two quotes each."""
+    """Positions of long base64, each between two quotes."""
     quote: Any = '"' if isinstance(raw, str) else b'"'
     at, size = 0, len(raw)
     while at + WINDOW_BYTES <= size:
@@ -168,7 +169,8 @@ def _runs(raw: Raw) -> Iterator[tuple[int, int]]:
 
 
 def _is_base64(raw: Raw, start: int, stop: int) -> bool:
-    """True if a string is nothing but base64 behind a `data:` head, and has no escape before it."""
+    """True if a string consists only of base64, or of a `data:` prefix without escapes and
+    base64."""
     head: Any = _ascii(raw[max(0, start - 2) : min(stop, start + _HEAD_CHARS)])
     if start >= 2 and head[0] == "\\":
         return False

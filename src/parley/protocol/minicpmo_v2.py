@@ -7,9 +7,8 @@
                          ◀─    response.done                  chat: the answer is complete
     session.close        ─▶    session.closed                 then close
 
-In full duplex it says what the realtime dialect says in other words, and in chats what the chat
-dialect says. Source: docs of the public
-project, realtime API: overview, video, audio, chat.
+In full duplex it corresponds to the realtime dialect, and in chats to the chat dialect, with other
+names. Source: docs of the public project, realtime API: overview, video, audio, chat.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class VoiceFields(Wire):
 
 
 class InitPayload(VoiceFields):
-    """How a session is to be. What a chat's requests do not say is taken from here, too."""
+    """Configuration of a session; also the defaults of a chat's requests."""
 
     system_prompt: values.Text | None = None
     instructions: values.Text | None = None
@@ -54,11 +53,11 @@ class InitPayload(VoiceFields):
 
     @property
     def prompt(self) -> str:
-        """The system's words; "" where there are none."""
+        """The system prompt; "" if there is none."""
         return self.system_prompt or self.instructions or ""
 
     def reference(self, *names: str) -> str | None:
-        """The first voice that is there under one of these names; those in `voice` win."""
+        """The first voice found under one of these names; those in `voice` take precedence."""
         found = (getattr(each, name, None) for name in names for each in (self.voice, self))
         return next((each for each in found if each is not None), None)
 
@@ -69,7 +68,7 @@ class SessionInit(Wire, tag="session.init"):
     payload: InitPayload
 
     def options(self) -> realtime.SessionOptions:
-        """A call, in the realtime dialect's words.
+        """The setup of a call, as a message of the realtime dialect.
 
         Raises:
             MissingField: no prompt.
@@ -93,15 +92,15 @@ class SessionInit(Wire, tag="session.init"):
 
 
 class UnitHints(Wire):
-    """Options of a unit, where they stood before. Several numbers of slices are one per frame: the
-    finest of them does for all."""
+    """Options of a unit, in their earlier place. If there is a number of slices per frame, the
+    highest is used for all frames."""
 
     force_listen: bool | None = None
     max_slice_nums: values.Slices | tuple[values.Slices, ...] | None = None
 
 
 class UnitInput(UnitHints):
-    """A second of sound, and frames, under their two names."""
+    """A second of audio, and frames, under their two names."""
 
     audio: str | None = None
     audio_base64: str | None = None
@@ -117,10 +116,10 @@ class InputAppend(Wire, tag="input.append"):
     input: UnitInput
 
     def unit(self) -> realtime.Append:
-        """It, in the realtime dialect's words.
+        """The unit, as a message of the realtime dialect.
 
         Raises:
-            MissingField: no sound.
+            MissingField: no audio.
         """
         given, hints = self.input, self.input.hints or UnitHints()
         audio = given.audio_base64 if given.audio is None else given.audio
@@ -157,14 +156,14 @@ CHAT_SHAPES: Final = codec.shapes_of(SessionInit | ChatAppend | V2Close)
 SHAPES: Final = codec.shapes_of(CallMessage)
 MESSAGES: Final[codec.Messages[CallMessage, CallMessage]] = codec.Messages(SHAPES, CallMessage)
 CHAT_MESSAGES: Final[codec.Messages[Any, Any]] = codec.Messages(CHAT_SHAPES, V2Close)
-"""Clients of this dialect are not ours: the messages of the server are only written."""
+"""We have no client for this dialect: server messages are only encoded."""
 
 CHAT_GENERATION: Final = {"max_new_tokens": 256, "length_penalty": 1.1}
 """Published defaults of a chat's `generation`."""
 
 
 def request_of(given: Json, payload: InitPayload) -> chat.Request:
-    """`input` of a chat's `input.append` as the chat dialect has it.
+    """`input` of a chat's `input.append`, as a message of the chat dialect.
 
     Raises:
         InvalidPayload, InvalidRequest: naming the field.
@@ -211,7 +210,7 @@ class Created(Wire, tag="session.created"):
 
 
 class Delta(Wire, tag="response.output.delta"):
-    """What a unit came to: it listened, or a part of what it said."""
+    """Result of a unit: it listened, or a part of its output."""
 
     kind: str
     session_id: str
@@ -227,7 +226,7 @@ class Delta(Wire, tag="response.output.delta"):
 
 
 class ChatResponseDone(Wire, tag="response.done"):
-    """A chat's answer is complete. `audio`: the whole sound where it was not streamed."""
+    """A chat's answer is complete. `audio`: the whole audio if it was not streamed."""
 
     text: str
     audio: str | None
@@ -241,7 +240,7 @@ class ChatResponseDone(Wire, tag="response.done"):
 
 
 class Closed(Wire, tag="session.closed"):
-    """The end."""
+    """The session has ended."""
 
     session_id: str
     reason: str
@@ -250,6 +249,6 @@ class Closed(Wire, tag="session.closed"):
 
 
 class ErrorMessage(Wire, tag="error"):
-    """Something went wrong; `session.closed` follows."""
+    """An error; `session.closed` follows."""
 
     error: Json

@@ -1,4 +1,4 @@
-"""Network addresses and host names: whom one belongs to, and whether it is private."""
+"""Network addresses and host names: the network of an address, and checks if one is private."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 @functools.lru_cache(maxsize=10_000)
 def network_of(address: str) -> str:
-    """Whom an address belongs to: of IPv6 its /64, which is what one customer of a provider gets.
-    What is not an address is itself."""
+    """The network that one customer has: an IPv4 address, or the /64 of an IPv6 address. Other
+    strings are returned unchanged."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -23,8 +23,8 @@ def network_of(address: str) -> str:
 
 
 def without_port(address: str) -> str:
-    """An address as some proxies report it, `192.0.2.7:5000` or `[2001:db8::7]:5000`, without the
-    port, which differs with each connection of a client."""
+    """Remove the port, which differs for each connection, from an address as some proxies report
+    it: `192.0.2.7:5000` or `[2001:db8::7]:5000`."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     host, _, port = address.partition(":")
@@ -33,7 +33,8 @@ def without_port(address: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def host_name(url: str) -> str | None:
-    """The name or address in a URL, or in `//` and a `Host` header; None if there is none."""
+    """The host name or address in a URL, or in `//` followed by a `Host` header; None if there is
+    none."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -42,8 +43,8 @@ def host_name(url: str) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def is_private_name(name: str) -> bool:
-    """True if a stranger cannot make a host name lead here: an address, or a name outside the
-    public DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
+    """True if an attacker cannot point a host name at this server: it is an address, or a name
+    outside the public DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -54,7 +55,7 @@ def is_private_name(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_loopback(address: str | None) -> bool:
-    """True if a peer address is this machine's loopback."""
+    """True if a peer address is a loopback address."""
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Shared by the messages of OpenAI Realtime and OpenAI Live: ids, encoding.
+"""Shared parts of the messages of OpenAI Realtime and OpenAI Live: ids, encoding.
 
-Sessions, items, responses and errors are plain objects in both: they are sent as they are, and what
-a client does not know it skips. Source: openai-python 3.54 `types/realtime`, `types/live`.
+Sessions, items, responses and errors are plain objects in both; clients ignore fields that they do
+not know. Source: openai-python 3.54 `types/realtime`, `types/live`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parley.protocol.values import make_id
 from parley.protocol.wire import Wire
 
 RATE_HZ: Final = 24_000
-"""Of sound in both directions."""
+"""Sample rate of audio in both directions."""
 CANNOT_TRANSCRIBE: Final = "The loaded model cannot transcribe audio."
 BUILT_IN_VOICES: Final = frozenset(
     (
@@ -25,24 +25,24 @@ BUILT_IN_VOICES: Final = frozenset(
         *("sage", "shida", "shimmer", "stone", "tempo", "verse", "vesper", "willow"),
     )
 )
-"""Voices of OpenAI, which clients name by default: the server's own voice stands for each."""
+"""Voices of OpenAI, which clients name by default; the server's own voice is used for each."""
 CODES: Final = {
     "context_full": "context_length_exceeded",
     "quota_exceeded": "insufficient_quota",
     "unauthorized": "invalid_api_key",
 }
-"""Our codes that OpenAI's clients know by another name. LangChain, LiteLLM, pydantic-ai, LiveKit
-and the AI SDK compare these to decide whether to shorten, to stop or to try again."""
+"""Our error codes that OpenAI's clients know by another name. LangChain, LiteLLM, pydantic-ai,
+LiveKit and the AI SDK check these to decide if they shorten the request, stop or retry."""
 Json = dict[str, Any]
 
 
 def code_of(code: str) -> str:
-    """The code of an error as OpenAI's clients know it."""
+    """OpenAI's name for an error code."""
     return CODES.get(code, code)
 
 
 class OpenAIClientEvent(Wire):
-    """What every message of a client may carry."""
+    """Fields of every client message."""
 
     event_id: Annotated[str, Meta(max_length=512)] | None = None
 
@@ -55,7 +55,7 @@ _named = msgspec.json.Decoder(_Named)
 
 
 def event_id_of(raw: bytes | str) -> str | None:
-    """The id that a client gave to a frame, without building the rest; None: none."""
+    """The id that a client gave to a frame, without decoding the rest; None if there is none."""
     try:
         event_id = _named.decode(raw).event_id
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -70,7 +70,7 @@ class OpenAIServerEvent(Wire):
 
 
 def encode(message: msgspec.Struct) -> str:
-    """A message as the text of one frame, with an id of its own."""
+    """A message as the text of one frame, with a new id."""
     if isinstance(message, OpenAIServerEvent) and not message.event_id:
         message = msgspec.structs.replace(message, event_id=make_id("event"))
     return codec.encode(message)

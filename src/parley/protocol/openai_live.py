@@ -6,7 +6,7 @@
                                 ◀─    session.output_transcript.delta, session.output_audio.delta
     session.close               ─▶    session.closed                      then close
 
-Ours alone: `session.input_image.append{image, t_ms}`, a picture for the next unit, and
+Our additions: `session.input_image.append{image, t_ms}`, a picture for the next unit, and
 `session.interruption`, for clients with extensions whose `session.start` has `interruption`.
 Source: openai-python 3.54 `types/live`.
 """
@@ -36,7 +36,7 @@ class SessionChange(OpenAIClientEvent, tag="session.update"):
 
 
 class LiveInputAudio(OpenAIClientEvent, tag="session.input_audio.append"):
-    """Sound: base64 of 16-bit samples, 24 kHz, of any length."""
+    """Audio: base64 of 16-bit samples, 24 kHz, of any length."""
 
     audio: str
 
@@ -49,7 +49,7 @@ class LiveInputImage(OpenAIClientEvent, tag="session.input_image.append"):
 
 
 class Mute(OpenAIClientEvent, tag="session.input_audio.mute"):
-    """From here on, the model receives silence."""
+    """Mute: from now on the model receives silence."""
 
 
 class Unmute(OpenAIClientEvent, tag="session.input_audio.unmute"):
@@ -61,7 +61,7 @@ class InstructionsAppend(OpenAIClientEvent, tag="session.instructions.append"):
 
 
 class ThinkingAppend(OpenAIClientEvent, tag="session.thinking.append"):
-    """Context for the model while it runs."""
+    """Context for the model during the session."""
 
     content: Annotated[Text, Meta(min_length=1)]
 
@@ -90,14 +90,15 @@ LiveMessage = (
 )
 SHAPES: Final = codec.shapes_of(LiveMessage, as_is=["session"])
 MESSAGES: Final[codec.Messages[LiveMessage, LiveMessage]] = codec.Messages(SHAPES, LiveMessage)
-"""Clients of this dialect are not ours: the messages of the server are only written."""
+"""We have no client for this dialect: server messages are only encoded."""
 
 
 # ---- server → client -----------------------------------------------------------------------
 
 
 class LiveServerEvent(OpenAIServerEvent):
-    """Fields of every event of the server: also the client's event that it answers."""
+    """Fields of every event of the server, including the id of the client's event that it
+    answers."""
 
     client_event_id: str | UnsetType = UNSET
 
@@ -111,7 +112,7 @@ class Changed(LiveServerEvent, tag="session.updated"):
 
 
 class Muted(LiveServerEvent, tag="session.input_audio.muted"):
-    """The model hears silence."""
+    """The input is muted."""
 
 
 class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted"):
@@ -119,7 +120,7 @@ class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted"):
 
 
 class Appended(LiveServerEvent):
-    """Words are being sent to the model; milliseconds of session time."""
+    """Text was sent to the model; times are milliseconds of session time."""
 
     start_ms: int
     end_ms: int
@@ -158,7 +159,8 @@ class LiveInputTranscript(LiveServerEvent, tag="session.input_transcript.delta")
 
 
 class SessionInterruption(LiveServerEvent, tag="session.interruption"):
-    """As `legacy.InterruptionMessage`: only where the session asked for `interruption`. Ours."""
+    """As `legacy.InterruptionMessage`; only if the client requested `interruption`. Our
+    addition."""
 
     state: InterruptionState
     index: int = 0
@@ -167,7 +169,7 @@ class SessionInterruption(LiveServerEvent, tag="session.interruption"):
 
 
 class UsageUpdated(LiveServerEvent, tag="session.usage.updated"):
-    """The sound of the session so far, in seconds."""
+    """Length of the session's audio so far, in seconds."""
 
     usage: Json
 

@@ -1,11 +1,10 @@
 """The messages of OpenAI Realtime (GA), `/v1/realtime?model=…`.
 
     client                              server
-                                   ◀─   session.created                   once there is a place
-    session.update                 ─▶   session.updated
-    input_audio_buffer.append      ─▶   …speech_started, speech_stopped, committed; item added, done
-    conversation.item.create       ─▶   conversation.item.added, done
-    response.create                ─▶   response.created … response.done, rate_limits.updated
+                                   ◀─ session.created once there is a slot session.update ─▶
+    session.updated input_audio_buffer.append ─▶ …speech_started, speech_stopped, committed; item
+    added, done conversation.item.create ─▶ conversation.item.added, done response.create ─▶
+    response.created … response.done, rate_limits.updated
 
 Source: OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
 """
@@ -32,7 +31,7 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionUpdateEvent(OpenAIClientEvent, tag="session.update"):
-    """Change what is named, keep the rest."""
+    """Change the given settings, keep the others."""
 
     session: Json
 
@@ -44,11 +43,11 @@ class AudioAppend(OpenAIClientEvent, tag="input_audio_buffer.append"):
 
 
 class AudioCommit(OpenAIClientEvent, tag="input_audio_buffer.commit"):
-    """The sound so far is a turn."""
+    """Commit the audio so far as a turn."""
 
 
 class AudioClear(OpenAIClientEvent, tag="input_audio_buffer.clear"):
-    """The sound so far is nothing."""
+    """Discard the audio so far."""
 
 
 class ItemCreate(OpenAIClientEvent, tag="conversation.item.create"):
@@ -65,7 +64,7 @@ class ItemDelete(OpenAIClientEvent, tag="conversation.item.delete"):
 
 
 class ItemTruncate(OpenAIClientEvent, tag="conversation.item.truncate"):
-    """Only so much of an answer was heard."""
+    """Truncate an answer to the part that was heard."""
 
     item_id: Id
     content_index: int = 0
@@ -93,15 +92,15 @@ ClientMessage = (
     | ResponseCancel
 )
 SHAPES: Final = codec.shapes_of(ClientMessage, as_is=("session", "item", "response"))
-"""In a session `null` means something: it switches off."""
+"""In a session, `null` has a meaning: it switches a feature off."""
 MESSAGES: Final[codec.Messages[ClientMessage, ClientMessage]] = codec.Messages(
     SHAPES, ClientMessage
 )
-"""Clients of this dialect are not ours: the messages of the server are only written."""
+"""We have no client for this dialect: server messages are only encoded."""
 
 
 class MessageContent(Wire):
-    """A part of a message, of either side."""
+    """A part of a message of either side."""
 
     type: str
     text: Text = ""
@@ -111,7 +110,7 @@ class MessageContent(Wire):
 
 
 class MessageItem(Wire):
-    """An item that a client brings: a message, or a call with its result."""
+    """An item that a client adds: a message, a function call, or a call's result."""
 
     type: str = "message"
     role: str = ""
@@ -147,7 +146,7 @@ class BufferCommitted(OpenAIServerEvent, tag="input_audio_buffer.committed"):
 
 
 class BufferCleared(OpenAIServerEvent, tag="input_audio_buffer.cleared"):
-    """The sound so far is forgotten."""
+    """The audio so far was discarded."""
 
 
 class UserSpeechStarted(OpenAIServerEvent, tag="input_audio_buffer.speech_started"):
@@ -161,14 +160,14 @@ class UserSpeechStopped(OpenAIServerEvent, tag="input_audio_buffer.speech_stoppe
 
 
 class ItemEvent(OpenAIServerEvent):
-    """An item, and the previous one."""
+    """An item, and the id of the previous one."""
 
     item: Json
     previous_item_id: str | None
 
 
 class ItemAdded(ItemEvent, tag="conversation.item.added"):
-    """An item joined the conversation."""
+    """An item was added to the conversation."""
 
 
 class ItemDone(ItemEvent, tag="conversation.item.done"):
@@ -233,7 +232,7 @@ class OutputItemEvent(OpenAIServerEvent):
 
 
 class OutputItemAdded(OutputItemEvent, tag="response.output_item.added"):
-    """An answer's item begins."""
+    """An item of an answer has started."""
 
 
 class OutputItemDone(OutputItemEvent, tag="response.output_item.done"):
@@ -264,7 +263,7 @@ class ResponseAudioDelta(PartEvent, tag="response.output_audio.delta"):
 
 
 class AudioDone(PartEvent, tag="response.output_audio.done"):
-    """All sound was sent."""
+    """All audio was sent."""
 
 
 class TranscriptDelta(PartEvent, tag="response.output_audio_transcript.delta"):
@@ -284,7 +283,7 @@ class TextDone(PartEvent, tag="response.output_text.done"):
 
 
 class CallEvent(OpenAIServerEvent):
-    """Indices of a call within an answer."""
+    """Indices of a function call within an answer."""
 
     response_id: str
     item_id: str

@@ -1,4 +1,4 @@
-"""The realtime dialect: full duplex on one connection, with sound alone or with video frames.
+"""The realtime dialect: full duplex on one connection, with audio alone or with video frames.
 
     client                              server
     (connect ?mode=video|audio)  ─▶     session.queued, session.queue_update*   only when waiting
@@ -30,7 +30,7 @@ CallMode = Literal["video", "audio"]
 APPEND_LEAST_SAMPLES: Final = 4_000
 """250 ms at 16 kHz. Source: service.md 4.5, `audio`."""
 CHUNK_LEAST_SAMPLES: Final = 320
-"""20 ms: what a client with extensions may send at a time."""
+"""20 ms: minimum length of an append of a client with extensions."""
 APPEND_MOST_SAMPLES: Final = 160_000
 """10 s; appends longer than a unit are split by the session. Source: service.md 4.5 (REC)."""
 PROMPT_ROOM_TOKENS: Final = 1_024
@@ -67,9 +67,9 @@ class SessionOptions(Wire):
 
 
 class SessionUpdate(Wire, tag="session.update"):
-    """Configure the session; once, after `session.queue_done`.
+    """Configure the session; sent once, after `session.queue_done`.
 
-    `extensions`: send also what the requirement texts do not name (docs/protocols).
+    `extensions`: request messages and fields that are not published (docs/protocols).
     """
 
     session: SessionOptions
@@ -77,8 +77,8 @@ class SessionUpdate(Wire, tag="session.update"):
 
 
 class Append(Wire, tag="input_audio_buffer.append"):
-    """One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one
-    frame. `playback`: where `interruption` is on, how far the answer has been played."""
+    """One second of audio (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame.
+    `playback`: if `interruption` is on, how much of the answer has been played."""
 
     audio: str
     video_frames: values.Frames = ()
@@ -127,15 +127,15 @@ class WrittenItem(Wire):
 
 
 class ConversationItemCreate(Wire, tag="conversation.item.create"):
-    """Only with extensions: written words and pictures for the running call, which are answered
-    aloud. Pictures alone go with the next unit."""
+    """Only with extensions: written text and pictures for the running call, which are answered
+    aloud. Pictures alone belong to the next unit."""
 
     item: WrittenItem
 
 
 class SessionClose(Wire, tag="session.close"):
-    """End the session; answered by `session.closed` with reason `stopped`, whatever reason the
-    client gives."""
+    """End the session; answered by `session.closed` with reason `stopped`, regardless of the
+    client's reason."""
 
     reason: Any = None
 
@@ -147,7 +147,7 @@ ClientMessage = SessionUpdate | Append | ConversationItemCreate | SessionClose
 
 
 class SessionQueued(legacy.PlaceFields, tag="session.queued"):
-    """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
+    """The client has to wait. Both names of the estimate have the same value; null: unknown."""
 
 
 class SessionQueueUpdate(legacy.PlaceFields, tag="session.queue_update"):
@@ -159,7 +159,7 @@ class SessionQueueDone(Wire, tag="session.queue_done"):
 
 
 class SessionCreated(Wire, tag="session.created"):
-    """Ready: send sound. `prompt_length` in tokens. `accepts`: what else may be sent."""
+    """Ready: send audio. `prompt_length` in tokens. `accepts`: what else may be sent."""
 
     session_id: str
     prompt_length: int = 0
@@ -170,7 +170,7 @@ class SessionCreated(Wire, tag="session.created"):
 
 class AudioDelta(Wire, tag="response.output_audio.delta"):
     """The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions
-    it is empty while text runs ahead. Optional fields: see `duplex.Result`."""
+    it is empty while the text is ahead of the audio. Optional fields: see `duplex.Result`."""
 
     text: str
     audio: str
@@ -189,30 +189,30 @@ class Listen(Wire, tag="response.listen"):
 
 
 class ResponseInterruption(legacy.InterruptionFields, tag="response.interruption"):
-    """As `legacy.InterruptionMessage`: only where the session asked for `interruption`."""
+    """As `legacy.InterruptionMessage`; only if the client requested `interruption`."""
 
 
 class InputTranscriptionCompleted(
     Wire, tag="conversation.item.input_audio_transcription.completed"
 ):
-    """Only where the session asked for `transcribe` and the model writes down what it hears: what
-    the user said. `item_id` is new for each."""
+    """Only if the client requested `transcribe` and the model transcribes: the user's words.
+    `item_id` is new for each."""
 
     item_id: str
     transcript: str
 
 
 class SessionStatus(legacy.StatusFields, tag="session.status"):
-    """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
+    """Why there is no output, or no audible output, and for how long already (for `unit_late`: how
     late). Only with extensions."""
 
 
 class SessionRecordingLost(legacy.LossFields, tag="session.recording_lost"):
-    """The recording has holes: `entries` could not be written so far. Only with extensions."""
+    """The recording has gaps: `entries` could not be written so far. Only with extensions."""
 
 
 class SessionClosed(Wire, tag="session.closed"):
-    """The end; nothing follows."""
+    """The session has ended; no message follows."""
 
     reason: CloseReason
 
@@ -226,8 +226,8 @@ class ErrorBody(Wire):
 
 
 class RealtimeError(Wire, tag="error"):
-    """Something went wrong. Clients without extensions receive the nearest code of the requirement
-    text; the original code stands at the end of `message`."""
+    """An error. Clients without extensions receive the nearest published code; `message` ends with
+    the original code."""
 
     error: ErrorBody
 
@@ -262,8 +262,8 @@ NEAREST_CODES: Final[dict[str, str]] = {
     "unauthorized": "service_unavailable",
     "origin_forbidden": "service_unavailable",
 }
-"""What is refused for reasons of ours. Any other code becomes `invalid_payload` where the client
-erred, else `inference_error`."""
+"""Published codes for our own errors. Any other code becomes `invalid_payload` if it is the
+client's fault, else `inference_error`."""
 
 
 ServerMessage = (

@@ -8,7 +8,7 @@
     session.resume                        ─▶    session.resumed, then what is missing
                                           ◀─    session.resume_failed              then close
 
-Nothing of this is sent to a client that has not asked. docs/protocols/resume.md has the rules.
+None of this is sent to a client that has not requested it. docs/protocols/resume.md has the rules.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ REFUSED_CODE: Final = 4404
 
 TOKEN_BYTES: Final = 32
 INPUT_ACK_EVERY: Final = 8
-"""The server acknowledges after this number of messages of a client."""
+"""Number of client messages after which the server acknowledges."""
 ACK_LIMIT_CHARS: Final = 256
 REQUEST_LIMIT_BYTES: Final = 4096
 
 RefusalReason = Literal["unknown", "expired", "replaced", "gap", "lost"]
-"""`unknown`: no such session, or not its token. `expired`: it has ended, or waited too long.
+"""`unknown`: no such session, or a wrong token. `expired`: it has ended, or waited too long.
 `replaced`: the token was replaced by a later one. `gap`: a number that was never sent. `lost`: its
 worker was lost, and no other one can continue it."""
 
@@ -59,9 +59,10 @@ class ResumeRequest(Wire, tag="session.resume"):
     """First message of a connection that continues a session.
 
     Args:
-        seq: of the last message that came.
-        sent: how many messages were sent in all before the connection broke. Where an answer ended
-            with its worker, sound of before is not heard: it was sent while the answer was said.
+        seq: number of the last received message.
+        sent: total number of messages sent before the connection broke. If an answer was lost with
+            its worker, audio from before the break is ignored, because it was recorded during the
+            answer.
     """
 
     session_id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -71,8 +72,8 @@ class ResumeRequest(Wire, tag="session.resume"):
 
 
 class DeliveryAck(Wire, tag="session.ack"):
-    """Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the
-    token that was used for it opens nothing from here on."""
+    """All messages up to `seq` were received. `generation`: of the last `session.resumed`, else 0;
+    the token that was used for it becomes invalid."""
 
     seq: Sequence
     generation: Sequence = 0
@@ -82,10 +83,11 @@ class ResumeGranted(Wire, tag="session.resumed"):
     """The session continues here.
 
     Args:
-        resume_token: for the next time.
-        generation: how often the session has moved; to be named by the next `session.ack`.
-        seq: of the newest message; what lies between it and the client's follows.
-        received: how many of the client's messages have come; what was sent after is sent again.
+        resume_token: for the next reconnection.
+        generation: number of times that the session was resumed; the next `session.ack` must
+            contain it.
+        seq: number of the newest message; the messages between the client's `seq` and this follow.
+        received: number of the client's messages that were received; the client resends later ones.
     """
 
     session_id: str
@@ -97,19 +99,19 @@ class ResumeGranted(Wire, tag="session.resumed"):
 
 
 class ResumeRefusal(Wire, tag="session.resume_failed"):
-    """The session does not continue here; nothing follows."""
+    """The session does not continue here; no message follows."""
 
     reason: RefusalReason
     message: str = ""
 
 
 class ConnectionReplaced(Wire, tag="session.replaced"):
-    """The session continues over another connection; nothing follows on this one."""
+    """The session continues over another connection; no message follows on this one."""
 
 
 class ResyncRequired(Wire, tag="session.resync_required"):
-    """After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had
-    waited too long or were too many. The session continues behind them."""
+    """After `session.resumed`: messages `from_seq` to `to_seq` are no longer available, because
+    they had waited too long or were too many. The session continues after them."""
 
     from_seq: int
     to_seq: int
@@ -117,11 +119,11 @@ class ResyncRequired(Wire, tag="session.resync_required"):
 
 class ResumeWaiting(Wire, tag="session.resume_waiting"):
     """The session continues as soon as a worker has a slot for it; the connection is closed with
-    1012, and the client comes again.
+    1012, and the client reconnects.
 
     Args:
-        estimated_s: when that is expected.
-        window_s: the session waits at least this much longer, from now on.
+        estimated_s: expected time until then.
+        window_s: minimum time for which the session waits, from now on.
     """
 
     estimated_s: float
@@ -129,12 +131,12 @@ class ResumeWaiting(Wire, tag="session.resume_waiting"):
 
 
 class GoingAway(Wire, tag="session.going_away"):
-    """The session will end. Told once for each reason.
+    """The session will end. Sent once for each reason.
 
     Args:
-        time_left_s: an estimate where the reason is `context`.
-        reason: `time`: it has a total length; `context`: the model's memory is nearly full;
-            `shutdown`: the server ends.
+        time_left_s: an estimate if the reason is `context`.
+        reason: `time`: it reaches its maximum length; `context`: the context is nearly full;
+            `shutdown`: the server is shutting down.
     """
 
     time_left_s: float
@@ -142,19 +144,19 @@ class GoingAway(Wire, tag="session.going_away"):
 
 
 class InputDropped(Wire, tag="session.input_dropped"):
-    """The server dropped the oldest of the client's sound, because more came than it could process.
-    Sent at most once a second.
+    """The server dropped the oldest audio of the client, because more arrived than it could
+    process. Sent at most once a second.
 
     Args:
-        dropped_s: seconds of sound since the previous message of this type.
+        dropped_s: seconds of dropped audio since the previous message of this type.
     """
 
     dropped_s: float
 
 
 class InputAck(Wire, tag="session.input_ack"):
-    """`received` of the client's messages have come. Sent where no other message says so;
-    it has no number of its own."""
+    """Number of the client's messages that were received. Sent if no other message contains it; it
+    has no number of its own."""
 
     received: int
 
@@ -205,7 +207,7 @@ def new_token() -> str:
 
 
 def hash_of(token: str) -> str:
-    """All that is kept of a token: SHA-256, hexadecimal."""
+    """The stored form of a token: SHA-256, hexadecimal."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -230,7 +232,7 @@ def decode_request(raw: bytes | str) -> ResumeRequest:
 
 
 def as_ack(frame: str | bytes) -> DeliveryAck | None:
-    """`session.ack`, if a message is a correct one."""
+    """The message as `session.ack`, if it is a valid one; else None."""
     if not isinstance(frame, str) or "session.ack" not in frame:
         return None
     try:
@@ -240,7 +242,7 @@ def as_ack(frame: str | bytes) -> DeliveryAck | None:
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Fields that every server message has where the client asked for resuming. 0: absent."""
+    """Fields of every server message if the client requested resuming. 0: absent."""
 
     seq: int = 0
     received: int = 0
@@ -252,10 +254,10 @@ _numbers = msgspec.json.Decoder(Numbers)
 
 
 def numbers_of(frame: str | bytes) -> Numbers:
-    """For clients: the numbers of a message.
+    """For clients: read the numbers of a message.
 
     Raises:
-        InvalidJson, BadInput: it is not a message.
+        InvalidJson, BadInput: it is not a valid message.
     """
     if isinstance(frame, bytes) and not frame.startswith(b"{"):
         frame, _ = binary.split(frame)
@@ -268,8 +270,8 @@ def numbers_of(frame: str | bytes) -> Numbers:
 
 
 def with_fields(frame: str | bytes, fields: str) -> str | bytes:
-    """A message (a JSON object with at least one field, in a binary message with its sound behind
-    it) with more fields at its end."""
+    """Append fields to a message (a JSON object with at least one field; in a binary message,
+    followed by audio)."""
     if isinstance(frame, str):
         return f"{frame[:-1]},{fields}}}"
     head, sound = binary.split(frame)

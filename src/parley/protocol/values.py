@@ -1,7 +1,8 @@
-"""What the dialects share: content parts, options for generation, speech, images and duplex units.
+"""Values that dialects share: content parts, options for generation, speech, images and duplex
+units.
 
-Ranges stand next to the fields and defaults are written here and nowhere else. `None` means "not
-given". The published names are kept even where the server uses other words.
+Ranges and defaults are defined here and nowhere else. `None` means "not given". Published names are
+kept even if the server uses other terms.
 
 Source: service.md 4.1-4.4.
 """
@@ -20,8 +21,8 @@ from parley.protocol import codec
 from parley.protocol.wire import Wire
 
 CONTEXT_TOKENS: Final = 8_192
-"""What a conversation may hold. Source: service.md 4.5; models that can hold more are
-given this much where nothing else is set."""
+"""Maximum context of a conversation. Source: service.md 4.5; also the default for models with a
+longer context."""
 
 DEFAULT_SYSTEM_PROMPT: Final = "You are a helpful assistant."
 VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
@@ -32,7 +33,7 @@ IMAGE_LIMIT_BYTES: Final = 20 * 1024 * 1024
 VIDEO_LIMIT_BYTES: Final = 64 * 1024 * 1024
 AUDIO_LIMIT_S: Final = 600
 AUDIO_LIMIT_BYTES: Final = AUDIO_LIMIT_S * 48_000 * codec.SAMPLE_BYTES
-"""Ten minutes at the highest rate anyone sends."""
+"""Ten minutes at the highest accepted sample rate."""
 VOICE_LIMIT_BYTES: Final = 24 * 1024 * 1024
 """Sixty seconds of 48 kHz stereo in 32-bit WAV; the length in seconds is checked after decoding."""
 FRAMES_LIMIT: Final = 4
@@ -78,7 +79,7 @@ class Base64Image(Wire, tag="image"):
 
 
 class Base64Audio(Wire, tag="audio"):
-    """Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file."""
+    """Audio: base64 of mono float32 samples at `sample_rate`, or of a WAV file."""
 
     data: str
     sample_rate: Annotated[int, Meta(ge=4000, le=192_000)] = 16_000
@@ -89,7 +90,7 @@ class Base64Audio(Wire, tag="audio"):
 
 
 class Base64Video(Wire, tag="video"):
-    """A clip: base64 of a video file. Frames and sound are taken out by the server."""
+    """A clip: base64 of a video file. The server extracts frames and audio."""
 
     data: str
     stack_frames: Annotated[int, Meta(ge=1, le=16)] = 1
@@ -126,11 +127,11 @@ class ToolFunction(Wire, omit_defaults=True):
 
 
 class Tool(Wire):
-    """A function that the assistant may call; in the form of OpenAI's chat completions.
+    """A function that the assistant may call; in the format of OpenAI's chat completions.
 
     Args:
-        must_call: this function, or another one with the mark, has to be called: for models with
-            the ability `tool_choice`.
+        must_call: True: this function, or another one with this mark, must be called; for models
+            with the ability `tool_choice`.
     """
 
     type: Literal["function"] = "function"
@@ -146,12 +147,12 @@ def chosen_tools(tools: tuple[Tool, ...], choice: object, *, field: str) -> tupl
     """The functions that are offered under OpenAI's `tool_choice`.
 
     Args:
-        choice: "auto" (or None), "none", "required", or `{"type": "function", …}` with the name of
-            one, as chat completions and as sessions write it.
-        field: where the choice stands, for the error.
+        choice: "auto" (or None), "none", "required", or `{"type": "function", …}` with a name, in
+            the format of chat completions or of sessions.
+        field: path of the choice, for the error.
 
     Raises:
-        InvalidRequest: it is none of these, or names a function that is not there.
+        InvalidRequest: it is none of these, or names an unknown function.
     """
     if choice in (None, "auto"):
         return tools
@@ -175,7 +176,7 @@ def chosen_tools(tools: tuple[Tool, ...], choice: object, *, field: str) -> tupl
 
 
 def has_to_call(tools: tuple[Tool, ...]) -> bool:
-    """True if one of the functions has to be called."""
+    """True if one of the functions must be called."""
     return any(tool.must_call is True for tool in tools)
 
 
@@ -188,7 +189,7 @@ VoicePart = TextPart | Base64Audio
 
 
 def is_silent_part(part: object) -> bool:
-    """True if an item of `system_content` is a sound without data, which published pages send when
+    """True if an item of `system_content` is audio without data, which published pages send if
     their reference voice has not loaded."""
     return isinstance(part, dict) and part.get("type") == "audio" and not part.get("data")
 
@@ -204,7 +205,7 @@ class Message(Wire):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as a list of parts, also when it came as a plain string."""
+        """The content as a list of parts, even if it is a plain string."""
         return (TextPart(text=self.content),) if isinstance(self.content, str) else self.content
 
 
@@ -215,12 +216,12 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class AnswerFormat(Wire):
-    """What form the text of an answer has: any JSON object, or JSON of a schema. For models with
-    the ability `json`.
+    """Format of an answer's text: any JSON object, or JSON of a schema. For models with the ability
+    `json`.
 
     Args:
         schema: a JSON schema, with `json_schema`.
-        name, description, strict: for a language model at an address, which reads them.
+        name, description, strict: passed on to a remote language model.
     """
 
     type: Literal["json_object", "json_schema"]
@@ -231,11 +232,11 @@ class AnswerFormat(Wire):
 
 
 class TopLogprob(Wire):
-    """A token that could have stood at a place of an answer.
+    """A candidate token at a position of an answer.
 
     Args:
         logprob: natural logarithm of its probability.
-        bytes: of its UTF-8; None: not known.
+        bytes: its UTF-8 bytes; None: unknown.
     """
 
     token: Text
@@ -244,17 +245,18 @@ class TopLogprob(Wire):
 
 
 class TokenLogprob(TopLogprob):
-    """A token of an answer, with the likeliest ones at its place."""
+    """A token of an answer, with the most probable ones at its position."""
 
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 
 LOGPROBS_MOST: Final = 20
-"""The likeliest tokens that can be asked for at each place. Source: OpenAI API reference."""
+"""Maximum number of most probable tokens that can be requested at each position. Source: OpenAI API
+reference."""
 
 
 class WordTime(Wire):
-    """A word that was heard, with its place in the sound, in seconds."""
+    """A recognised word, with its start and end in the audio, in seconds."""
 
     word: str
     start: float
@@ -278,10 +280,10 @@ class ChatGeneration(Wire):
 
 
 CHAT_GENERATION: Final = ChatGeneration()
-"""The defaults of a chat; a view and a sampler of which nothing else is asked use them, too."""
+"""The defaults of a chat; also the defaults of views and samplers."""
 
 REPETITION_PENALTY: Final = 1.02
-"""In turn-based answers; clients cannot choose it. Source: model.md 10."""
+"""Repetition penalty of turn-based answers; clients cannot choose it. Source: model.md 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +291,15 @@ class Generation:
     """Generation options of an answer. Source of the defaults: service.md 4.2.
 
     Args:
-        do_sample: False takes the most probable token every time.
-        say: the words of the answer; None: the model finds them. Only for models that read aloud.
+        do_sample: False always chooses the most probable token.
+        say: the text of the answer, which is only spoken; None: the model generates it. Only for
+            models that read aloud.
         presence_penalty, frequency_penalty: only for models with the ability `penalties`.
-        answer_format: the form of the text; only for models with the ability `json`.
-        parallel_calls: False: one call of a function is enough, for models that heed it.
-        top_logprobs: number of the likeliest tokens to report at each place of the answer, with
-            their probabilities and that of the chosen one; None: report nothing. Only for models
-            with the ability `logprobs`.
+        answer_format: format of the text; only for models with the ability `json`.
+        parallel_calls: False: at most one function call, for models that support this.
+        top_logprobs: number of most probable tokens to report at each position of the answer, with
+            their probabilities and that of the chosen one; None: none. Only for models with the
+            ability `logprobs`.
     """
 
     max_new_tokens: int = CHAT_GENERATION.max_new_tokens
@@ -319,7 +322,7 @@ TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice
 
 
 class ChatTts(Wire):
-    """Speech of a chat answer. A given reference is used in every mode."""
+    """Options for the speech of a chat answer. A given reference is used in every mode."""
 
     enabled: bool = True
     mode: TtsMode = "default"
@@ -328,7 +331,7 @@ class ChatTts(Wire):
     language: Annotated[str, Meta(max_length=32)] | None = None
 
     def voice_bytes(self) -> bytes | None:
-        """The reference sound the client brought: raw samples at 16 kHz or a WAV file."""
+        """The reference audio that the client sent: raw samples at 16 kHz or a WAV file."""
         return voice_file(self.ref_audio_data, field="tts.ref_audio_data")
 
 
@@ -339,17 +342,17 @@ class ImageOptions(Wire):
     use_image_id: bool | None = None
 
     def numbers_images(self, images: int) -> bool:
-        """True if `images` images get numbers: as asked, else only when there are several
+        """True if `images` images get numbers: as requested; by default only if there are several
         (service.md 4.7-29)."""
         return images > 1 if self.use_image_id is None else self.use_image_id
 
 
 Eagerness = Literal["low", "medium", "high"]
-"""How certain the end of the user's turn must be before the server answers."""
+"""How long the server waits for the user to continue before it answers."""
 
 
 class VadOptions(Wire):
-    """When someone counts as speaking, and when they have finished.
+    """When the user counts as speaking, and as having finished.
 
     Args:
         eagerness: `low`, `medium` and `high`: the server judges in every pause whether the turn is
@@ -369,17 +372,17 @@ VAD_DEFAULTS: Final = VadOptions()
 
 
 AudioCoding = Literal["float32", "pcm16", "opus"]
-"""float32 and 16-bit samples, little end first; Opus packets of 20 ms."""
+"""float32 and 16-bit samples, little-endian; Opus packets of 20 ms."""
 
 
 class AudioFormat(Wire):
     """Audio format on the wire.
 
     Args:
-        input: from the client, 16 kHz (Opus: any rate it knows).
+        input: from the client, 16 kHz (Opus: any rate that it supports).
         output: to the client, 24 kHz.
-        binary: messages with sound are binary WebSocket messages: the length of the JSON in four
-            bytes, big end first, the JSON, the sound.
+        binary: True: messages with audio are binary WebSocket messages: the length of the JSON in
+            four bytes, big-endian, the JSON, the audio.
     """
 
     input: AudioCoding = "float32"
@@ -388,24 +391,24 @@ class AudioFormat(Wire):
 
 
 SilenceReason = Literal["waiting_for_model", "speech_is_heard", "no_voice", "unit_late"]
-"""The model has not answered yet; the user still speaks, as far as the detector can hear; answers
-come without sound; a unit took longer than it lasts."""
+"""The model has not answered yet; the user is still speaking, according to the detector; answers
+have no audio; a unit took longer than its own length."""
 
 
 PUBLISHED_FORMAT: Final = AudioFormat()
 
 
 InterruptionState = Literal["suspected", "dismissed", "stopped"]
-"""The user may be interrupting, does not, or has interrupted."""
+"""The user may be interrupting, is not interrupting, or has interrupted."""
 
 
 class PlaybackReport(Wire):
-    """How far a client has played the answer, sent with its sound. A client that does not send it
-    is assumed to play without delay or gaps.
+    """How much of an answer the client has played; sent with its audio. A client that does not send
+    it is assumed to play without delay or gaps.
 
     Args:
-        received_ms: of all sound that this session was sent, what has come.
-        buffered_ms: of that, what is to be played and has not been.
+        received_ms: milliseconds of audio received in this session.
+        buffered_ms: the part of that which is still to be played.
     """
 
     received_ms: Annotated[float, Meta(ge=0)]
@@ -416,12 +419,12 @@ class InterruptionOptions(Wire):
     """Policy for user speech while the assistant speaks.
 
     Args:
-        mode: `duck` only informs the client, which plays more softly; `stop` ends the answer.
-        min_speech_ms: shorter sounds are nothing.
-        sensitivity: 0 hears only what is certainly speech, 1 anything that may be.
-        backchannel: what an acknowledgement ("mhm", "yes") does. `words`: it does nothing, and
-            "stop", "wait" or a sentence interrupt as soon as they are recognised; `ignore`:
-            sounds shorter than 0.8 s do nothing; `heed`: everything interrupts immediately.
+        mode: `duck` only notifies the client, which lowers the volume; `stop` ends the answer.
+        min_speech_ms: shorter sounds are ignored.
+        sensitivity: 0 reacts only to certain speech, 1 to anything that may be speech.
+        backchannel: effect of an acknowledgement ("mhm", "yes"). `words`: none, while "stop",
+            "wait" or a sentence interrupt as soon as they are recognised; `ignore`: sounds shorter
+            than 0.8 s are ignored; `heed`: everything interrupts immediately.
     """
 
     mode: Literal["off", "duck", "stop"] = "off"
@@ -431,7 +434,7 @@ class InterruptionOptions(Wire):
 
 
 BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
-"""Any speech interrupts immediately, as OpenAI's clients expect; they cannot play more softly."""
+"""Any speech interrupts immediately, as OpenAI's clients expect, which cannot lower the volume."""
 
 
 class TurnGeneration(Wire):
@@ -443,7 +446,7 @@ class TurnGeneration(Wire):
 
 
 class TurnTts(Wire):
-    """Speech of half-duplex answers."""
+    """Options for the speech of half-duplex answers."""
 
     enabled: bool = True
 
@@ -455,7 +458,7 @@ class TurnSession(Wire):
 
 
 class DuplexConfig(Wire):
-    """Generation options of duplex units. Nothing is carried over from an earlier session."""
+    """Generation options of duplex units. They do not depend on earlier sessions."""
 
     generate_audio: bool = True
     ls_mode: Literal["explicit", "implicit"] = "explicit"
@@ -471,7 +474,7 @@ class DuplexConfig(Wire):
     listen_prob_scale: Annotated[float, Meta(ge=0)] = 1.0
     listen_top_k: Annotated[int, Meta(ge=0)] | None = None
     tts_temperature: Temperature = 0.8
-    # Models are trained on units of one second: another length is refused rather than ignored.
+    # Models are trained on units of one second: refuse other lengths rather than ignore them.
     chunk_ms: Literal[1000] = 1000
     sample_rate: Literal[16000] = 16000
 
@@ -507,12 +510,12 @@ def image_file(text: str, *, field: str) -> bytes:
 
 
 def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:
-    """Frames to image files; the first bad one is named."""
+    """Decode frames to image files; an error names the first invalid one."""
     return tuple(image_file(frame, field=f"{field}[{index}]") for index, frame in enumerate(frames))
 
 
 def check_samples(samples: int, *, field: str, least: int = 0, most: int) -> None:
-    """Refuse a sound of fewer than `least` or more than `most` samples."""
+    """Refuse audio with fewer than `least` or more than `most` samples."""
     if not least <= samples <= most:
         raise InvalidPayload(
             f"{field} must have {least} to {most} samples, got {samples}.", field=field

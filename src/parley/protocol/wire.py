@@ -1,4 +1,4 @@
-"""The base of structs that cross the wire: frozen, and made by keyword only."""
+"""Base class of structs that cross the wire: frozen, with keyword-only arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class _WireMeta(msgspec.StructMeta):
-    """msgspec inherits `frozen`, not `kw_only`."""
+    """Needed because msgspec inherits `frozen`, but not `kw_only`."""
 
     def __new__(mcls: Any, name: str, bases: Any, namespace: Any, **config: Any) -> Any:
         return super().__new__(mcls, name, bases, namespace, **{"kw_only": True, **config})
@@ -16,4 +16,4 @@ class _WireMeta(msgspec.StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
 class Wire(msgspec.Struct, frozen=True, metaclass=_WireMeta):
-    """A message, or a part of one; messages have a `tag`."""
+    """Base of messages and their parts; messages have a `tag`."""

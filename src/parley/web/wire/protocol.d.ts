@@ -14,13 +14,13 @@ export namespace chat {
     type: "image";
     data: string;
   }
-  /** Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
+  /** Audio: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
   interface Base64Audio {
     type: "audio";
     data: string;
     sample_rate?: number;
   }
-  /** A clip: base64 of a video file. Frames and sound are taken out by the server. */
+  /** A clip: base64 of a video file. The server extracts frames and audio. */
   interface Base64Video {
     type: "video";
     data: string;
@@ -44,7 +44,7 @@ export namespace chat {
     role: "assistant" | "system" | "user";
     content: string | (TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolResultPart)[];
   }
-  /** What form the text of an answer has: any JSON object, or JSON of a schema. For models with the ability `json`. */
+  /** Format of an answer's text: any JSON object, or JSON of a schema. For models with the ability `json`. */
   interface AnswerFormat {
     type: "json_object" | "json_schema";
     schema?: Record<string, unknown> | null;
@@ -66,7 +66,7 @@ export namespace chat {
     parallel_calls?: boolean;
     top_logprobs?: number | null;
   }
-  /** Speech of a chat answer. A given reference is used in every mode. */
+  /** Options for the speech of a chat answer. A given reference is used in every mode. */
   interface ChatTts {
     enabled?: boolean;
     mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning";
@@ -85,7 +85,7 @@ export namespace chat {
     description?: string | null;
     parameters?: Record<string, unknown> | null;
   }
-  /** A function that the assistant may call; in the form of OpenAI's chat completions. */
+  /** A function that the assistant may call; in the format of OpenAI's chat completions. */
   interface Tool {
     type?: "function";
     function: ToolFunction;
@@ -107,11 +107,11 @@ export namespace chat {
     say?: string | null;
     tools?: Tool[];
   }
-  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
+  /** From the client: end the session. In a chat: stop generating; `done` contains the answer so far, with `stopped` true. */
   interface Stop {
     type: "stop";
   }
-  /** The client has to wait. Both names of the estimate carry the same value; null: unknown. */
+  /** The client has to wait. Both names of the estimate have the same value; null: unknown. */
   interface Queued {
     type: "queued";
     position: number;
@@ -120,7 +120,7 @@ export namespace chat {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the only published message for this. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -138,13 +138,13 @@ export namespace chat {
     type: "prefill_done";
     input_tokens: number;
   }
-  /** A token that could have stood at a place of an answer. */
+  /** A candidate token at a position of an answer. */
   interface TopLogprob {
     token: string;
     logprob: number;
     bytes: number[] | null;
   }
-  /** A token of an answer, with the likeliest ones at its place. */
+  /** A token of an answer, with the most probable ones at its position. */
   interface TokenLogprob {
     token: string;
     logprob: number;
@@ -158,7 +158,7 @@ export namespace chat {
     audio_data: string | null;
     logprobs?: TokenLogprob[];
   }
-  /** A function is called: first its `name`, then its arguments in pieces, of which the last has `is_final`. Only where the request has `tools`. */
+  /** A function call: first its `name`, then its arguments in pieces, the last one with `is_final`. Only if the request has `tools`. */
   interface ToolCall {
     type: "tool_call";
     index: number;
@@ -167,13 +167,13 @@ export namespace chat {
     arguments_delta: string;
     is_final: boolean;
   }
-  /** A word that was heard, with its place in the sound, in seconds. */
+  /** A recognised word, with its start and end in the audio, in seconds. */
   interface WordTime {
     word: string;
     start: number;
     end: number;
   }
-  /** The answer is complete. `audio_data`: the whole sound when not streaming, else null. */
+  /** The answer is complete. `audio_data`: the whole audio if not streaming, else null. */
   interface Done {
     type: "done";
     text: string;
@@ -187,17 +187,17 @@ export namespace chat {
     tool_calls?: ToolCallPart[];
     recording_session_id?: string;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  /** The recording has gaps: `entries` could not be written so far. Only with extensions. */
   interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
-  /** The session ended because someone asked for it. */
+  /** The session ended on request. */
   interface Stopped {
     type: "stopped";
     session_id: string;
   }
-  /** Something went wrong; `code` is stable, the texts are for people. */
+  /** An error; `code` is stable, the texts are for people. */
   interface Error {
     type: "error";
     error: string;
@@ -216,13 +216,13 @@ export namespace half_duplex {
     type: "text";
     text: string;
   }
-  /** Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
+  /** Audio: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
   interface Base64Audio {
     type: "audio";
     data: string;
     sample_rate?: number;
   }
-  /** When someone counts as speaking, and when they have finished. */
+  /** When the user counts as speaking, and as having finished. */
   interface VadOptions {
     threshold?: number;
     min_speech_duration_ms?: number;
@@ -236,7 +236,7 @@ export namespace half_duplex {
     length_penalty?: number;
     temperature?: number;
   }
-  /** Speech of half-duplex answers. */
+  /** Options for the speech of half-duplex answers. */
   interface TurnTts {
     enabled?: boolean;
   }
@@ -257,7 +257,7 @@ export namespace half_duplex {
     output: "float32" | "opus" | "pcm16";
     binary: boolean;
   }
-  /** Everything a client may choose about its turns. */
+  /** Options for the turns of a session. */
   interface Config {
     vad?: VadOptions;
     generation?: TurnGeneration;
@@ -279,28 +279,28 @@ export namespace half_duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
+  /** How much of an answer the client has played; sent with its audio. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
   }
-  /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. `playback`: where `interruption` is on, how far the answer has been played. */
+  /** About half a second of microphone audio: base64 float32 PCM, 16 kHz mono. Ignored if empty. `playback`: if `interruption` is on, how much of the answer has been played. */
   interface HalfDuplexAudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
     playback?: PlaybackReport;
   }
-  /** From the client, only with extensions: written words and pictures (base64 files), which are answered aloud. Pictures alone go with what is said or written next. */
+  /** From the client, only with extensions: written text and pictures (base64 files), which are answered aloud. Pictures alone belong to the next speech or text. */
   interface InputText {
     type: "input_text";
     text?: string;
     images?: string[];
   }
-  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
+  /** From the client: end the session. In a chat: stop generating; `done` contains the answer so far, with `stopped` true. */
   interface Stop {
     type: "stop";
   }
-  /** The client has to wait. Both names of the estimate carry the same value; null: unknown. */
+  /** The client has to wait. Both names of the estimate have the same value; null: unknown. */
   interface Queued {
     type: "queued";
     position: number;
@@ -309,7 +309,7 @@ export namespace half_duplex {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the only published message for this. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -322,7 +322,7 @@ export namespace half_duplex {
   interface QueueDone {
     type: "queue_done";
   }
-  /** Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`: what else may be sent. */
+  /** Ready: send audio. `recording_session_id` is present if the session is recorded. `accepts`: what else may be sent. */
   interface HalfDuplexPrepared {
     type: "prepared";
     session_id: string;
@@ -331,17 +331,17 @@ export namespace half_duplex {
     accepts?: string[];
     audio_format?: AudioFormat;
   }
-  /** Someone began (true) or ceased (false) to speak. */
+  /** The user started (true) or stopped (false) speaking. */
   interface VadState {
     type: "vad_state";
     speaking: boolean;
   }
-  /** The utterance is complete and the answer is being made. */
+  /** The utterance is complete and the answer is being generated. */
   interface Generating {
     type: "generating";
     speech_duration_ms: number;
   }
-  /** The next piece of the answer; either part may be null. The last one, without either, is sent only with extensions. */
+  /** The next piece of the answer; either part may be null. The last one, with neither, is sent only with extensions. */
   interface HalfDuplexChunk {
     type: "chunk";
     text_delta: string | null;
@@ -351,7 +351,7 @@ export namespace half_duplex {
     is_final: boolean;
     duration_ms: number;
   }
-  /** The answer is complete: play it, wait about 800 ms, then send sound again. */
+  /** The answer is complete: play it, wait about 800 ms, then send audio again. */
   interface HalfDuplexTurnDone {
     type: "turn_done";
     turn_index: number;
@@ -360,13 +360,13 @@ export namespace half_duplex {
     failed: boolean;
     audio_duration_ms: number;
   }
-  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  /** Only if the client requested `transcribe` and the model transcribes: the user's words. `index`: of the turn, or of the unit with which the answer starts. */
   interface InputTranscript {
     type: "input_transcript";
     index: number;
     text: string;
   }
-  /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
+  /** Only if the client requested `interruption`: the client lowers the volume while the user may be interrupting (`suspected`), restores it if the user is not (`dismissed`), and discards what it has not played if the answer was stopped (`stopped`). `index`: of the turn or unit. `heard_ms`, `text`: the part of the answer that was heard by then. */
   interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -374,28 +374,28 @@ export namespace half_duplex {
     heard_ms: number;
     text: string;
   }
-  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
   }
-  /** No sound for too long, or the session reached its total limit. */
+  /** No audio for too long, or the session reached its maximum length. */
   interface HalfDuplexTimeout {
     type: "timeout";
     elapsed_s: number;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  /** The recording has gaps: `entries` could not be written so far. Only with extensions. */
   interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
-  /** The session ended because someone asked for it. */
+  /** The session ended on request. */
   interface Stopped {
     type: "stopped";
     session_id: string;
   }
-  /** Something went wrong; `code` is stable, the texts are for people. */
+  /** An error; `code` is stable, the texts are for people. */
   interface Error {
     type: "error";
     error: string;
@@ -409,7 +409,7 @@ export namespace half_duplex {
 
 /** Messages on /ws/duplex/{session_id} */
 export namespace duplex {
-  /** Generation options of duplex units. Nothing is carried over from an earlier session. */
+  /** Generation options of duplex units. They do not depend on earlier sessions. */
   interface DuplexConfig {
     generate_audio?: boolean;
     ls_mode?: "explicit" | "implicit";
@@ -458,12 +458,12 @@ export namespace duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
+  /** How much of an answer the client has played; sent with its audio. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
   }
-  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, not both. `playback`: where `interruption` is on, how far the answer has been played. */
+  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, but not both. `playback`: if `interruption` is on, how much of the answer has been played. */
   interface AudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
@@ -472,27 +472,27 @@ export namespace duplex {
     max_slice_nums?: number | null;
     playback?: PlaybackReport;
   }
-  /** A frame (or several) for the next unit; the newest four are kept. */
+  /** One or more frames for the next unit; the newest four are kept. */
   interface VideoFrame {
     type: "video_frame";
     frame: string | string[];
   }
-  /** From the client, only with extensions: written words and pictures (base64 files), which are answered aloud. Pictures alone go with what is said or written next. */
+  /** From the client, only with extensions: written text and pictures (base64 files), which are answered aloud. Pictures alone belong to the next speech or text. */
   interface InputText {
     type: "input_text";
     text?: string;
     images?: string[];
   }
-  /** Rest after the unit in flight. `timeout`: seconds until the server ends the session. */
+  /** Pause after the current unit. `timeout`: seconds until the server ends the session. */
   interface Pause {
     type: "pause";
     timeout?: number | null;
   }
-  /** Go on after a pause. */
+  /** Continue after a pause. */
   interface Resume {
     type: "resume";
   }
-  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
+  /** From the client: end the session. In a chat: stop generating; `done` contains the answer so far, with `stopped` true. */
   interface Stop {
     type: "stop";
   }
@@ -505,7 +505,7 @@ export namespace duplex {
     type: "client_diagnostic";
     metrics?: unknown;
   }
-  /** The client has to wait. Both names of the estimate carry the same value; null: unknown. */
+  /** The client has to wait. Both names of the estimate have the same value; null: unknown. */
   interface Queued {
     type: "queued";
     position: number;
@@ -514,7 +514,7 @@ export namespace duplex {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the only published message for this. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -536,7 +536,7 @@ export namespace duplex {
     accepts?: string[];
     audio_format?: AudioFormat;
   }
-  /** What one unit came to. `current_time` is session time in ms, `server_send_ts` unix seconds. */
+  /** Result of one unit. `current_time` is session time in ms, `server_send_ts` Unix seconds. */
   interface Result {
     type: "result";
     is_listen: boolean;
@@ -558,12 +558,12 @@ export namespace duplex {
     vision_tokens: number;
     server_send_ts: number;
   }
-  /** Resting for at most `timeout` seconds. */
+  /** The session pauses for at most `timeout` seconds. */
   interface DuplexPaused {
     type: "paused";
     timeout: number;
   }
-  /** Going on. */
+  /** The session continues. */
   interface DuplexResumed {
     type: "resumed";
   }
@@ -571,13 +571,13 @@ export namespace duplex {
   interface Interrupted {
     type: "interrupted";
   }
-  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  /** Only if the client requested `transcribe` and the model transcribes: the user's words. `index`: of the turn, or of the unit with which the answer starts. */
   interface InputTranscript {
     type: "input_transcript";
     index: number;
     text: string;
   }
-  /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
+  /** Only if the client requested `interruption`: the client lowers the volume while the user may be interrupting (`suspected`), restores it if the user is not (`dismissed`), and discards what it has not played if the answer was stopped (`stopped`). `index`: of the turn or unit. `heard_ms`, `text`: the part of the answer that was heard by then. */
   interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -585,29 +585,29 @@ export namespace duplex {
     heard_ms: number;
     text: string;
   }
-  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
   }
-  /** The session ends because time ran out. */
+  /** The session ends because of a time limit. */
   interface Timeout {
     type: "timeout";
     reason: string;
     elapsed_s: number;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  /** The recording has gaps: `entries` could not be written so far. Only with extensions. */
   interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
-  /** The session ended because someone asked for it. */
+  /** The session ended on request. */
   interface Stopped {
     type: "stopped";
     session_id: string;
   }
-  /** Something went wrong; `code` is stable, the texts are for people. */
+  /** An error; `code` is stable, the texts are for people. */
   interface Error {
     type: "error";
     error: string;
@@ -621,7 +621,7 @@ export namespace duplex {
 
 /** Messages on /v1/realtime */
 export namespace realtime {
-  /** Generation options of duplex units. Nothing is carried over from an earlier session. */
+  /** Generation options of duplex units. They do not depend on earlier sessions. */
   interface DuplexConfig {
     generate_audio?: boolean;
     ls_mode?: "explicit" | "implicit";
@@ -667,18 +667,18 @@ export namespace realtime {
     resume?: boolean;
     ref_audio_path?: string | null;
   }
-  /** Configure the session; once, after `session.queue_done`. */
+  /** Configure the session; sent once, after `session.queue_done`. */
   interface SessionUpdate {
     type: "session.update";
     session: SessionOptions;
     extensions?: boolean;
   }
-  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
+  /** How much of an answer the client has played; sent with its audio. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
   }
-  /** One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame. `playback`: where `interruption` is on, how far the answer has been played. */
+  /** One second of audio (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame. `playback`: if `interruption` is on, how much of the answer has been played. */
   interface Append {
     type: "input_audio_buffer.append";
     audio: string;
@@ -699,17 +699,17 @@ export namespace realtime {
     type?: "message";
     role?: "user";
   }
-  /** Only with extensions: written words and pictures for the running call, which are answered aloud. Pictures alone go with the next unit. */
+  /** Only with extensions: written text and pictures for the running call, which are answered aloud. Pictures alone belong to the next unit. */
   interface ConversationItemCreate {
     type: "conversation.item.create";
     item: WrittenItem;
   }
-  /** End the session; answered by `session.closed` with reason `stopped`, whatever reason the client gives. */
+  /** End the session; answered by `session.closed` with reason `stopped`, regardless of the client's reason. */
   interface SessionClose {
     type: "session.close";
     reason?: unknown;
   }
-  /** The client has to wait. Both names of the estimate carry the same value; null: unknown. */
+  /** The client has to wait. Both names of the estimate have the same value; null: unknown. */
   interface SessionQueued {
     type: "session.queued";
     position: number;
@@ -731,7 +731,7 @@ export namespace realtime {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** Ready: send sound. `prompt_length` in tokens. `accepts`: what else may be sent. */
+  /** Ready: send audio. `prompt_length` in tokens. `accepts`: what else may be sent. */
   interface SessionCreated {
     type: "session.created";
     session_id: string;
@@ -740,7 +740,7 @@ export namespace realtime {
     accepts?: string[];
     audio_format?: AudioFormat;
   }
-  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. Optional fields: see `duplex.Result`. */
+  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while the text is ahead of the audio. Optional fields: see `duplex.Result`. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     text: string;
@@ -757,13 +757,13 @@ export namespace realtime {
     wall_clock_ms?: number;
     server_send_ts?: number;
   }
-  /** Only where the session asked for `transcribe` and the model writes down what it hears: what the user said. `item_id` is new for each. */
+  /** Only if the client requested `transcribe` and the model transcribes: the user's words. `item_id` is new for each. */
   interface InputTranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     item_id: string;
     transcript: string;
   }
-  /** As `legacy.InterruptionMessage`: only where the session asked for `interruption`. */
+  /** As `legacy.InterruptionMessage`; only if the client requested `interruption`. */
   interface ResponseInterruption {
     type: "response.interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -771,18 +771,18 @@ export namespace realtime {
     heard_ms: number;
     text: string;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  /** The recording has gaps: `entries` could not be written so far. Only with extensions. */
   interface SessionRecordingLost {
     type: "session.recording_lost";
     entries: number;
   }
-  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface SessionStatus {
     type: "session.status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
   }
-  /** The end; nothing follows. */
+  /** The session has ended; no message follows. */
   interface SessionClosed {
     type: "session.closed";
     reason: "context_full" | "error" | "server_shutdown" | "stopped" | "timeout";
@@ -793,7 +793,7 @@ export namespace realtime {
     message: string;
     type: "client_error" | "server_error";
   }
-  /** Something went wrong. Clients without extensions receive the nearest code of the requirement text; the original code stands at the end of `message`. */
+  /** An error. Clients without extensions receive the nearest published code; `message` ends with the original code. */
   interface RealtimeError {
     type: "error";
     error: ErrorBody;
@@ -812,24 +812,24 @@ export namespace resume {
     seq: number;
     sent?: number;
   }
-  /** Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the token that was used for it opens nothing from here on. */
+  /** All messages up to `seq` were received. `generation`: of the last `session.resumed`, else 0; the token that was used for it becomes invalid. */
   interface DeliveryAck {
     type: "session.ack";
     seq: number;
     generation?: number;
   }
-  /** The session will end. Told once for each reason. */
+  /** The session will end. Sent once for each reason. */
   interface GoingAway {
     type: "session.going_away";
     time_left_s: number;
     reason: "context" | "shutdown" | "time";
   }
-  /** `received` of the client's messages have come. Sent where no other message says so; it has no number of its own. */
+  /** Number of the client's messages that were received. Sent if no other message contains it; it has no number of its own. */
   interface InputAck {
     type: "session.input_ack";
     received: number;
   }
-  /** The server dropped the oldest of the client's sound, because more came than it could process. Sent at most once a second. */
+  /** The server dropped the oldest audio of the client, because more arrived than it could process. Sent at most once a second. */
   interface InputDropped {
     type: "session.input_dropped";
     dropped_s: number;
@@ -844,23 +844,23 @@ export namespace resume {
     seq: number;
     received: number;
   }
-  /** The session continues as soon as a worker has a slot for it; the connection is closed with 1012, and the client comes again. */
+  /** The session continues as soon as a worker has a slot for it; the connection is closed with 1012, and the client reconnects. */
   interface ResumeWaiting {
     type: "session.resume_waiting";
     estimated_s: number;
     window_s: number;
   }
-  /** The session does not continue here; nothing follows. */
+  /** The session does not continue here; no message follows. */
   interface ResumeRefusal {
     type: "session.resume_failed";
     reason: "expired" | "gap" | "lost" | "replaced" | "unknown";
     message: string;
   }
-  /** The session continues over another connection; nothing follows on this one. */
+  /** The session continues over another connection; no message follows on this one. */
   interface ConnectionReplaced {
     type: "session.replaced";
   }
-  /** After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had waited too long or were too many. The session continues behind them. */
+  /** After `session.resumed`: messages `from_seq` to `to_seq` are no longer available, because they had waited too long or were too many. The session continues after them. */
   interface ResyncRequired {
     type: "session.resync_required";
     from_seq: number;
