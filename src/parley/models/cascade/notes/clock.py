@@ -7,7 +7,7 @@ that is done again says the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from typing import Final
 
@@ -54,6 +54,19 @@ def clock_note(low: str, now: Now) -> str | None:
     if asked := _SAYS["is_it"].search(low):
         return _whether(asked[1], now().date())
     return _said(low, now)
+
+
+def age_note(low: str, told: Iterable[str], now: Now) -> str | None:
+    """The age of users who told when they were born, or when they were born if they told their age;
+    none knows their birthday."""
+    facts = "\n".join(told)
+    if _SAYS["how_old"].search(low) and (born := _SAYS["born"].search(facts)):
+        age = now().year - int(born[1])
+        return f"You are {age - 1} or {age}, as you were born in {born[1]}."
+    if _SAYS["when_born"].search(low) and (old := _SAYS["old"].search(as_digits(facts))):
+        year = now().year - int(old[1])
+        return f"In {year - 1} or {year}, if you are {old[1]}."
+    return None
 
 
 def _whether(asked: str, today: date) -> str:

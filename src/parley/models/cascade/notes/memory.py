@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.models.cascade.notes.said import latest, lowered
-from parley.models.cascade.tables import blocks_of, lines_of, patterns, words
+from parley.models.cascade.tables import any_of, blocks_of, lines_of, patterns, words
 
 _SAYS: Final = patterns("memory")
-_ALSO = [
-    (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
-]
+_ALSO = [(any_of([pattern]), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")]
 _WORDS = words("notes/words")
 _NAMES = frozenset(" ".join(lines_of("notes/names")).split())
 
@@ -87,6 +85,9 @@ def listen(texts: Iterable[str]) -> Told:
     said: list[str] = []
     named = kind = ""
     for plain in (part for text in texts for part in _sentences(text)):
+        plain = _SAYS["has_years"].sub(
+            lambda of: f"{'am' if of[1] else 'is'} {of[1] or of[2]}", plain
+        )
         named = _owned(plain) or named
         if plain.endswith("?"):
             continue
@@ -178,10 +179,12 @@ def recall(text: str, told: Told) -> str | None:
     words = _words(low)
     if _SAYS["to_do"].search(low):
         return next((one for one in reversed([*told.facts.values()]) if "You told me" in one), "")
-    best, score = None, 0.0
+    best, score, asks_age = None, 0.0, "how old" in low
     for key, sentence in told.facts.items():
         keys = {_stem(word) for word in key.split()}
         if "age" in keys and not words & keys - {"old", "age"}:
+            continue
+        if asks_age and "old" not in keys and not re.search(r"\d", sentence):
             continue
         share = len(keys & words) / max(1, len(keys))
         if share >= max(score, 0.3):
@@ -258,7 +261,11 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
             continue
         if "'s name" in match[0]:
             verb = "is called"
-        yield what.lower(), f"Your {what} {verb.replace('named', 'called')} {value}."
+        of = _BREED.sub("dog", what.lower())
+        yield (
+            f"{of} old age" if _SAYS["aged"].match(value) else of,
+            f"Your {what} {verb.replace('named', 'called')} {value}.",
+        )
     for pattern, key, sentence in _ALSO:
         for match in pattern.finditer(_keep_case(plain)):
             values = [_trim(value) for value in match.groups()]
@@ -276,8 +283,6 @@ def _also_key(key: str, values: list[str]) -> str:
             return _family_key(values[0].lower())
         case "have":
             return f"{_BREED.sub('dog', values[0].lower())} have"
-        case "age":
-            return f"{_BREED.sub('dog', values[0].lower())} old age"
     kinds = {"born": "born birthday old", "work": "work job", "job": "work job",
              "parked": "parked park car"}  # fmt: skip
     return kinds.get(key, key)

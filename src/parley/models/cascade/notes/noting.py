@@ -21,9 +21,10 @@ from typing import Final
 
 from parley.models.cascade.notes import memory, turns
 from parley.models.cascade.notes.care import care_note, cares, listening
-from parley.models.cascade.notes.clock import Now, clock_note
+from parley.models.cascade.notes.clock import Now, age_note, clock_note
 from parley.models.cascade.notes.everyday import echo_note, rhyme_note, unseen_note, was_seen
 from parley.models.cascade.notes.knowledge import (
+    capitals,
     compared_note,
     country_in,
     definition_note,
@@ -65,7 +66,7 @@ _ADVICE: Final = Replies("notes/advice")
 _FORMS: Final = Replies("notes/forms")
 """For what no note answers."""
 _TOOLS = (
-    leaving_note, several_note, sum_note, compare_note, count_note, spelling_note, letters_note,
+    leaving_note, count_note, several_note, compare_note, sum_note, spelling_note, letters_note,
     named_note, opposite_note,
 )  # fmt: skip
 _KNOWN = (rhyme_note, fact_note, compared_note, definition_note)
@@ -192,11 +193,18 @@ def _known(
             or _plain(asked, earlier, seed, answers)
         )
 
+    briefly = _SAYS["in_a_word"].search(low)
+    if briefly and (asked := low[: briefly.start()] + low[briefly.end() :]).strip(" .?!"):
+        whole = _known(asked, earlier, seed, answers, now)
+        return whole and _brief(whole, asked)
+    low = text = _at_home(text, before) if _SAYS["home"].search(low) else text
+    low = lowered(low)
     fixed = _ALWAYS.find(low) or _follow(low, earlier, answers, before, ask)
     if fixed:
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
-    told = memory.recall(text, memory.listen([*earlier, text]))
+    since = memory.listen([*earlier, text])
+    told = age_note(low, since.facts.values(), now) or memory.recall(text, since)
     advice = _advice(low, earlier)
     if told and not (advice and told.startswith("You said: ")):
         return told
@@ -221,6 +229,32 @@ def _known(
         found = _plain(there, earlier, seed, answers)
     found = found or _of_last(low, earlier, answers, seed)
     return found or echo_note(text) or unseen_note(low, answers) or _TALK.find(low, len(answers))
+
+
+def _brief(answer: str, asked: str) -> str:
+    """What of an answer was not in the question, if that is short."""
+    if said := re.match("(Yes|No),", answer):
+        return f"{said[1]}."
+    known = {*re.findall(r"[\w'-]+", lowered(asked)), "the", "is", "are", "a", "an", "of"}
+    words = answer.rstrip(".!").split()
+    while words and words[0].lower() in known:
+        words.pop(0)
+    while words and words[-1].lower() in known:
+        words.pop()
+    short = " ".join(words)
+    return f"{short[0].upper()}{short[1:]}." if 0 < len(words) <= MOST_BRIEF else answer
+
+
+def _at_home(text: str, told: memory.Told) -> str:
+    """A question about where users live or come from, with the name of it."""
+    home = told.facts.get("live") or told.facts.get("from")
+    found = _SAYS["home"].search(lowered(text))
+    if not home or not found:
+        return text
+    place = re.sub(r"^You (?:live in|are from|come from) |\.$", "", home)
+    if "country" in found[0]:
+        place = next((of for of, town in capitals().items() if town == place), place)
+    return lowered(text).replace(found[0], place.lower())
 
 
 def _follow(
@@ -279,6 +313,8 @@ def _there(low: str, said: Sequence[str]) -> str | None:
     return f"{asked} in {countries[-1]}?"
 
 
+MOST_BRIEF: Final = 3
+"""Words of an answer that is to be one."""
 MOST_SUBJECTS: Final = 30
 """Of a long answer; a note is looked for with each."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
@@ -295,7 +331,7 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     if not (pronoun := _SAYS["pronoun"].search(low)):
         return []
     subject = _SAYS["subject"].search(answer)
-    spoken_of = [subject[1]] if subject else []
+    spoken_of = [subject[subject.lastindex or 1]] if subject else []
     spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
     words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
     if pronoun[0] in ("they", "them"):
