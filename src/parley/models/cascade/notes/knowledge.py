@@ -150,6 +150,19 @@ def _countries() -> Iterator[tuple[str, str]]:
 
 
 @functools.cache
+def countries_of(continent: str) -> list[str]:
+    """Those whose table names it, in lower case."""
+    rows = (
+        row
+        for heads, rows in _blocks("countries")
+        for row in rows
+        if heads[0][0].startswith("capital ")
+    )
+    of = ((names[0].removeprefix("the "), said.lower().split("; ")) for names, said in rows)
+    return [name for name, said in of if len(said) > 1 and continent in said[1]]
+
+
+@functools.cache
 def opposites() -> dict[str, str]:
     """Word to its opposite, both ways; the first line that names a word holds."""
     pairs = [line.split() for line in lines_of("opposites")]
@@ -241,7 +254,7 @@ def _root(word: str) -> str:
 
 def _keys(text: str) -> list[str]:
     # Recognisers write "What do cow's eat?".
-    low = text.lower().replace("'s ", " ")
+    low = text.lower().replace("'s ", " ").replace("can't", "can not").replace("n't", " not")
     if "." in low:
         low = re.sub(r"\b([a-z])\.(?=[a-z]\b)", r"\1", low)
     return [_root(word) for word in re.findall(r"[a-z0-9]+", low)]
@@ -266,6 +279,7 @@ def fact_note(low: str, *, is_exact: bool = False) -> str | None:
     """The fact whose key words the question has; `is_exact`: and no others."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
     low = re.sub(r"\b(?:in )?(?:what|which) (?:year|month)\b", "when", _SAYS["aside"].sub("", low))
+    low = _SAYS["is_not"].sub(r"\1 ", low.replace("can't", "cann't"))
     several = _SAYS["of_several"].search(as_digits(low))
     if several and several[3] != "1":
         # "How many legs do three spiders have?"
@@ -281,6 +295,7 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
     words = set(_keys(low))
     is_to_do = bool(_SAYS["to_do"].search(low))
     is_question = bool(_SAYS["question"].search(low)) or "?" in low
+    asks_why, denies = "why" in words, bool(_SAYS["denied"].search(low))
     for keys, sentence in _candidates(words):
         # A short key must not catch a long question about something else.
         content = words - _roots("filler")
@@ -291,6 +306,10 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
             continue
         if left - _roots("translating") and _SAYS["exact"].search(low):
+            continue
+        if asks_why and "why" not in keys and not _SAYS["reason"].search(sentence):
+            continue
+        if denies and not asks_why and not _SAYS["denied"].search(sentence):
             continue
         if is_to_do and not sentence.startswith(("Yes", "No")):
             continue
@@ -305,8 +324,14 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         named = len(keys - _roots("filler"))
         unknown = others - _roots("neutral")
         if len(unknown) <= (named > 1) and not _SAYS["which"].search(" ".join(unknown)):
-            return sentence
+            return _plainly(sentence) if asks_why else sentence
     return None
+
+
+def _plainly(sentence: str) -> str:
+    """A sentence that is no reply to whether something is so."""
+    plain = re.sub("^(?:Yes|No), ", "", sentence)
+    return plain[0].upper() + plain[1:]
 
 
 def compared_note(low: str) -> str | None:

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from typing import Final
 
-from parley.models.cascade.notes.knowledge import capitals, country_names
+from parley.models.cascade.notes.knowledge import capitals, countries_of, country_names
 from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import blocks_of, patterns
 
@@ -41,6 +41,8 @@ def letters_note(low: str) -> str | None:
         return f"{word.capitalize()} has {count} {kind.removesuffix('s') if count == 1 else kind}."
     if found := _SAYS["words"].search(low):
         return f"It has {len(found[1].split())} words."
+    if _SAYS["here"].search(low):
+        return f"It has {len(low.split())} words."
     if found := _SAYS["palindrome"].search(low):
         is_so = found[1] == found[1][::-1]
         return f"{'Yes' if is_so else 'No'}, {found[1]} backwards is {found[1][::-1]}."
@@ -65,7 +67,8 @@ _THINGS: Final = {name: " ".join(lines).split() for name, *lines in blocks_of("n
 _COUNTS: Final = {"a": 1, "an": 1, "some": 3}
 _NAMED: Final = re.compile(
     rf"\b(an?|some|\d\d?) ({'|'.join(_THINGS)}|countr|cit|capital)(?:s|y|ies)?\b"
-    r"(?:.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z]))?\W*$"
+    r"(?:.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z])"
+    r"| (?:in|of|from) (africa|asia|europe|oceania|(?:south|north) america))?\W*$"
 )
 _ASKS: Final = re.compile(r"^\W*(?:\w+\W+){0,3}?(?:name|list|say|think of|(?:give|tell)(?: me)?)\b")
 
@@ -75,9 +78,12 @@ def named_note(low: str) -> str | None:
     found = _NAMED.search(as_digits(low).replace("color", "colour"))
     if not found or not (found[3] or _ASKS.search(low)):
         return None
-    number, kind, letter = found.groups()
-    countries = {"countr": country_names(), "cit": capitals(), "capital": capitals()}
-    words: Iterable[str] = _THINGS.get(kind) or countries[kind].values()
+    number, kind, letter, continent = found.groups()
+    if continent and kind != "countr":
+        return None
+    there = countries_of(continent) if continent else country_names().values()
+    countries = {"countr": there, "cit": capitals().values(), "capital": capitals().values()}
+    words: Iterable[str] = _THINGS.get(kind) or countries[kind]
     wanted = int(number) if number.isdigit() else _COUNTS[number]
     chosen = [word for word in words if word.lower().startswith(letter or "")][:wanted]
     if not chosen:

@@ -135,8 +135,9 @@ def _temperature(text: str) -> str | None:
 def _price(text: str) -> str | None:
     reduced = _SAYS["reduced"].search(text)
     if reduced:
-        left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
-        return f"With {reduced[2]} percent off, {reduced[1]} becomes {number(left)}."
+        price, share = reduced[1] or reduced[4], reduced[2] or reduced[3]
+        left = float(price) * (1 - float(share) / 100)
+        return f"With {share} percent off, {price} becomes {number(left)}."
     if raised := _SAYS["raised"].search(text):
         whole = float(raised[1]) * (1 + float(raised[2]) / 100)
         return f"{raised[1]} plus {raised[2]} percent is {number(whole)}."

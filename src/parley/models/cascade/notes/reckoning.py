@@ -51,7 +51,10 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\bnumber (?:comes |is )?before {NUMBER}"), "Before {} is {}.", lambda v: v - 1),
     (re.compile(rf"\btriple(?: of)? {NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
     (
-        re.compile(rf"\bround(?:ed)?(?: (?:up|off|down))? {NUMBER}"),
+        re.compile(
+            rf"\bround(?:ed)?(?: (?:up|off|down))? {NUMBER}"
+            r"(?!.*\b(?:decimals?|places|tenth|hundredth|hundred|100?)\b)"
+        ),
         "{} is about {}.",
         lambda v: int(v + 0.5),
     ),
@@ -194,17 +197,20 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
     return f"{' '.join(said)} is {number(total)}."
 
 
+_FRACTION: Final = re.compile(r"(?<![\d/.])(\d{1,6})/([1-9]\d{0,5})(?![\d/.])")
 _LOW: Final = ("smaller", "less", "lower")
 
 
 def compare_note(low: str) -> str | None:
     """Which of two numbers is bigger; even or odd."""
     text = as_digits(low)
-    if BEYOND.search(text):
+    if BEYOND.search(text) or _SAYS["part"].search(_FRACTION.sub("1", text)):
         return None
     if found := _SAYS["parity"].search(text):
         kind = "odd" if int(found[1]) % 2 else "even"
         return f"{'Yes' if kind == found[2] else 'No'}, {found[1]} is {kind}."
+    written = {str(int(one[1]) / int(one[2])): one[0] for one in _FRACTION.finditer(text)}
+    text = _FRACTION.sub(lambda one: str(int(one[1]) / int(one[2])), text)
     found = _SAYS["which"].search(text)
     whether = None if found else _SAYS["whether"].search(text)
     if found:
@@ -216,8 +222,10 @@ def compare_note(low: str) -> str | None:
     if first == second:
         return "They are equal." if found else "No, they are equal."
     if found:
-        best = min(first, second) if wants_low else max(first, second)
-        return f"{number(best)} is {'smaller' if wants_low else 'bigger'}."
+        best = found[2] if (first < second) == wants_low else found[3]
+        return (
+            f"{written.get(best) or number(float(best))} is {'smaller' if wants_low else 'bigger'}."
+        )
     answer = "Yes" if (first < second) == wants_low else "No"
     order = "smaller" if first < second else "bigger"
     return f"{answer}, {number(first)} is {order} than {number(second)}."
@@ -255,14 +263,17 @@ def _continued(of: Sequence[float]) -> str | None:
 
 def count_note(low: str) -> str | None:
     """Numbers one after the other, at most `COUNT_LIMIT`."""
-    text = as_digits(low)
+    text = as_digits(re.sub(r"(?<=\b(?:by|in) )([a-z]+?)s\b", r"\1", low))
     found = _SAYS["count"].search(text)
     if BEYOND.search(text) or not found or re.search(r"\bin [a-z]+(?:ish|ench|an|ese|tch)\b", text):
         return None
     first, last = int(found[1] or found[3] or 1), int(found[2] or (1 if found[3] else found[4]))
     if found[4] and re.search(r"\bbackwards?\b|\bdown\b", text):
         first, last = last, 1
-    step = 1 if last >= first else -1
-    if abs(last - first) >= COUNT_LIMIT:
+    by = _SAYS["by"].search(text)
+    size = int(by[1]) if by else 1
+    first = size if by and not found[1] and last > size else first
+    step = max(size, 1) * (1 if last >= first else -1)
+    if abs(last - first) // abs(step) >= COUNT_LIMIT:
         return f"I can count up to {COUNT_LIMIT} numbers at a time."
-    return ", ".join(str(value) for value in range(first, last + step, step)) + "."
+    return ", ".join(str(value) for value in range(first, last + step // abs(step), step)) + "."

@@ -108,7 +108,8 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
 
 def listening(low: str, answers: Sequence[str]) -> str | None:
     """A reply to what users tell of their sorrows, if they were asked to."""
-    if not answers or "?" in low or not _SAYS["invites"].search(answers[-1]):
+    is_asked = "?" in low or _SAYS["asks"].search(low)
+    if not answers or is_asked or not _SAYS["invites"].search(answers[-1]):
         return None
     if re.match(r"^\W*(?:no|nope|not really)\b", low):
         return "All right. We can talk about something else."
