@@ -74,6 +74,9 @@ const { values: flags, positionals: wanted } = parseArgs({
   allowPositionals: true,
 });
 
+/** What is left of 1280 by 1024 for a person who magnifies it four times. */
+const MAGNIFIED = { width: 320, height: 256 };
+
 /** In the middle of a mixed call: the mixer moves, shows levels, and its sliders are heard immediately. */
 async function tryMixer(page, units) {
   const mixer = page.locator('p-mixer');
@@ -1025,8 +1028,12 @@ const scenarios = {
     await until(page, async () => (await (await fetch('/api/apps')).json()).apps.some((app) => app.app_id === 'omni'));
     // A worker is taken out of service, put back, and started again.
     await page.getByText(/GB are free/).waitFor();
-    await page.getByRole('button', { name: 'No new work' }).click();
+    const restart = page.getByRole('button', { name: 'Restart' });
+    await restart.focus();
+    await page.getByRole('button', { name: 'No new work' }).evaluate((node) => node.click());
     await page.getByText(/gets nothing new/).waitFor();
+    // A look at the server takes neither the focus nor a button from under a finger.
+    assert.ok(await restart.evaluate((node) => node === document.activeElement));
     await caller.bringToFront();
     await caller.goto('/audio_duplex');
     await mainButton(caller).click();
@@ -1046,7 +1053,7 @@ const scenarios = {
     await mainButton(caller).click();
     await phase(caller, 'live');
     await page.bringToFront();
-    await page.getByRole('button', { name: 'Restart' }).click();
+    await restart.click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
     await phase(caller, 'ended');
     assert.ok(await caller.getByText('The server was stopped.').isVisible());
@@ -1119,8 +1126,13 @@ const scenarios = {
     });
     const more = page.locator('.dock [data-act=more]');
     await more.click();
-    const beyond = await page.locator('.more-menu').evaluate((menu) => menu.scrollWidth - menu.clientWidth);
-    assert.equal(beyond, 0, 'all tools of the picture are in view');
+    const menu = page.locator('.more-menu');
+    for (const viewport of [{ width: 740, height: 360 }, MAGNIFIED]) {
+      await page.setViewportSize(viewport);
+      await until(page, (width) => innerWidth === width, { given: viewport.width });
+      assert.equal(await menu.evaluate((node) => node.scrollWidth - node.clientWidth), 0, 'all tools are in view');
+      assert.ok((await menu.boundingBox()).x >= 0, `the menu is on the screen of ${viewport.width}`);
+    }
     await more.click();
     await page.setViewportSize({ width: 360, height: 740 });
     await openSettings(page);

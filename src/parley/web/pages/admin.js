@@ -101,7 +101,8 @@ function build() {
     );
   };
   place.totals = h('div', { class: 'totals' });
-  place.state = h('p', { class: 'small quiet', role: 'status' });
+  // The time of every look is not read aloud, only that there was none.
+  place.state = h('p', { class: 'small quiet', role: 'status', 'aria-live': 'off' });
   main.replaceChildren(
     h(
       'div',
@@ -169,10 +170,14 @@ async function refresh() {
     past.draw(place.charts);
     if (rounds++ % ETA_EVERY === 0)
       await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings(), drawDisk(), drawLog()]);
+    place.state.ariaLive = 'off';
     say(place.state, 'admin.updated', { time: new Date().toLocaleTimeString() });
   } catch (error) {
     if (error instanceof HttpError && (error.status === 401 || error.status === 403)) login(true);
-    else say(place.state, 'admin.offline');
+    else {
+      place.state.ariaLive = 'polite';
+      say(place.state, 'admin.offline');
+    }
   }
 }
 

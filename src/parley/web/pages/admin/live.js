@@ -3,7 +3,7 @@
 import { h } from '../../elements/dom.js';
 import { clock, number, t } from '../../words/words.js';
 import { histogram, quantile } from '../admin-metrics.js';
-import { act, ask, dangerButton, place, showSection, stateWord, table, taskWord } from './shared.js';
+import { act, ask, dangerButton, show, showSection, stateWord, table, taskWord } from './shared.js';
 
 const TASKS = ['chat', 'half_duplex_audio', 'audio_duplex', 'omni_duplex'];
 
@@ -19,7 +19,8 @@ export function drawTotals(status) {
     ['failed', (status.error_workers ?? 0) + (status.offline_workers ?? 0)],
     ['waiting', status.queue_length],
   ];
-  place.totals.replaceChildren(
+  show(
+    'totals',
     ...cards.map(([name, value]) =>
       h(
         'div',
@@ -33,7 +34,8 @@ export function drawTotals(status) {
 
 /** @param {any[]} workers */
 export function drawWorkers(workers) {
-  place.workers.replaceChildren(
+  show(
+    'workers',
     table(
       ['worker', 'state', 'device', 'slots', 'task', 'requests', 'mean', 'seen', 'session', ''],
       workers.map((worker) => {
@@ -118,6 +120,7 @@ function workerTools(worker) {
     h('button', {
       class: 'button slim',
       type: 'button',
+      'data-of': worker.worker_id,
       words: worker.draining ? 'admin.undrain' : 'admin.drain',
       onclick: () => void act(() => ask(path, { method: 'PUT', body: JSON.stringify({ draining: !worker.draining }) })),
     }),
@@ -130,7 +133,8 @@ function workerTools(worker) {
 /** @param {any[]} items */
 export function drawQueue(items) {
   showSection('queue', items.length > 0);
-  place.queue.replaceChildren(
+  show(
+    'queue',
     table(
       ['place', 'ticket', 'task', 'wait', 'since', ''],
       items.map((item) => [
@@ -151,7 +155,8 @@ export function drawQueue(items) {
 /** @param {any[]} tasks */
 export function drawRunning(tasks) {
   showSection('running', tasks.length > 0);
-  place.running.replaceChildren(
+  show(
+    'running',
     table(
       ['task', 'worker', 'started', 'elapsed', 'left'],
       tasks.map((task) => [
@@ -174,7 +179,8 @@ export function drawAnswers(metrics) {
     (mode) => /** @type {const} */ ([mode, histogram(metrics, 'parley_answer_seconds', { mode })]),
   ).filter(([, buckets]) => (buckets.at(-1)?.count ?? 0) > 0);
   showSection('answers', rows.length > 0);
-  place.answers.replaceChildren(
+  show(
+    'answers',
     table(
       ['task', 'answers', 'p50', 'p95', 'p99'],
       rows.map(([mode, buckets]) => [
@@ -191,7 +197,8 @@ export function drawAnswers(metrics) {
 export function drawErrors(metrics) {
   const errors = metrics.filter(({ name, value }) => name === 'parley_errors_total' && value > 0);
   showSection('errors', errors.length > 0);
-  place.errors.replaceChildren(
+  show(
+    'errors',
     table(
       ['code', 'source', 'count'],
       errors.map(({ labels, value }) => [

@@ -2,7 +2,7 @@
 
 import { h } from '../../elements/dom.js';
 import { clock } from '../../words/words.js';
-import { ask, dangerButton, place, table } from './shared.js';
+import { ask, dangerButton, show, table } from './shared.js';
 
 /** How the states of sessions look. @type {Record<string, string>} */
 const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
@@ -10,7 +10,8 @@ const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: '
 /** Where each session is that has not ended. @param {any[]} sessions */
 export function drawSessions(sessions) {
   const underway = sessions.filter(({ state }) => state !== 'ended');
-  place.sessions.replaceChildren(
+  show(
+    'sessions',
     table(
       ['session', 'state', 'for', 'worker', 'protected', ''],
       underway.map(({ session_id: id, state, for_s: seconds, worker, is_protected: isProtected, why }) => [

@@ -42,6 +42,28 @@ export function showSection(name, isThere) {
   /** @type {HTMLElement} */ (place[name].parentElement).hidden = !isThere;
 }
 
+/**
+ * Draw a section anew, in place: a table that was scrolled stays so, and so do the focus and a button under a finger.
+ * Buttons are told apart by what they act on, `data-of`.
+ * @param {string} name @param {...Node} nodes
+ */
+export const show = (name, ...nodes) => replaceIn(place[name], nodes);
+
+/** @param {ParentNode & Node} node @param {Node[]} fresh what shall be in it */
+function replaceIn(node, fresh) {
+  const before = [...node.childNodes];
+  if (before.length === fresh.length) for (const [i, one] of before.entries()) replace(one, fresh[i]);
+  else node.replaceChildren(...fresh);
+}
+
+/** @param {ChildNode} node @param {Node} fresh */
+function replace(node, fresh) {
+  if (node instanceof HTMLButtonElement && !node.dataset.of) node.replaceWith(fresh);
+  else if (node instanceof Element && node.firstElementChild && node.cloneNode().isEqualNode(fresh.cloneNode()))
+    replaceIn(node, [...fresh.childNodes]);
+  else if (!node.isEqualNode(fresh)) node.replaceWith(fresh);
+}
+
 /** @param {string[]} heads @param {(Node | string | number | null)[][]} rows @param {string} label */
 export function table(heads, rows, label) {
   if (rows.length === 0) return h('p', { class: 'quiet small', words: 'admin.none' });
@@ -70,7 +92,8 @@ export function dangerButton(words, sure, action) {
   const onclick = async () => {
     if (await confirmed(...sure)) await act(action);
   };
-  return h('button', { class: 'button slim danger', type: 'button', words, onclick });
+  const of = sure[2] && Object.values(sure[2]).join(' ');
+  return h('button', { class: 'button slim danger', type: 'button', 'data-of': of, words, onclick });
 }
 
 /** @param {string} word */
