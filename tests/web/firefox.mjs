@@ -94,7 +94,8 @@ async function open(server) {
 const SOUNDLESS = 'NOT TRIED: Firefox starts no AudioContext without a sound card; Debian: pulseaudio';
 
 /** True if Firefox can process sound. */
-const processesSound = () => Boolean(process.env.PULSE_SERVER) || existsSync('/usr/bin/pulseaudio') || existsSync('/dev/snd');
+const processesSound = () =>
+  Boolean(process.env.PULSE_SERVER) || existsSync('/usr/bin/pulseaudio') || existsSync('/dev/snd');
 
 /** What the page itself has noted of its messages, newest first. */
 const messages = (page) =>

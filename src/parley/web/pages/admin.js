@@ -101,7 +101,7 @@ function build() {
     );
   };
   place.totals = h('div', { class: 'totals' });
-  // The time of every look is not read aloud, only that there was none.
+  // A screen reader announces a failed update, and not the time of each successful one.
   place.state = h('p', { class: 'small quiet', role: 'status', 'aria-live': 'off' });
   main.replaceChildren(
     h(

@@ -43,13 +43,13 @@ export function showSection(name, isThere) {
 }
 
 /**
- * Draw a section anew, in place: a table that was scrolled stays so, and so do the focus and a button under a finger.
- * Buttons are told apart by what they act on, `data-of`.
+ * Update a section in place: unchanged nodes stay, and with them scroll positions, the focus and a pressed button.
+ * `data-of` identifies the object that a button acts on.
  * @param {string} name @param {...Node} nodes
  */
 export const show = (name, ...nodes) => replaceIn(place[name], nodes);
 
-/** @param {ParentNode & Node} node @param {Node[]} fresh what shall be in it */
+/** @param {ParentNode & Node} node @param {Node[]} fresh its new children */
 function replaceIn(node, fresh) {
   const before = [...node.childNodes];
   if (before.length === fresh.length) for (const [i, one] of before.entries()) replace(one, fresh[i]);

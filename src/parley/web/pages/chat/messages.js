@@ -63,7 +63,8 @@ export class Messages {
 
   toEnd() {
     this.#isFollowing = true;
-    this.view.scrollTop = this.view.scrollHeight;
+    // A greeting is read from its top.
+    this.view.scrollTop = this.#rows.size > 0 ? this.view.scrollHeight : 0;
   }
 
   clear() {
