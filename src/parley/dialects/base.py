@@ -1,9 +1,9 @@
 """Base class of public protocols: one class each, one object per connection.
 
-The gateway makes such an object to speak to a client that waits or is refused; the worker makes one
-to turn messages into events and events into messages. Both know the same sentences, because it is
-the same class. A dialect knows no sockets and no model, and needs nothing that a gateway lacks.
-docs/do/extend.md shows how to add one.
+The gateway makes such an object to talk to a client that waits or is refused; the worker makes one
+to convert messages into events and events into messages. Both send the same messages, because they
+use the same class. A dialect knows neither sockets nor models, and needs nothing that a gateway
+does not have. docs/do/extend.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Early = Literal["keep", "stop", "ignore"]
 """What happens to a message that arrives before there is a session."""
 
 REASON_BYTES: Final = 123
-"""Largest reason of a close frame, in bytes. Source: RFC 6455, 5.5.1."""
+"""Maximum length of the reason in a close frame, in bytes. Source: RFC 6455, 5.5.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class UpgradeRequest:
 
     Args:
         path: the route, as in `Dialect.paths`.
-        session_id: as the client chose it; empty where the path has none.
+        session_id: as the client chose it; empty if the path has none.
         headers: names in lower case.
     """
 
@@ -50,18 +50,18 @@ class UpgradeRequest:
 
     @property
     def wants_extensions(self) -> bool:
-        """True if the client asked for what the requirement texts do not name."""
+        """True if the client requested extensions to the published protocol."""
         return self.query.get("extensions", "").lower() in ("true", "1", "yes")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """Arguments of a connection's object, at the gateway and at the worker.
+    """Arguments of a dialect object, at the gateway and at the worker.
 
     Args:
-        parameters: those of the query that the dialect names in `Dialect.parameters`.
-        abilities: of the model; none are known at the gateway.
-        clock: for times that messages carry.
+        parameters: query parameters that are listed in `Dialect.parameters`.
+        abilities: of the model; unknown at the gateway.
+        clock: for times in messages.
     """
 
     session_id: str
@@ -77,11 +77,12 @@ class Reply:
     """A dialect's reaction: messages to send, then perhaps a close code.
 
     Args:
-        reason: said in the close frame; at most `REASON_BYTES` of it.
-        offers_resume: these messages hold the first token of a client that has asked to be able to
-            come back (`wants_resume`): the session is ready, or it has asked just now.
-        sound_ms: how much sound each message holds, where they are to be sent as they are played:
-            the client cannot be made to drop what it has. Empty: all together.
+        reason: sent in the close frame; cut to `REASON_BYTES`.
+        offers_resume: True if these messages should contain the first token of a client that
+            requested resuming (`wants_resume`), because the session is ready, or the client has
+            just requested it.
+        sound_ms: milliseconds of audio in each message, if they must be sent as they are played,
+            because the client cannot discard audio. Empty: send all of them immediately.
     """
 
     messages: tuple[msgspec.Struct, ...] = ()
@@ -94,103 +95,103 @@ class Reply:
 class Dialect(ABC):
     """One public protocol; an object serves one connection.
 
-    A subclass states the facts below and has `decode`, `messages` and `error`. Everything else has
-    a default: a dialect without words for the queue says nothing while a client waits, and one
-    without words for the end only closes.
+    A subclass sets the attributes below and implements `decode`, `messages` and `error`. Everything
+    else has a default: a dialect without queue messages sends nothing while a client waits, and one
+    without messages for the end only closes the connection.
     """
 
     name: ClassVar[str]
-    """In the registry, in logs and recordings, and in messages to the worker."""
+    """Name in the registry, in logs and recordings, and in messages to the worker."""
     paths: ClassVar[tuple[str, ...]]
     """Public routes; `{session_id}` is chosen by the client where present."""
     kind: ClassVar[Kind]
     """Kind of most of its sessions; `kind_of` decides for each."""
     accepts: ClassVar[Mapping[Phase, frozenset[str]]]
-    """Phase → types of the messages that it acts on."""
+    """Phase → types of the messages that are accepted in it."""
 
     extra_types: ClassVar[frozenset[str]] = frozenset()
-    """Types of messages that only clients with extensions may send; for others there are no
-    such messages."""
+    """Types of messages that only clients with extensions may send; for other clients they are
+    unknown."""
 
     precedence: ClassVar[int] = 0
-    """Among dialects that share a path, the highest is the first whose `claims` is called."""
+    """Priority among dialects that share a path: `claims` is called in descending order."""
     first_types: ClassVar[frozenset[str]] = frozenset()
-    """Types of a first message that mark this dialect where the request could not: a dialect of the
-    same path that meets one of these hands over to this one."""
+    """Types of a first message that identify this dialect if the request does not: another dialect
+    of the same path that receives one of these hands over to this one."""
     has_items: ClassVar[bool] = False
-    """True if its half-duplex sessions are conversations of items, which are answered when the
-    client asks (`session/conversation.py`)."""
+    """True if its half-duplex sessions are conversations of items, in which the client can request
+    answers (`session/conversation.py`)."""
     has_several_chats: ClassVar[bool] = False
-    """True if its chat sessions answer one request after the other (`session/chat.py`)."""
+    """True if its chat sessions answer several requests, one after the other
+    (`session/chat.py`)."""
     parameters: ClassVar[frozenset[str]] = frozenset()
-    """Names of query parameters that the worker needs to know, too."""
+    """Names of query parameters that the worker needs too."""
     takes_settings: ClassVar[bool] = False
-    """True if a session begins with what its client secret sets."""
+    """True if a client secret can contain initial settings of a session."""
     subprotocol: ClassVar[str | None] = None
     """Subprotocol that the server selects if the client offers it."""
     app_id: ClassVar[str | None] = None
-    """An app of its own that an operator may switch off, next to the one of its kind."""
+    """A separate app that an operator may disable, in addition to the app of its kind."""
 
     queue_words: ClassVar[tuple[type[msgspec.Struct], ...]] = ()
-    """The messages of the queue, where clients receive any: first, later and last one."""
+    """The messages of the queue, if clients receive any: first, later and last one."""
     event_words: ClassVar[Mapping[type, type[msgspec.Struct]]] = {}
-    """The messages of events that say the same in the same fields; `messages` has the others."""
+    """Message classes of events with the same fields; `messages` encodes the others."""
     announces_assignment: ClassVar[bool] = True
-    """True if `queue_done` is sent without a wait, too."""
+    """True if `queue_done` is sent even without a wait."""
     asks_first: ClassVar[bool] = False
-    """True if the first message comes before the place in the queue (chat)."""
+    """True if the first message is read before the client joins the queue (chat)."""
     keeps: ClassVar[frozenset[str]] = frozenset()
-    """Types of messages that may come while the client waits, and are kept for the worker."""
+    """Types of messages that are accepted while the client waits, and kept for the worker."""
     keeps_most: ClassVar[int] = 1
     stops: ClassVar[frozenset[str]] = frozenset({"stop"})
     """Types of messages with which a waiting client leaves."""
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Types of messages that are ignored while the client waits."""
     refuses_by_status: ClassVar[bool] = False
-    """True if a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
+    """True if a refusal is an HTTP status instead of the upgrade (see `refuse_upgrade`), for
     protocols that have no message for it."""
     leaves_open: ClassVar[tuple[type[errors.ParleyError], ...]] = (
         errors.BadInput,
         errors.UpstreamFailed,
     )
-    """Errors after which a session stays open; any other ends it. The second is a server behind the
-    model that did not answer once."""
+    """Errors after which a session stays open; any other ends it. `UpstreamFailed`: a server behind
+    the model did not answer."""
     closes_after: ClassVar[tuple[type[errors.ParleyError], ...]] = ()
-    """Those of them that end it all the same."""
+    """Subclasses of these errors that end it all the same."""
     close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
 
     not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
-    """Attributes that `remembered` leaves out."""
+    """Attributes that `remembered` omits."""
 
     is_timed_call: ClassVar[bool] = False
-    """True if a duplex session has the total time of a realtime call, which may count from the
-    accept, instead of a session limit and a limit of silence."""
+    """True if a duplex session has the total time limit of a realtime call, which may count from
+    the handshake, instead of a session limit and a limit of silence."""
     context_tokens: ClassVar[int | None] = None
-    """Most that a context may hold; None: what the model can."""
+    """Maximum length of the context; None: the model's limit."""
     prompt_room_tokens: ClassVar[int] = 0
     """Tokens of the context that a prompt must leave free."""
 
     def __init__(self, context: SessionContext) -> None:
         self.context = context
         self.extensions = context.extensions
-        """True if the client is sent what the requirement texts do not name."""
+        """True if extensions to the published protocol are sent."""
         self.wants_resume = False
-        """True if the client asked to be able to continue over another connection; see
-        `protocol/resume.py`."""
+        """True if the client requested resuming; see `protocol/resume.py`."""
 
     @property
     def session_id(self) -> str:
-        """As the client chose it, or as `new_session_id` made it."""
+        """The id that the client chose or `new_session_id` made."""
         return self.context.session_id
 
     # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any]:
-        """This object's state of its conversation, as values, for `restore` of another object."""
+        """This object's state as values, for `restore` of another object."""
         return {name: value for name, value in vars(self).items() if name not in self.not_kept}
 
     def restore(self, remembered: Mapping[str, Any]) -> None:
-        """Know what another object of this class knew."""
+        """Take over the state of another object of this class."""
         for name, value in remembered.items():
             if hasattr(self, name):
                 setattr(self, name, value)
@@ -199,13 +200,13 @@ class Dialect(ABC):
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        """True if this client speaks this dialect, as far as its request shows."""
+        """True if the client's request shows that it uses this dialect."""
         del request
         return True
 
     @classmethod
     def kind_of(cls, request: UpgradeRequest) -> Kind:
-        """Name of this client's session in the queue.
+        """Kind of this client's session.
 
         Raises:
             InvalidPayload: the request names something that does not exist.
@@ -215,40 +216,40 @@ class Dialect(ABC):
 
     @classmethod
     def token_of(cls, request: UpgradeRequest) -> str | None:
-        """The client's token where it is not in the `Authorization` header."""
+        """The client's token, if it is not in the `Authorization` header."""
         return request.query.get("token")
 
     @classmethod
     def new_session_id(cls, now_s: float) -> str:
-        """An id for a client that did not choose one. `now_s`: Unix seconds."""
+        """A session id for a client that did not choose one. `now_s`: Unix time."""
         del now_s
         return f"{cls.name}_{secrets.token_hex(16)}"
 
     def refuse_upgrade(self, failure: errors.ParleyError) -> tuple[int, dict[str, Any]]:
-        """HTTP status and JSON body of a refusal in place of the upgrade (`refuses_by_status`)."""
+        """HTTP status and JSON body of a refusal instead of the upgrade (`refuses_by_status`)."""
         status = 429 if isinstance(failure, errors.QueueFull) else failure.http_status
         return status, {"detail": str(failure), "code": failure.code}
 
     # ---- while the client waits ------------------------------------------------------------
 
     def queued(self, place: QueuePlace) -> msgspec.Struct | None:
-        """First word to a client that has to wait; None: it receives nothing."""
+        """First message to a client that has to wait; None: it receives none."""
         return self.queue_words[0](**_place_fields(place)) if self.queue_words else None
 
     def queue_update(self, place: QueuePlace) -> msgspec.Struct | None:
-        """Later words to a client that still waits."""
+        """Later messages to a client that still waits."""
         return self.queue_words[1](**_place_fields(place)) if self.queue_words else None
 
     def queue_done(self) -> msgspec.Struct | None:
-        """Last word of the queue."""
+        """Last message of the queue."""
         return self.queue_words[2]() if self.queue_words else None
 
     def check_request(self, frame: bytes | bytearray | str) -> None:
-        """Look at the message that comes before the place in the queue (`asks_first`), so that
-        no client waits in vain, and take from it how the client wants to be spoken to.
+        """Examine the message that precedes the queue (`asks_first`), so that no client waits in
+        vain, and read the options for messages from it.
 
         Raises:
-            BadInput: it makes no sense.
+            BadInput: it is invalid.
         """
         del frame
 
@@ -256,8 +257,8 @@ class Dialect(ABC):
         """What happens to a message that arrives before there is a session.
 
         Raises:
-            UnknownEvent: there is no such message.
-            BadInput: it may not come now; see `check`.
+            UnknownEvent: the type is unknown.
+            BadInput: it is not allowed now; see `check`.
         """
         if type_name in self.stops:
             return "stop"
@@ -271,7 +272,7 @@ class Dialect(ABC):
     # ---- client → server -------------------------------------------------------------------
 
     def check(self, phase: Phase, type_name: str) -> None:
-        """Refuse what `phase` does not accept.
+        """Refuse messages that `phase` does not accept.
 
         Raises:
             UnknownEvent: one of `extra_types`, from a client without extensions.
@@ -287,33 +288,33 @@ class Dialect(ABC):
         return errors.WrongPhase(type_name, phase)
 
     def text_of(self, frame: bytes) -> str:
-        """A binary message as the text it stands for.
+        """Convert a binary message to the equivalent text.
 
         Raises:
-            InvalidJson: binary messages are not part of this.
+            InvalidJson: this dialect has no binary messages.
         """
         del frame
         raise errors.InvalidJson("Messages must be JSON text, got a binary message.")
 
     @abstractmethod
     def decode(self, frame: str, phase: Phase) -> Any:
-        """What a message says: an event, None where it is ignored, or whatever `events` takes.
+        """Decode a message: an event, None if it is ignored, or any value for `events`.
 
-        Called once per message, one after the other, in a thread where the message is long; so it
-        leaves alone what the rest of the object changes.
+        Called once per message, in order; in a thread if the message is long, so it must not use
+        state that other methods change.
 
         Raises:
-            ParleyError: it makes no sense, or not in this phase; the message is dropped.
+            ParleyError: it is invalid, or not allowed in this phase; the message is dropped.
         """
 
     def voice_in(self, decoded: Any) -> tuple[str, errors.BadInput] | None:
-        """A registered voice that a decoded message names again, and what is wrong with the message
-        if there is no such voice."""
+        """The registered voice that a decoded message names, and the error for the message if there
+        is no such voice."""
         return None
 
     def events(self, decoded: Any, phase: Phase) -> Sequence[ClientEvent | Reply]:
-        """What is to be done about a decoded message: events for the runner and answers that need
-        no runner, in this order. Called on the event loop, where state is safe.
+        """The events and immediate answers that result from a decoded message, in order. Called on
+        the event loop, where state may be changed.
 
         Raises:
             ParleyError: as `decode`.
@@ -324,7 +325,7 @@ class Dialect(ABC):
     # ---- server → client -------------------------------------------------------------------
 
     def greet(self) -> Reply:
-        """Messages of the worker before it has received any."""
+        """Messages that the worker sends before it has received any."""
         return Reply()
 
     def encode(self, event: ServerEvent) -> Reply:
@@ -342,16 +343,16 @@ class Dialect(ABC):
 
     @abstractmethod
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
-        """Any event but `Failed`, `SessionEnded` and those of `event_words` as messages; none where
-        there are no words."""
+        """Encode any event except `Failed`, `SessionEnded` and those of `event_words`; empty if
+        there are no messages for it."""
 
     def frames(self, reply: Reply) -> tuple[str | bytes, ...]:
-        """Messages as WebSocket messages, text or binary."""
+        """Encode messages as WebSocket messages, text or binary."""
         frames = (self.frame(message) for message in reply.messages)
         return tuple(frame for frame in frames if frame is not None)
 
     def frame(self, message: msgspec.Struct) -> str | bytes | None:
-        """One message as this client is to read it; None when there is nothing to send."""
+        """Encode one message for this client; None if nothing is to be sent."""
         return codec.encode_for(message, extensions=self.extensions)
 
     # ---- errors and the end ----------------------------------------------------------------
@@ -367,29 +368,30 @@ class Dialect(ABC):
         return Reply((self.error(failure),), close_code, str(failure))
 
     def refuse(self, failure: errors.ParleyError) -> Reply:
-        """Turn a newcomer away: the error, then always the end."""
+        """Refuse a new client: the error, then always a close."""
         return Reply((self.error(failure),), failure.close_code, str(failure))
 
     def cancelled(self) -> Reply:
-        """To a waiting client whose ticket was cancelled from outside (service.md 2.6)."""
+        """Reaction for a waiting client whose ticket was cancelled by others (service.md 2.6)."""
         return self.closed("stopped")
 
     def shutting_down(self, failure: errors.ParleyError) -> Reply:
-        """To a client without a session when the server shuts down, which `failure` says."""
+        """Reaction for a client without a session when the server shuts down; `failure` is the
+        error."""
         return self.refuse(failure)
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        """The end of a session for a reason. `elapsed_s`: what a timeout reports."""
+        """Reaction for the end of a session. `elapsed_s`: duration that a timeout reports."""
         words = self.last_words(reason, elapsed_s)
         return Reply(words, self.close_codes[reason], CLOSE_SENTENCES[reason])
 
     def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
-        """The messages with which a session ends for a reason; see `closed`."""
+        """The messages with which a session ends; see `closed`."""
         del reason, elapsed_s
         return ()
 
     def ending(self, ended: SessionEnded) -> Reply:
-        """The last word: of the error that closed the session, else of the reason. A client that
+        """The last message: about the error that closed the session, or the reason. A client that
         left, or has received everything, is sent nothing more."""
         if ended.error is not None:
             answer = self.answer(ended.error)
@@ -405,8 +407,8 @@ class Dialect(ABC):
 
 
 def close_reason(sentence: str) -> str:
-    """A sentence as the reason of a close frame: cut, at a whole character, where it is too
-    long."""
+    """A sentence as the reason of a close frame; if it is too long, it is cut between
+    characters."""
     data = sentence.encode()
     if len(data) <= REASON_BYTES:
         return sentence

@@ -26,7 +26,7 @@ _ENDINGS: Final[dict[Ending, chat.EarlyEnding]] = {
 
 
 class ChatDialect(LegacyDialect):
-    """One request, one answer. The request may ask for extensions, too."""
+    """One request, one answer. The request may also request extensions."""
 
     name = "chat"
     close_codes: ClassVar[Mapping[CloseReason, int]] = {
@@ -46,8 +46,8 @@ class ChatDialect(LegacyDialect):
         Phase.PREPARING: _STOP,
         Phase.GENERATING: _STOP,
     }
-    """`request` stands for the one message without a type. What a phase does not accept is ignored
-    after the request (service.md 4.2), so only `CONNECTED` refuses."""
+    """`request` is the message without a type. After the request, messages that a phase does not
+    accept are ignored (service.md 4.2), so only `CONNECTED` refuses."""
     announces_assignment = False
     asks_first = True
 
@@ -59,7 +59,8 @@ class ChatDialect(LegacyDialect):
     # ---- client → server -------------------------------------------------------------------
 
     def misplaced(self, phase: Phase, type_name: str) -> BadInput:
-        """`InvalidRequest` for a first message that is not a request; others are ignored."""
+        """`InvalidRequest` for a first message that is not a request; later messages are
+        ignored."""
         if phase is Phase.CONNECTED:
             return InvalidRequest("The first message must be a chat request.")
         return WrongPhase(type_name, phase)
@@ -71,7 +72,7 @@ class ChatDialect(LegacyDialect):
         return "stop" if type_name in self.stops else "ignore"
 
     def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
-        """After the request everything but `stop` is ignored, even what is not JSON."""
+        """After the request everything except `stop` is ignored, even invalid JSON."""
         if phase is not Phase.CONNECTED:
             return events.StopRequested() if _is_stop(frame) else None
         return requested(self._request(frame))
@@ -116,13 +117,13 @@ class ChatDialect(LegacyDialect):
             case events.ToolCallDone(index, call):
                 return (chat.ToolCall(index=index, id=call.id, is_final=True),)
             case _:
-                # Turns, units, pauses: chat has no such words.
+                # Turns, units, pauses: chat has no such messages.
                 return ()
 
     # ---- errors and the end ----------------------------------------------------------------
 
     def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end."""
+        """The error, then always a close."""
         code = 1008 if isinstance(failure, ContextFull) else failure.close_code
         return Reply((self.error(failure),), code, str(failure))
 

@@ -1,4 +1,4 @@
-"""A chat request as an event, for the dialects that have chats."""
+"""Converts a chat request to an event, for the dialects with chats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.protocol.values import Generation, TextPart
 
 
 def requested(request: chat.Request) -> ChatRequested:
-    """A request as an event; base64 is decoded, files are not opened.
+    """A request as an event; base64 is decoded, but files are not.
 
     Raises:
         InvalidPayload, TooLarge: naming the field.

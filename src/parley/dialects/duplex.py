@@ -20,13 +20,13 @@ from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stop, Stopped
 
 AUDIO_PREFIXES: Final = ("adx_", "adx-", "audio_duplex", "audio_")
-"""A duplex session whose id starts so brings no video. Source: service.md 4.4."""
+"""Prefix of the id of a duplex session without video. Source: service.md 4.4."""
 
 _ALWAYS: Final = frozenset({"stop", "client_diagnostic"})
 
 
 class DuplexDialect(SoundDialect, LegacyDialect):
-    """Units, one result each. `prepare` may ask for extensions, too."""
+    """Units, with one result each. `prepare` may also request extensions."""
 
     name = "duplex"
     paths = (duplex.PATH,)
@@ -38,7 +38,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
         Phase.ACTIVE: _ALWAYS | {"audio_chunk", "video_frame", "input_text", "pause", "interrupt"},
         Phase.PAUSED: _ALWAYS | {"resume"},
     }
-    """A `prepare` that comes while queued is kept and applied after `queue_done`."""
+    """A `prepare` that arrives while the client is queued is kept and applied after
+    `queue_done`."""
     extra_types = frozenset({"input_text"})
     leaves_open = (errors.BadInput, errors.InferenceFailed)
     closes_after = (errors.InvalidJson, errors.TooLarge, errors.BadSessionId, errors.SlotLost)
@@ -53,9 +54,9 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     # ---- client → server -------------------------------------------------------------------
 
     def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
-        """`NotReady` for sound or a frame before `prepared`; the session stays open."""
+        """`NotReady` for audio or a frame before `prepared`; the session stays open."""
         if phase is Phase.PREPARING and type_name != "prepare":
-            # Clients know no such phase: for them `connected` lasts until `prepared`.
+            # Clients do not know this phase: for them `connected` lasts until `prepared`.
             phase = Phase.CONNECTED
         is_input = type_name in ("audio_chunk", "video_frame")
         if is_input and phase in (Phase.QUEUED, Phase.CONNECTED):
@@ -88,7 +89,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             case duplex.Interrupt():
                 return events.InterruptRequested()
             case duplex.ClientDiagnostic():
-                # The gateway keeps these; one that comes through is none of our business.
+                # The gateway keeps these; one that arrives here is ignored.
                 return None
             case _ as never:
                 assert_never(never)
@@ -99,12 +100,13 @@ class DuplexDialect(SoundDialect, LegacyDialect):
         else:
             pcm = self.sound.read(message.audio_base64, field="audio_base64")
             if not len(pcm):
-                # The decoder keeps a few milliseconds back: the first sound is the next message's.
+                # The decoder buffers a few milliseconds: the first audio arrives with the next
+                # message.
                 return events.VideoInput(within(message.frame_bytes))
         values.check_samples(len(pcm), field="audio_base64", most=realtime.APPEND_MOST_SAMPLES)
         return events.AudioInput(
             pcm,
-            # Most units have none: three calls less for each.
+            # Most units have none: this saves three calls each.
             frames=within(message.frame_bytes) if message.frame_base64_list else (),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
@@ -132,12 +134,12 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             case events.SessionInterrupted():
                 return (duplex.Interrupted(),)
             case _:
-                # Requests and turns: this dialect has no such words.
+                # Requests and turns: this dialect has no such messages.
                 return ()
 
     def _results(self, unit: events.UnitDone) -> list[duplex.Result]:
-        """What was said in a unit; where its sound is longer than a second, in several results.
-        The measurements are in the first."""
+        """The output of a unit; if its audio is longer than a second, in several results. The
+        measurements are in the first."""
         result = unit.result
         first, *others = self.sound.seconds(result.pcm, ends=result.end_of_turn)
         return [
@@ -181,8 +183,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     # ---- errors and the end ----------------------------------------------------------------
 
     def answer(self, failure: errors.ParleyError) -> Reply:
-        """What happens after `failure`; a third failed unit in a row is for the session to end with
-        `closed("error")`."""
+        """Reaction to `failure`. After the third consecutive failed unit the session itself ends
+        with `closed("error")`."""
         if isinstance(failure, errors.ContextFull):
             messages = (self.error(failure), Stopped(session_id=self.session_id))
             return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])

@@ -14,12 +14,12 @@ from parley.protocol import binary, codec
 
 
 class SoundDialect(Dialect):
-    """A dialect whose clients may ask for another audio format than the published one."""
+    """A dialect whose clients may request another audio format than the published one."""
 
     heard_field: ClassVar[str]
-    """Of a client's message: its sound."""
+    """Field of a client's message with its audio."""
     said_field: ClassVar[str]
-    """Of a server's message: its sound."""
+    """Field of a server's message with its audio."""
     not_kept = Dialect.not_kept | {"sound"}
 
     def __init__(self, context: SessionContext) -> None:

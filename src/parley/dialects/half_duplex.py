@@ -22,7 +22,7 @@ from parley.protocol.values import Generation, TextPart
 
 
 class HalfDuplexDialect(SoundDialect, LegacyDialect):
-    """Turns. `prepare` may ask for extensions, too."""
+    """Turns. `prepare` may also request extensions."""
 
     name = "half_duplex"
     leaves_open = ()
@@ -35,8 +35,8 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         Phase.ACTIVE: frozenset({"audio_chunk", "input_text", "stop"}),
         Phase.GENERATING: frozenset({"audio_chunk", "input_text", "stop"}),
     }
-    """A `prepare` that comes while queued is kept and applied after `queue_done`; an `audio_chunk`
-    that comes while generating is read and discarded."""
+    """A `prepare` that arrives while the client is queued is kept and applied after `queue_done`;
+    an `audio_chunk` that arrives during an answer is read and discarded."""
     extra_types = frozenset({"input_text"})
     heard_field = "audio_base64"
     said_field = "audio_data"
@@ -48,7 +48,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
     # ---- client → server -------------------------------------------------------------------
 
     def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
-        """`NotPrepared` for sound before `prepare`, `AlreadyPrepared` for a second `prepare`."""
+        """`NotPrepared` for audio before `prepare`, `AlreadyPrepared` for a second `prepare`."""
         if type_name == "prepare" and phase in (Phase.PREPARING, Phase.ACTIVE, Phase.GENERATING):
             return errors.AlreadyPrepared(phase)
         if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING):
@@ -111,11 +111,11 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                     ),
                 )
             case _:
-                # Requests, units, pauses: this dialect has no such words.
+                # Requests, units, pauses: this dialect has no such messages.
                 return ()
 
     def _chunks(self, said: events.OutputDelta) -> list[half_duplex.HalfDuplexChunk]:
-        """A piece of an answer, in chunks of at most a second of sound."""
+        """A piece of an answer, in chunks of at most a second of audio."""
         if said.index == 0:
             self._extra_chunks = 0
         sounds = in_pieces(said.pcm) or (None,)
@@ -148,7 +148,7 @@ def _setup(message: half_duplex.HalfDuplexPrepare) -> events.HalfDuplexSetup:
     system = _system(message)
     return events.HalfDuplexSetup(
         system=system,
-        # The first sound of the prompt is also the voice, unless the client names another.
+        # The first audio of the prompt is also the voice, unless the client names another one.
         voice=reference(message.voice_bytes())
         or next((part for part in system if isinstance(part, events.Sound)), None),
         voice_name=message.ref_audio_path,
@@ -162,7 +162,8 @@ def _setup(message: half_duplex.HalfDuplexPrepare) -> events.HalfDuplexSetup:
 
 
 def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | events.Sound, ...]:
-    """The system message: `system_content` wins; a prompt with a voice becomes text, voice, text.
+    """The system message: `system_content` takes precedence; a prompt with a voice becomes text,
+    voice, text.
 
     Source: service.md 4.3, `prepare`.
     """

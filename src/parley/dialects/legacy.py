@@ -1,8 +1,7 @@
 """Shared by the three older dialects (chat, half-duplex, duplex): waiting, stopping, errors.
 
-Errors carry the text under the name of the requirement texts, `error`; with extensions also under
-`message`, and a machine code.
-Source: service.md 2.4, 4.0, 4.7.
+Errors have their text in the published field `error`; with extensions also in `message`, and a
+code. Source: service.md 2.4, 4.0, 4.7.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parley.protocol.legacy import CloseReason, Error
 
 
 class LegacyDialect(Dialect):
-    """Queue words and errors of chat, half-duplex and duplex."""
+    """Queue messages and errors of chat, half-duplex and duplex."""
 
     keeps: ClassVar[frozenset[str]] = frozenset({"prepare"})
     ignores: ClassVar[frozenset[str]] = frozenset({"client_diagnostic"})
@@ -40,7 +39,7 @@ class LegacyDialect(Dialect):
     }
     """Text and code of the error with which a session ends."""
     wants_transcript = False
-    """True if the client asked for what it was heard to say."""
+    """True if the client requested transcripts of its speech."""
 
     def error(self, failure: ParleyError) -> msgspec.Struct:
         field = failure.field if isinstance(failure, BadInput) else None
@@ -63,17 +62,17 @@ class LegacyDialect(Dialect):
 
     @abstractmethod
     def timed_out(self, elapsed_s: float) -> msgspec.Struct:
-        """The session ends because time ran out."""
+        """The session ends because of a time limit."""
 
     def cancelled(self) -> Reply:
         return Reply((phrase("Cancelled", "cancelled"),), 1000, "cancelled")
 
 
 def written(message: legacy.InputText) -> events.TextInput:
-    """Written words and pictures as an event.
+    """Written text and pictures as an event.
 
     Raises:
-        MissingField: there are neither.
+        MissingField: there is neither.
     """
     if not message.text.strip() and not message.images:
         raise MissingField("text")
@@ -81,5 +80,5 @@ def written(message: legacy.InputText) -> events.TextInput:
 
 
 def phrase(text: str, code: str, param: str | UnsetType = UNSET) -> Error:
-    """An error in both documented spellings. `param`: the field at fault."""
+    """An error in both documented forms. `param`: the invalid field."""
     return Error(error=text, message=text, code=code, param=param)

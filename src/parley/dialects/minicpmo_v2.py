@@ -1,8 +1,9 @@
 """The newest public MiniCPM-o dialect: `session.init` first on `/v1/realtime`, or `mode=chat`.
 
-The same units as the realtime dialect, and in chats the requests of the chat dialect, one after the
-other. One kind per message; the end of a turn is a `listen` after its last unit, or `response.done`
-in chats; a mistake ends the session. Source: docs of the public project, realtime API.
+The same units as in the realtime dialect, and in chats the requests of the chat dialect, one after
+the other. There is one kind of output per message; a turn ends with a `listen` after its last unit,
+or with `response.done` in chats; an error ends the session. Source: docs of the public project,
+realtime API.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REASONS: Final[Mapping[CloseReason, str]] = {
 COUNTED: Final = ("text", "audio", "vision", "text_out", "audio_out")
 DONE_REASONS: Final = {Ending.LIMIT: "max_tokens", Ending.CANCELLED: "cancelled"}
 AUDIO_TOKENS_PER_S: Final = 10
-"""Of MiniCPM-o; usage counts what was heard by it."""
+"""Tokens per second of audio in MiniCPM-o; used to count the audio input in usage."""
 
 
 class MiniCPMOV2Dialect(RealtimeCallDialect):
@@ -73,7 +74,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        """True for chats, by their address; calls are recognised by their first message."""
+        """True for chats, by their URL; calls are recognised by their first message."""
         return request.query.get("mode") == "chat"
 
     @classmethod
@@ -128,7 +129,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             case events.AnswerDone():
                 return (self._answered(event),)
             case _:
-                # Turns and pauses: this dialect has no such words.
+                # Turns and pauses: this dialect has no such messages.
                 return ()
 
     @property
@@ -198,7 +199,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
     # Calls.
 
     def _deltas(self, unit: events.UnitDone) -> list[wire.Delta]:
-        """A unit, one kind per message."""
+        """Encode a unit, with one kind of output per message."""
         kinds: list[dict[str, Any]] = []
         result = unit.result
         if not result.is_listen:
@@ -249,8 +250,8 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         )
 
     def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end: mistakes are fatal here. Where a server behind the model
-        did not answer, the voice has said so, and the session continues."""
+        """The error, then always a close: errors are fatal here. If a server behind the model did
+        not answer, the voice has reported it, and the session continues."""
         if isinstance(failure, UpstreamFailed) and self.context.kind is not Kind.CHAT:
             return Reply()
         reason = "protocol_error" if failure.is_client_error else "backend_error"

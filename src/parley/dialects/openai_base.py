@@ -21,14 +21,14 @@ M = TypeVar("M", bound=openai.OpenAIClientEvent)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded(Generic[M]):
-    """A message with what it brings: sound at 16 kHz, a picture file, what items say."""
+    """A message with its decoded media: audio at 16 kHz, a picture file, content of items."""
 
     message: M
     media: Any = None
 
 
 class OpenAIDialect(Dialect):
-    """A dialect whose messages may have an `event_id`, which errors and answers name."""
+    """A dialect whose messages may have an `event_id`, which errors and answers refer to."""
 
     announces_assignment = False
     refuses_by_status = True
@@ -39,7 +39,7 @@ class OpenAIDialect(Dialect):
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._event_id: str | None = None
-        """Of the client's newest message."""
+        """`event_id` of the client's newest message."""
 
     def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
         status = 429 if isinstance(failure, QueueFull) else failure.http_status
@@ -81,7 +81,7 @@ class OpenAIDialect(Dialect):
         return openai.encode(message)
 
     def error_object(self, failure: ParleyError) -> dict[str, Any]:
-        """An error as clients of OpenAI read it."""
+        """An error in OpenAI's format."""
         return {
             "type": "invalid_request_error" if failure.is_client_error else "server_error",
             "code": openai.code_of(failure.code),

@@ -1,7 +1,7 @@
-"""The known fields of OpenAI Realtime's objects; an unknown field is named instead of ignored.
+"""The known fields of OpenAI Realtime's objects; unknown fields are reported, not ignored.
 
-Parts of a session that this server only sends back are checked, too: a client's library must be
-able to parse its own session.
+Parts of a session that this server only returns are checked too, because the client's library must
+be able to parse its own session.
 
 Source: openai-python 3.57 `types/realtime`.
 """
@@ -23,13 +23,13 @@ TOLERATED: Final = frozenset(
         *("parallel_tool_calls", "safety_identifier"),
     }
 )
-"""Fields of a session that clients send back, or that change nothing here."""
+"""Fields of a session that clients return unchanged, or that have no effect here."""
 FIELDS: Final = TOLERATED | {
     *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
     *("tracing", "truncation", "prompt", "include", "audio"),
 }
 TRANSCRIPTION_FIELDS: Final = TOLERATED | {"type", "include", "audio"}
-"""Of a session that only transcribes."""
+"""Fields of a session that only transcribes."""
 INPUT_FIELDS: Final = frozenset({"format", "transcription", "noise_reduction", "turn_detection"})
 OUTPUT_FIELDS: Final = frozenset({"format", "voice", "speed"})
 RESPONSE_FIELDS: Final = TOLERATED | {
@@ -52,7 +52,7 @@ PART_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "text": frozenset({"type", "text"}),
     "audio": frozenset({"type", "audio", "transcript"}),
 }
-"""Fields of the parts of a message, by their type; the last two are names of the beta."""
+"""Fields of the parts of a message, by type; the last two are names of the beta."""
 TOOL_FIELDS: Final = frozenset({"type", "name", "description", "parameters"})
 BETA: Final = {
     "modalities": "output_modalities",
@@ -65,14 +65,14 @@ BETA: Final = {
     "max_response_output_tokens": "max_output_tokens",
     "speed": "audio.output.speed",
 }
-"""Fields of the beta's sessions, and what they are called now."""
+"""Fields of the beta's sessions, with their current names."""
 
 
 def check_names(given: dict[str, Any], fields: frozenset[str], where: str) -> None:
-    """Refuse a field that does not exist; one that is null changes nothing.
+    """Refuse fields that do not exist; null fields are ignored.
 
     Raises:
-        InvalidRequest: names the first of them; for a field of the beta, with its new name.
+        InvalidRequest: names the first of them; for a field of the beta, also its new name.
     """
     for name, value in given.items():
         if value is None or name in fields:
@@ -102,12 +102,12 @@ def object_of(value: Any, where: str) -> dict[str, Any]:
 
 
 def refusal(where: str, expected: str, value: Any) -> InvalidRequest:
-    """The error for a value that is not what its field must be."""
+    """The error for a value that does not have the type or range of its field."""
     return InvalidRequest(f"{where} must be {expected}, got {shown(value)}.", field=where)
 
 
 def shown(value: Any) -> str:
-    """A client's value for an error: JSON, at most 40 characters."""
+    """A client's value in an error: JSON, at most 40 characters."""
     return msgspec.json.encode(value).decode(errors="replace")[:40]
 
 

@@ -1,9 +1,8 @@
 """OpenAI Live on `/v1/live/sessions`: full duplex, without turns.
 
-Sound of any chunk length is cut into the model's units by media time. Nothing is sent while the
-model listens; a user who interrupts it makes it listen. Delegation is accepted and never used: no
-model here calls anything.
-Source: openai-python 3.54 `types/live`.
+Audio in chunks of any length is split into the model's units by media time. Nothing is sent while
+the model listens; an interruption makes it listen. Delegation is accepted and never used, because
+no model here delegates. Source: openai-python 3.54 `types/live`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REASONS: Final[Mapping[CloseReason, str]] = {
 }
 USAGE_EVERY_UNITS: Final = 10
 PIECE_MS: Final = 100
-"""Of sound in a message to a client that is not sent interruptions."""
+"""Length of audio per message to a client that does not receive interruptions."""
 DELEGATES: Final = ("client", "responses", "decisions")
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
@@ -124,12 +123,12 @@ class OpenAILiveDialect(OpenAIDialect):
     def _append(
         self, content: str, appended: type[wire.Appended]
     ) -> list[events.ClientEvent | Reply]:
-        """Words for the model, which may also say them."""
+        """Text for the model, which it may also speak."""
         now_ms = self._heard_ms
         return [events.TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
 
     def _told(self, message: wire.LiveServerEvent) -> Reply:
-        """An answer that names the client's event."""
+        """An answer with the id of the client's event."""
         if self._event_id is not None:
             message = msgspec.structs.replace(message, client_event_id=self._event_id)
         return Reply((message,))
@@ -164,8 +163,8 @@ class OpenAILiveDialect(OpenAIDialect):
         )
 
     def _interruption(self, session: dict[str, Any]) -> InterruptionOptions:
-        """What silences the model: speech that is long enough; a client with extensions may choose
-        otherwise, and is sent interruptions then."""
+        """Interruption policy: speech that is long enough stops the model. A client with extensions
+        may choose another policy, and then receives interruptions."""
         asked = session.get("interruption")
         if asked is None or not self.extensions:
             return InterruptionOptions(mode="stop")
@@ -179,9 +178,9 @@ class OpenAILiveDialect(OpenAIDialect):
 
     @property
     def _is_paced(self) -> bool:
-        """This dialect has no word for an interruption: a client without the extension plays what
-        it has, so it is sent sound as it is played. Not where the session can be resumed:
-        sound that waits is not in its log."""
+        """This dialect has no message for an interruption, and a client without the extension plays
+        everything it has, so audio is sent as it is played. Not if the session can be resumed,
+        because waiting audio is not in its log."""
         return not self._sends_interruptions and not self.wants_resume
 
     def encode(self, event: events.ServerEvent) -> Reply:
@@ -206,7 +205,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 at_ms = self._heard_ms
                 return (wire.LiveInputTranscript(delta=text, start_ms=at_ms, end_ms=at_ms),)
             case _:
-                # Turns and pauses: this dialect has no such words.
+                # Turns and pauses: this dialect has no such messages.
                 return ()
 
     def _unit(self, unit: events.UnitDone) -> list[msgspec.Struct]:
@@ -250,7 +249,7 @@ class OpenAILiveDialect(OpenAIDialect):
 
 
 def _delegation(value: Any) -> dict[str, Any] | None:
-    """To whom the session delegates, as it is sent back; None: to none of `DELEGATES`."""
+    """The session's delegation, as it is returned to the client; None: none of `DELEGATES`."""
     given = object_of(value, "session.delegation")
     return given if given.get("type") in DELEGATES else None
 

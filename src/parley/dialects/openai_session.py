@@ -37,7 +37,7 @@ OWN_VOICE: Final = "default"
 PCM: Final = {"type": "audio/pcm", "rate": 24_000}
 EXPIRES_S: Final = 3600
 LIMIT_TOKENS: Final = 2048
-"""The longest answer; `inf` means this."""
+"""Maximum length of an answer; `inf` means this."""
 EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
 DEFAULT_VAD: Final = values.VadOptions(
     threshold=0.5, min_silence_duration_ms=500, eagerness="medium"
@@ -45,9 +45,9 @@ DEFAULT_VAD: Final = values.VadOptions(
 SERVER_VAD: Final[dict[str, Any]] = msgspec.to_builtins(ServerVad())
 SEMANTIC_VAD: Final[dict[str, Any]] = msgspec.to_builtins(SemanticVad())
 SETTINGS_PARAMETER: Final = "session_settings"
-"""Name of the parameter that carries what a client secret sets, `packed`."""
+"""Name of the parameter with the settings of a client secret, `packed`."""
 PACKED_CHARS: Final = 5000
-"""The longest packed settings: they travel in one header, within a key."""
+"""Maximum length of packed settings, which are sent in one header as part of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RealtimeSettings:
 def default_session(
     session_id: str, model: str, now_s: float, *, kind: str = "realtime"
 ) -> dict[str, Any]:
-    """A session as it begins, complete for either kind: see `sent`."""
+    """Initial values of a session, complete for both kinds; see `sent`."""
     return {
         "type": kind,
         "object": "realtime.session",
@@ -90,7 +90,7 @@ def default_session(
 
 
 def sent(session: dict[str, Any]) -> dict[str, Any]:
-    """The session as its client receives it: one that transcribes has an input only."""
+    """The session as its client receives it: a transcription session has only an input."""
     copied = copy.deepcopy(session)
     if session["type"] == "realtime":
         return copied
@@ -108,7 +108,7 @@ def packed(changes: dict[str, Any]) -> str:
     """Settings of a client secret, short enough for a header.
 
     Raises:
-        InvalidRequest: it is too long, or a text in it has half of a surrogate pair.
+        InvalidRequest: they are too long, or a text in them has half of a surrogate pair.
     """
     try:
         encoded = msgspec.json.encode(changes)
@@ -129,7 +129,7 @@ def packed(changes: dict[str, Any]) -> str:
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """The argument of `packed`."""
+    """The inverse of `packed`."""
     changes: dict[str, Any] = msgspec.json.decode(zlib.decompress(base64.urlsafe_b64decode(text)))
     return changes
 
@@ -137,11 +137,11 @@ def unpacked(text: str) -> dict[str, Any]:
 def merged(
     session: dict[str, Any], changes: dict[str, Any], *, calls_tools: bool
 ) -> dict[str, Any]:
-    """The session with what a client changes; what has no effect here (noise reduction, truncation,
-    tracing, `include`) stays out of it, and so do tools if the model calls none.
+    """The session with a client's changes, without those that have no effect here (noise reduction,
+    truncation, tracing, `include`), and without tools if the model calls none.
 
     Raises:
-        InvalidRequest: a change that cannot be made; `field` says which.
+        InvalidRequest: a change is not possible; `field` is its path.
     """
     kind = changes.get("type") or session["type"]
     if kind not in ("realtime", "transcription"):
@@ -190,13 +190,13 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
 
 
 def is_own_voice(voice: str) -> bool:
-    """True if the server's own voice speaks under this name."""
+    """True if this name stands for the server's own voice."""
     return voice == OWN_VOICE or voice in BUILT_IN_VOICES
 
 
 def voice_of(changes: dict[str, Any]) -> str | None:
-    """The registered voice that is named in a session or a response; None: none is, or nothing
-    that could be one."""
+    """The registered voice that a session or a response names; None if there is none or it is
+    invalid."""
     audio = changes.get("audio")
     output = audio.get("output") if isinstance(audio, dict) else None
     named = _voice_in(output) if isinstance(output, dict) else None
@@ -225,7 +225,7 @@ def output_of(session: dict[str, Any], response: dict[str, Any]) -> dict[str, An
     """Format and voice of one response.
 
     Raises:
-        InvalidRequest: they cannot be; `field` says which.
+        InvalidRequest: they are invalid; `field` is the path.
     """
     audio = object_of(response.get("audio"), "response.audio")
     check_names(audio, frozenset({"output"}), "response.audio")
@@ -251,14 +251,14 @@ def _merge_output(
 
 
 _FORMAT_NAMES: Final = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
-"""Formats in the words of the beta."""
+"""Names of formats in the beta."""
 
 
 def format_of(value: Any, where: str) -> dict[str, Any]:
-    """A format of sound, in full.
+    """A complete audio format.
 
     Raises:
-        InvalidRequest: there is none of that name or rate here.
+        InvalidRequest: there is no format with this name or rate.
     """
     given = {"type": value} if isinstance(value, str) else object_of(value, where)
     name = str(given.get("type"))
@@ -283,7 +283,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     check_names(given, frozenset(defaults), where)
     base = current if current is not None and current["type"] == kind else defaults
     checked: dict[str, Any] = told({**base, **given, "type": kind}, "turn_detection", where)
-    # Nothing happens by itself after a silence of the user.
+    # Nothing happens automatically when the user is silent.
     return checked | ({"idle_timeout_ms": None} if kind == "server_vad" else {})
 
 
@@ -299,7 +299,7 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
     detection = _turn_detection(session["audio"]["input"]["turn_detection"])
     transcribes = session["type"] == "transcription"
     if transcribes and detection is not None:
-        # Every turn is written down; none has an answer that could be interrupted.
+        # Every turn is transcribed; there are no answers to interrupt.
         detection = TurnDetection(
             detection.vad, answers=False, interruption=values.InterruptionOptions(mode="off")
         )
@@ -321,7 +321,7 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
 
 
 def instructions_of(value: Any) -> str:
-    """`session.instructions`, or the default where they are empty.
+    """`session.instructions`, or the default if they are empty.
 
     Raises:
         InvalidRequest: not a text, or too long.
@@ -336,10 +336,10 @@ def instructions_of(value: Any) -> str:
 
 
 def is_spoken(modalities: Any, where: str) -> bool:
-    """True if `output_modalities` ask for sound.
+    """True if `output_modalities` request audio.
 
     Raises:
-        InvalidRequest: they ask for neither sound nor text.
+        InvalidRequest: they request neither audio nor text.
     """
     if modalities not in (["text"], ["audio"]):
         raise refusal(f"{where}.output_modalities", '["audio"] or ["text"]', modalities)
@@ -352,10 +352,10 @@ def offered_tools(
     """The functions that the model may call.
 
     Args:
-        can_choose: whether the model can be made to call one.
+        can_choose: True if the model can be forced to call one.
 
     Raises:
-        InvalidRequest: they are none, or a choice that cannot be held.
+        InvalidRequest: they are invalid, or the choice cannot be satisfied.
     """
     found = tools_of(tools, where)
     field = f"{where}.tool_choice"
@@ -372,7 +372,7 @@ def tools_of(value: Any, where: str) -> tuple[values.Tool, ...]:
     """Functions as OpenAI Realtime describes them.
 
     Raises:
-        InvalidRequest: they are none.
+        InvalidRequest: they are invalid.
     """
     field = f"{where}.tools"
     if not isinstance(value, list) or len(value) > values.TOOLS_MOST:
@@ -394,7 +394,7 @@ def tools_of(value: Any, where: str) -> tuple[values.Tool, ...]:
 
 
 def limit_of(value: Any, where: str) -> int | None:
-    """The longest answer asked for; None: nothing was.
+    """The requested maximum length of an answer; None: not set.
 
     Raises:
         InvalidRequest: neither a number nor `inf`.
@@ -418,7 +418,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
             SERVER_VAD[name] if value[name] is None else value[name]
             for name in ("silence_duration_ms", "threshold")
         )
-        # A client that names no silence is content with any that fits what was said.
+        # A client that sets no silence accepts any that fits the speech.
         is_default = silence_ms == DEFAULT_VAD.min_silence_duration_ms
         judged: values.Eagerness | Literal["off"] = "medium" if is_default else "off"
     else:
@@ -437,7 +437,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
             mode="off" if value["interrupt_response"] is False else values.BARGE_IN.mode,
             min_speech_ms=values.BARGE_IN.min_speech_ms,
             sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
-            # A client that wants turns judged by their sense wants an acknowledgement to be one.
+            # A client that wants semantic detection also wants acknowledgements to be recognised.
             backchannel="words" if value["type"] == "semantic_vad" else values.BARGE_IN.backchannel,
         ),
     )

@@ -32,7 +32,7 @@ _ID_LETTERS: Final = string.ascii_letters + string.digits
 
 
 class RealtimeDialect(SoundDialect, RealtimeCallDialect):
-    """Units, one `response.*` message each. `session.update` may ask for extensions, too."""
+    """Units, one `response.*` message each. `session.update` may also request extensions."""
 
     name = "realtime"
     paths = (realtime.PATH,)
@@ -44,8 +44,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
             {"input_audio_buffer.append", "conversation.item.create", "session.close"}
         ),
     }
-    """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
-    failed update leads back to `CONNECTED`."""
+    """A `session.update` that arrives while the client is queued is kept and applied after
+    `session.queue_done`. A failed update returns to `CONNECTED`."""
     extra_types = frozenset({"conversation.item.create"})
     leaves_open = (errors.BadInput, errors.InferenceFailed)
     closes_after = (errors.TooLarge, errors.BadSessionId)
@@ -65,7 +65,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
 
     @classmethod
     def kind_of(cls, request: UpgradeRequest) -> Kind:
-        """Video unless `mode` says otherwise."""
+        """Video, unless `mode` is `audio`."""
         match request.query.get("mode"):
             case None | "" | "video":
                 return Kind.OMNI_DUPLEX
@@ -86,9 +86,9 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     # ---- client → server -------------------------------------------------------------------
 
     def misplaced(self, phase: Phase, type_name: str) -> errors.BadInput:
-        """`NotReady` for sound before `session.created`; the connection stays open."""
+        """`NotReady` for audio before `session.created`; the connection stays open."""
         if type_name == "input_audio_buffer.append" and phase is not Phase.CLEANUP:
-            # Clients know no `preparing`: for them `connected` lasts until `session.created`.
+            # Clients do not know `preparing`: for them `connected` lasts until `session.created`.
             seen = Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED
             return errors.NotReady(type_name, seen)
         return errors.WrongPhase(type_name, phase)
@@ -107,7 +107,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                     return self.unit_of(message)
                 pcm = self.sound.read(message.audio, field="audio")
                 unit = self.unit_of(message, pcm)
-                # The decoder keeps a few milliseconds back: the first sound is the next message's.
+                # The decoder buffers a few milliseconds: the first audio arrives with the next
+                # message.
                 return unit if len(pcm) else events.VideoInput(unit.frames)
             case realtime.ConversationItemCreate(item=item):
                 pictures = within(item.image_bytes)
@@ -139,7 +140,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 item_id = f"item_{event.index}"
                 return (realtime.InputTranscriptionCompleted(item_id=item_id, transcript=text),)
             case _:
-                # Requests, turns, pauses: this dialect has no such words.
+                # Requests, turns, pauses: this dialect has no such messages.
                 return ()
 
     def _times(self, event: events.UnitDone) -> dict[str, float]:
@@ -149,7 +150,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
         }
 
     def _deltas(self, event: events.UnitDone) -> list[realtime.AudioDelta]:
-        """What was said in a unit; where its sound is longer than a second, in several deltas."""
+        """The output of a unit; if its audio is longer than a second, in several deltas."""
         unit = event.result
         pcm = unit.pcm if unit.pcm or self.extensions else self._pause(unit)
         sounds = self.sound.seconds(pcm, ends=unit.end_of_turn)
@@ -166,8 +167,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
         ]
 
     def _pause(self, unit: UnitResult) -> Pcm:
-        """Silence for text that has no sound (yet), because a delta always has sound: a whole
-        second in the middle of a turn, next to nothing in its first and last delta, which may be
+        """Silence for text that has no audio (yet), because a delta always has audio: a whole
+        second in the middle of a turn, and almost none in its first and last delta, which may be
         shorter. Source: service.md 4.5, output audio length."""
         is_middle = self._is_in_turn and not unit.end_of_turn
         return Pcm.silence(OUTPUT_RATE_HZ if is_middle else SHORT_SAMPLES, OUTPUT_RATE_HZ)
@@ -175,7 +176,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     # ---- errors and the end ----------------------------------------------------------------
 
     def error(self, failure: errors.ParleyError) -> realtime.RealtimeError:
-        """An error as a message, with one of the published codes where one fits."""
+        """An error as a message, with a published code if one fits."""
         return realtime.RealtimeError(
             error=realtime.ErrorBody(
                 code=_code(failure),
@@ -187,8 +188,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     def answer(self, failure: errors.ParleyError) -> Reply:
         """Reaction to `failure`.
 
-        Client errors and a failed unit leave the connection open; a third failed unit in a row is
-        for the session to end with `closed("error")`.
+        Client errors and a failed unit leave the connection open; after the third consecutive
+        failed unit the session itself ends with `closed("error")`.
         """
         match failure:
             case errors.InvalidJson():

@@ -1,6 +1,6 @@
 """Shared by the two dialects of MiniCPM-o's realtime calls: queue messages, setup, units.
 
-The newer one says what the older one says in other words: both read their messages as the structs
+The newer dialect uses other names for the same content: both convert their messages to the structs
 of `protocol/realtime.py`.
 """
 
@@ -17,7 +17,7 @@ from parley.protocol.values import CONTEXT_TOKENS, check_samples
 
 
 class RealtimeCallDialect(Dialect):
-    """Units of sound and video frames, in a call with a total time."""
+    """Units of audio and video frames, in a call with a total time limit."""
 
     kind = Kind.OMNI_DUPLEX
     app_id = "realtime"
@@ -29,7 +29,7 @@ class RealtimeCallDialect(Dialect):
 
     @property
     def least_samples(self) -> int:
-        """Of one message."""
+        """Limits of the audio in one message."""
         return realtime.CHUNK_LEAST_SAMPLES if self.extensions else realtime.APPEND_LEAST_SAMPLES
 
     def shutting_down(self, failure: ParleyError) -> Reply:
@@ -39,7 +39,7 @@ class RealtimeCallDialect(Dialect):
         """A unit as an event; frames count in video calls only.
 
         Args:
-            pcm: its sound; None: as published.
+            pcm: its audio; None: in the published format.
         """
         sees_video = self.context.kind is Kind.OMNI_DUPLEX
         if pcm is None:
@@ -55,7 +55,7 @@ class RealtimeCallDialect(Dialect):
 
 
 def setup_of(session: realtime.SessionOptions, *, cuts_by_time: bool) -> DuplexSetup:
-    """A call as it is to be set up."""
+    """The setup of a call."""
     return DuplexSetup(
         prompt=session.instructions,
         voice=reference(within(session.voice_bytes)),

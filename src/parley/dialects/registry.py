@@ -1,7 +1,7 @@
-"""The known dialects, and which of them a client speaks.
+"""The known dialects, and the choice of a client's dialect.
 
-Every dialect is an entry point, name = `module:class`: the shipped ones in `SHIPPED`, those of
-other distributions in the group `parley.dialects`. Gateway and workers need the same ones.
+Every dialect is an entry point, name = `module:class`: built-in ones in `SHIPPED`, those of other
+distributions in the group `parley.dialects`. Gateway and workers need the same ones.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHIPPED: Final = tuple(
         ("openai_realtime", "parley.dialects.openai_realtime:OpenAIRealtimeDialect"),
     )
 )
-"""Listed here and not in the distribution's metadata, so that a clone works as it is."""
+"""Listed here, not in the distribution's metadata, so that a clone works without installation."""
 
 
 class DialectRegistry:
     """Dialects by name and by path.
 
     Raises:
-        SetupError: two have one name.
+        SetupError: two have the same name.
     """
 
     def __init__(self, dialects: Iterable[type[Dialect]]) -> None:
@@ -63,25 +63,25 @@ class DialectRegistry:
         return tuple(self._by_path)
 
     def choose(self, request: UpgradeRequest) -> type[Dialect]:
-        """The dialect that a client speaks, as far as its request shows: of those on its path the
-        first that claims it, else the last."""
+        """The dialect of a client according to its request: the first one on its path that claims
+        it, else the last."""
         candidates = self._by_path[request.path]
         return next((each for each in candidates if each.claims(request)), candidates[-1])
 
     def is_provisional(self, dialect: Dialect) -> bool:
-        """True if the first message may show that the client speaks another dialect."""
+        """True if the first message may show that the client uses another dialect."""
         return bool(self._marked_on_paths_of(type(dialect)))
 
     def settle(self, dialect: Dialect, frame: bytes | str) -> Dialect:
-        """The dialect that a client speaks, as its first message shows: another one of the same
-        path where the message is marked as that one's (`Dialect.first_types`), else `dialect`."""
+        """The dialect of a client according to its first message: another one of the same path if
+        the message's type is in its `Dialect.first_types`, else `dialect`."""
         others = self._marked_on_paths_of(type(dialect))
         if not others:
             return dialect
         try:
             type_name = codec.type_of(frame)
         except ParleyError:
-            # No message at all: `dialect` says so.
+            # Not a valid message: `dialect` reports it.
             return dialect
         for other in others:
             if type_name in other.first_types:
@@ -105,7 +105,7 @@ class DialectRegistry:
 
 @functools.cache
 def installed() -> DialectRegistry:
-    """The dialects of this installation. A shipped name cannot be taken.
+    """The dialects of this installation. Built-in names cannot be replaced.
 
     Raises:
         SetupError: one of them cannot be loaded.

@@ -1,4 +1,4 @@
-"""Sound as dialects carry it: base64, references, pieces of at most a second."""
+"""Audio in messages of dialects: base64, references, pieces of at most a second."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ T = TypeVar("T")
 
 
 def pcm_text(pcm: Pcm | None) -> str | None:
-    """Base64 of little-endian float32 samples; None for no sound."""
+    """Base64 of little-endian float32 samples; None for no audio."""
     if pcm is None or not len(pcm):
         return None
     return codec.to_base64(to_float32_bytes(pcm))
 
 
 OPENAI_RATES: Final = {"audio/pcm": 24_000, "audio/pcmu": g711.RATE_HZ, "audio/pcma": g711.RATE_HZ}
-"""Formats of OpenAI's protocols: 16-bit samples, and the two laws of telephones."""
+"""Formats of OpenAI's protocols: 16-bit samples, and the two telephone codecs (µ-law, A-law)."""
 _LAWS: Final[dict[str, g711.Law]] = {"audio/pcmu": "mu", "audio/pcma": "a"}
 
 
 def openai_sound(text: str, form: str, *, field: str) -> Pcm:
-    """Base64 of sound in a format of OpenAI's.
+    """Decode base64 of audio in one of OpenAI's formats.
 
     Raises:
-        InvalidPayload: it is not.
+        InvalidPayload: it is not in this format.
     """
     data = codec.from_base64(text, field=field)
     if form in _LAWS:
@@ -56,13 +56,13 @@ def openai_sound(text: str, form: str, *, field: str) -> Pcm:
 
 @dataclass(slots=True, eq=False)
 class OpenAIInput:
-    """Sound of a client of OpenAI's protocols, as it is appended."""
+    """Audio that a client of OpenAI's protocols appends."""
 
     form: str = "audio/pcm"
     stream: RateStream = field(default_factory=lambda: RateStream(24_000, INPUT_RATE_HZ))
 
     def take(self, form: str) -> None:
-        """Take another format from now on."""
+        """Use another format from now on."""
         if form != self.form:
             self.form, self.stream = form, RateStream(OPENAI_RATES[form], INPUT_RATE_HZ)
 
@@ -77,7 +77,7 @@ class OpenAIInput:
 
 @dataclass(slots=True, eq=False)
 class OpenAIOutput:
-    """Sound for a client of OpenAI's protocols."""
+    """Audio for a client of OpenAI's protocols."""
 
     form: str = "audio/pcm"
     stream: RateStream = field(default_factory=lambda: RateStream(OUTPUT_RATE_HZ, g711.RATE_HZ))
@@ -90,7 +90,7 @@ class OpenAIOutput:
 
 
 class WireSound:
-    """The sound of one connection, each way in the coding the client asked for."""
+    """The audio of one connection, in each direction in the format that the client requested."""
 
     def __init__(self) -> None:
         self.format = PUBLISHED_FORMAT
@@ -99,8 +99,8 @@ class WireSound:
         self._decoder = coding.decoder(self.format.input, INPUT_RATE_HZ)
 
     def agree(self, wanted: AudioFormat, *, extensions: bool) -> None:
-        """From now on as wanted, as far as this installation can; `format` has the result. Only
-        clients with extensions are understood to want anything."""
+        """Use the requested format from now on, if this installation supports it; `format` has the
+        result. Requests of clients without extensions are ignored."""
         if not extensions:
             return
         self.format = AudioFormat(
@@ -113,11 +113,11 @@ class WireSound:
 
     @property
     def told(self) -> AudioFormat | msgspec.UnsetType:
-        """The answer to a client that asked for another format than the published one."""
+        """The answer to a client that requested another format than the published one."""
         return msgspec.UNSET if self.format == PUBLISHED_FORMAT else self.format
 
     def read(self, text: str, *, field: str) -> Pcm:
-        """Sound of a message that is not in the published format.
+        """Decode audio of a message that is not in the published format.
 
         Raises:
             InvalidPayload: it cannot be read.
@@ -125,28 +125,29 @@ class WireSound:
         return self._decoder.decode(codec.from_base64(text, field=field))
 
     def forget(self) -> None:
-        """Discards what the encoder still has of an answer."""
+        """Discard buffered audio of the encoder."""
         if self._has_spoken:
             self._encoder.forget()
             self._has_spoken = False
 
     def text(self, pcm: Pcm | None, *, ends: bool = False) -> str | None:
-        """Sound as base64; None where there is none. `ends`: nothing follows for now."""
+        """Audio as base64; None if there is none. `ends`: True if no more audio follows for now."""
         self._has_spoken = True
         sound = Pcm.empty(OUTPUT_RATE_HZ) if pcm is None else pcm
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
 
     def seconds(self, pcm: Pcm | None, *, ends: bool) -> list[str]:
-        """Sound in pieces of at most a second, as `text`: at least one, which may be empty."""
+        """Audio in pieces of at most a second, encoded as by `text`; at least one, which may be
+        empty."""
         *most, last = in_pieces(pcm) or (None,)
         return [*((self.text(each) or "") for each in most), self.text(last, ends=ends) or ""]
 
 
 def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
-    """Sound in pieces of at most that length; none where there is no sound.
+    """Audio in pieces of at most this length; empty if there is no audio.
 
-    No delta has more than a second, also where a model says more in one go: at the end of a turn
-    the speech decoder returns what it held back. Source: service.md 4.5.
+    No delta has more than a second of audio, even if a model returns more at a time: at the end of
+    a turn the speech decoder returns its buffered audio. Source: service.md 4.5.
     """
     if pcm is None:
         return []
@@ -160,10 +161,11 @@ def reference(data: bytes | None) -> Sound | None:
 
 
 def within(payload: Callable[[], T]) -> T:
-    """Decode a part of a message; one that is too large spoils this message, not the connection.
+    """Decode a part of a message; if it is too large, only the message is refused.
 
     Raises:
-        InvalidPayload: as `payload` does, and instead of `TooLarge`, which closes connections.
+        InvalidPayload: as raised by `payload`, and instead of `TooLarge`, which would close the
+            connection.
     """
     try:
         return payload()

@@ -1,4 +1,4 @@
-"""One model used in three ways, over one slot; the public in-process Python API."""
+"""Three ways to use a model, over one slot; the public in-process Python API."""
 
 from parley.protocol.values import Generation, TextPart
 from parley.results import UnitResult

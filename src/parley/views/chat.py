@@ -20,7 +20,7 @@ class ChatAnswer:
     """A complete answer.
 
     Args:
-        audio: 24 kHz; None when nothing was spoken.
+        audio: 24 kHz; None if nothing was spoken.
     """
 
     text: str
@@ -29,7 +29,7 @@ class ChatAnswer:
 
 
 class ChatView(TurnView):
-    """`prefill`, then `streaming_generate` or `generate`. Every prefill starts over."""
+    """`prefill`, then `streaming_generate` or `generate`. Every prefill starts a new context."""
 
     _may_call = False
 
@@ -52,19 +52,20 @@ class ChatView(TurnView):
         """Put all messages into an empty context.
 
         Args:
-            msgs: as `Message`, or plain values as the chat protocol has them.
-            omni_mode: nothing between the parts of a message, instead of line breaks.
-            voice: reference for the vocoder, 16 kHz; None takes the model's own.
-            speak: whether the answer may have sound; the voice is prepared here.
-            tts_mode, language: choose the system message that is put in front when there is none
-                (see `prompts`).
-            tools: functions that it may call, for models that do.
+            msgs: as `Message`, or plain values as in the chat protocol.
+            omni_mode: True: no separators between the parts of a message, instead of line breaks.
+            voice: reference for the vocoder, 16 kHz; None: the model's own.
+            speak: True if the answer may have audio; the voice is prepared here.
+            tts_mode, language: select the system message that is added if there is none (see
+                `prompts`).
+            tools: functions that the model may call, if it supports that.
 
         Raises:
-            InvalidRequest: no messages, or the first is neither of the system nor of the user.
-            ContextFull: too much for one context.
+            InvalidRequest: there are no messages, or the first is neither a system nor a user
+                message.
+            ContextFull: the messages do not fit into the context.
         """
-        # What the model imitates it also hears, as on the published pages.
+        # The imitated voice is also in the prompt, as on the published pages.
         heard = self.spec.prompt_voice if voice is None and speak else voice
         messages = self._with_system(
             await decoded(msgs), heard, tts_mode if speak else "default", language
@@ -87,7 +88,7 @@ class ChatView(TurnView):
         generate_audio: bool = True,
         due_s: float | None = None,
     ) -> AsyncGenerator[StreamingChunk, None]:
-        """The answer as it comes. `decoded` says afterwards what it came to.
+        """The answer in pieces. Afterwards, `decoded` has the result.
 
         Leaving the loop early stops the model.
         """
@@ -105,7 +106,7 @@ class ChatView(TurnView):
         generate_audio: bool = True,
         due_s: float | None = None,
     ) -> ChatAnswer:
-        """The answer in one piece: all of the text, then all of it spoken."""
+        """The answer in one piece: the complete text, then its audio."""
         self._check_session(session_id)
         reply = self._reply(generation, speak=generate_audio, streaming=False)
         sounds = [
@@ -123,7 +124,7 @@ class ChatView(TurnView):
         return replace(reply, may_call=self._may_call)
 
     def _check_answer(self) -> None:
-        """Raises `UpstreamFailed` where a part behind the model did not answer."""
+        """Raises `UpstreamFailed` if a server behind the model did not answer."""
         if self._decoded is not None and self._decoded.problem:
             raise UpstreamFailed(self._decoded.problem)
 

@@ -1,6 +1,6 @@
 """Content of a message, and its layout for a model.
 
-Values only; their maker has decoded the bytes. Layout rules: sessions.md 2.2 and 3.3.
+Only values; the caller has decoded the media. Layout rules: sessions.md 2.2 and 3.3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parley.views import tools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioPart:
-    """Sound, any rate."""
+    """Audio, any rate."""
 
     pcm: Pcm
 
@@ -34,7 +34,7 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoPart:
-    """A clip, taken apart."""
+    """The frames and audio of a clip."""
 
     clip: VideoClip
 
@@ -58,11 +58,11 @@ _SEPARATORS: Mapping[type[Part], str] = {
     ToolCallPart: "\n",
     ToolResultPart: "\n",
 }
-"""Separator before a part that is not the first; each layout has its own."""
+"""Separator before a part that is not the first; depends on the layout."""
 
 
 def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Message]:
-    """The messages; the first one describes the functions to the model."""
+    """The messages, with a description of the functions in the first one."""
     first = messages[0] if messages and messages[0].role == "system" else None
     parts = () if first is None else first.parts
     return [
@@ -72,7 +72,7 @@ def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Mes
 
 
 def has_audio(message: Message) -> bool:
-    """True if there is anything to hear in it."""
+    """True if it contains audio."""
     return any(
         isinstance(part, AudioPart) or (isinstance(part, VideoPart) and bool(part.clip.sounds))
         for part in message.parts
@@ -84,9 +84,9 @@ class Layout:
     """Layout of parts as segments.
 
     Args:
-        hearing: how sound is heard.
-        joins_lines: put a line break between parts; the omni layout puts nothing.
-        max_slices, with_id: for pictures; None leaves it to the model.
+        hearing: purpose of audio.
+        joins_lines: True: line breaks between parts; the omni layout has none.
+        max_slices, with_id: for pictures; None: the model decides.
     """
 
     hearing: Hearing
@@ -95,7 +95,7 @@ class Layout:
     with_id: bool | None = None
 
     def message(self, message: Message, *, is_closed: bool = True) -> list[Segment]:
-        """A turn: its beginning, its content and, unless more may follow, its end."""
+        """A turn: its start, its content and, unless more may follow, its end."""
         segments: list[Segment] = [Marker(Mark.TURN_START, message.role)]
         segments += self.content(message.parts)
         if is_closed:

@@ -1,8 +1,8 @@
 """Duplex: one unit per second, in which the model listens or speaks.
 
-Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The slot keeps the order,
-so `finalize` may run as a task while the answer is sent to the client. When the model fails
-on a unit, the context is as before the unit, and the next one may follow.
+Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The slot preserves the
+order, so `finalize` may run as a task while the answer is sent to the client. If the model fails on
+a unit, the context is as before the unit, and the next one may follow.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ DEFAULT_PROMPT = "Streaming Omni Conversation."
 
 @dataclass(frozen=True, slots=True)
 class UnitPrefill:
-    """Outcome of a unit's prefill.
+    """Result of a unit's prefill.
 
     Args:
-        success: False when nothing was appended; `reason` says why.
+        success: False if nothing was appended; `reason` explains why.
     """
 
     success: bool
@@ -46,7 +46,8 @@ class UnitPrefill:
 
 
 KEPT_UNITS = 4
-"""Units that can be gone back to: what a client may not have heard yet, and the current one."""
+"""Number of units to which the view can roll back: those that the client may not have heard yet,
+and the current one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +55,8 @@ class _Unit:
     """A unit that was decided.
 
     Args:
-        start: the context before it.
-        text: what was said in it; None: the model listened.
+        start: checkpoint before it.
+        text: words of the model; None: it listened.
     """
 
     start: work.Checkpoint
@@ -101,13 +102,12 @@ class DuplexView:
         window: work.Window | None = None,
         seed: int | None = None,
     ) -> int:
-        """Begin a conversation; gives the prompt's length in tokens.
+        """Start a conversation; returns the prompt's length in tokens.
 
         Args:
-            ref_audio: a voice for the model to hear in its prompt; None takes the model's own,
-                where it is to speak.
-            tts_audio: a voice for the vocoder; `ref_audio` when absent.
-            max_slice_nums: for pictures of units that do not say otherwise.
+            ref_audio: the voice in the prompt; None: the model's own, if it is to speak.
+            tts_audio: the voice for the vocoder; None: `ref_audio`.
+            max_slice_nums: default for pictures of units.
         """
         options = options or DuplexConfig()
         self.forget()
@@ -147,16 +147,16 @@ class DuplexView:
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
     ) -> UnitPrefill:
-        """Append one unit: video frames, then written words, then sound.
+        """Append one unit: video frames, then written text, then audio.
 
         Args:
             audio: 16 kHz, about a second.
             text: only for models that read in units (`ModelSpec.reads_in_units`).
-            max_slice_nums: for all frames, or one per frame; None keeps what `prepare` was given.
-            due_s: when the answer to this unit is due (monotonic).
+            max_slice_nums: for all frames, or one per frame; None: as set by `prepare`.
+            due_s: monotonic time at which the answer to this unit is due.
 
         Raises:
-            RuntimeError: the unit before was not finalized.
+            RuntimeError: the previous unit was not finalized.
         """
         reason = self._no_unit(audio, frames)
         if reason:
@@ -180,12 +180,12 @@ class DuplexView:
         due_s: float | None = None,
         again: work.UnitChoices | None = None,
     ) -> work.UnitResult:
-        """`prefill` and `generate` as one request: the engine goes from one to the other by itself.
-        Arguments and errors are theirs; after a failure the context is as before the unit.
+        """`prefill` and `generate` in one request, which the engine processes without returning in
+        between. Arguments and errors are theirs; after a failure the context is as before the unit.
 
         Args:
-            again: what the model decided about this unit in another slot; there is no sound then,
-                and `catch_up` comes before a unit that is not done again.
+            again: the model's choices for this unit in another slot; there is no audio then, and
+                `catch_up` must be called before a unit without `again`.
         """
         if self._no_unit(audio, frames):
             return self._nothing(end_of_turn=self._is_stopped)
@@ -206,7 +206,7 @@ class DuplexView:
         """Let the model decide about the unit: listen, or speak for about a second.
 
         Args:
-            due_s: as the unit's, where nothing else is said.
+            due_s: None: as given for the unit.
         """
         if self._is_stopped:
             return self._nothing(end_of_turn=True)
@@ -238,7 +238,7 @@ class DuplexView:
             self._decoding = None
 
     def _counted(self, result: work.UnitResult) -> work.UnitResult:
-        """The result of the unit that was just decided, which can be gone back to."""
+        """The result of the unit that was just decided, to which the view can roll back."""
         self._needs_finalize = True
         if self._unit_start is not None:
             text = None if result.is_listen else result.text
@@ -246,8 +246,8 @@ class DuplexView:
         return replace(result, current_time=self._units)
 
     async def take_back(self) -> bool:
-        """Return to before the unit that was just decided, instead of `finalize`; False: there is
-        no way back, and nothing has changed."""
+        """Roll back to before the unit that was just decided, instead of `finalize`. Returns False
+        if that is not possible; then nothing has changed."""
         start = self._unit_start
         if start is None or not await self._slot.can_roll_back(start):
             return False
@@ -258,14 +258,15 @@ class DuplexView:
         return True
 
     async def catch_up(self) -> None:
-        """Do what was left undone while units were done again. Between two units."""
+        """Do work that was deferred while units were replayed. Call between two units."""
         await self._slot.prefill(())
 
     async def finalize(self, *, due_s: float | None = None) -> work.FinalizeResult | None:
-        """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
+        """Close the unit: terminators, window. Harmless, and returns None, if there is nothing to
+        close.
 
-        May run as a task: once it has started, the next `prefill` is welcome and waits its turn.
-        A failure leaves the unit open; the conversation cannot continue then.
+        May run as a task: once it has started, `prefill` may be called and waits its turn. After a
+        failure the unit stays open, and the conversation cannot continue.
         """
         if not self._needs_finalize:
             return None
@@ -273,22 +274,23 @@ class DuplexView:
         return await self._slot.finalize(due_s=self._due_s if due_s is None else due_s)
 
     async def cut_answer(self, unheard_chars: int, unsent_units: int) -> bool:
-        """Make the context hold only what was heard of an interrupted answer. Between
-        two units.
+        """Make the context contain only the heard part of an interrupted answer. Call between two
+        units.
 
-        The units from the first that was not heard to its end are decided again: that one says
-        what was heard of it, and the later ones listen.
+        The units from the first one that was not heard completely are decided again: that unit says
+        the heard words, and later ones listen.
 
         Args:
-            unheard_chars: at the end of what the client was sent.
-            unsent_units: the newest ones, of which the client was sent nothing.
+            unheard_chars: number of unheard characters at the end of the text that the client was
+                sent.
+            unsent_units: number of newest units of which the client was sent nothing.
 
         Returns:
-            False: there is no way back, and the context holds what was said.
+            False if that is not possible; the context then contains the whole answer.
 
         Raises:
             RuntimeError: the last unit was not finalized.
-            InferenceFailed: the context holds the units that could be decided.
+            InferenceFailed: the context contains the units that could be decided.
         """
         if self._needs_finalize:
             raise RuntimeError("finalize must run before an answer is cut")
@@ -324,7 +326,7 @@ class DuplexView:
             self._kept.append(_Unit(decided.prefilled.checkpoint, unit.segments, command.say))
 
     def set_break(self) -> None:
-        """Published name. Interrupting is done with `force_listen`; the flag is only kept."""
+        """Published name. Interruptions use `force_listen`; this flag is only stored."""
         self._has_break = True
 
     def clear_break(self) -> None:
@@ -334,7 +336,7 @@ class DuplexView:
         return self._has_break
 
     def stop(self) -> None:
-        """End the unit that runs and answer no further ones, until the next `prepare`."""
+        """End the current unit and answer no further ones until the next `prepare`."""
         self._is_stopped = self._has_break = True
         if self._decoding is not None:
             self._decoding.cancel()
@@ -343,7 +345,7 @@ class DuplexView:
         return self._is_stopped
 
     def forget(self) -> None:
-        """The slot is about to serve another view: what this one knew of it is void."""
+        """The slot is about to serve another view: discard the state of this view."""
         if self._decoding is not None:
             self._decoding.cancel()
         self._is_prepared = self._needs_finalize = False
@@ -352,7 +354,7 @@ class DuplexView:
         self._units = 0
 
     async def cleanup(self) -> None:
-        """Give back what the conversation took; the slot stays. Safe to repeat, at any time."""
+        """Free the memory of the conversation; the slot stays held. Safe to repeat, at any time."""
         self.forget()
         try:
             await self._slot.clear()
@@ -366,10 +368,11 @@ class DuplexView:
         *,
         ends_with_turn: bool = True,
     ) -> list[work.UnitResult]:
-        """A whole recording unit by unit, the last one padded with silence. `prepare` comes first.
+        """Process a whole recording unit by unit; the last one is padded with silence. Call
+        `prepare` first.
 
         Args:
-            frames: the i-th goes with the i-th unit.
+            frames: the i-th belongs to the i-th unit.
             ends_with_turn: stop at the first `end_of_turn`.
         """
         sound = resample(audio, INPUT_RATE_HZ)
@@ -386,10 +389,10 @@ class DuplexView:
         return results
 
     def _no_unit(self, audio: Pcm | None, frames: Sequence[Pixels]) -> str:
-        """Why nothing can be appended now; "" when a unit can.
+        """The reason why no unit can be appended now; "" if one can.
 
         Raises:
-            InvalidRequest, RuntimeError: it is not the time for a unit.
+            InvalidRequest, RuntimeError: no unit is allowed now.
         """
         if not self._is_prepared:
             raise InvalidRequest("The conversation has not been prepared.")

@@ -1,7 +1,7 @@
-"""Half-duplex: a lasting context, one turn after another.
+"""Half-duplex: a growing context, one turn after another.
 
-The system prompt is prefilled once; then, turn by turn, what the user said, and an answer. A point
-to return to is remembered after the system prompt and again before each answer.
+The system prompt is prefilled once, followed by the user's turns and the answers. Checkpoints for
+rollback are taken after the system prompt and before each answer.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ WINDOW = work.Window(kind="basic", high_tokens=8000, low_tokens=6000)
 
 EARLY_TOKENS_PER_S = 30
 EARLY_TOKENS = 128
-"""More than a turn of sound takes, per second and in all: what is taken in early must leave the
-window where it is, or there is no way back."""
+"""Upper bound of the tokens of a turn, per second of audio and in addition: an early prefill must
+not move the window, because it could not be rolled back then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnRequest:
-    """Messages to take in, one after the other.
+    """Messages to prefill, in order.
 
     Args:
-        session_id: another one than before begins a new conversation.
-        omni_mode: nothing between the parts of a message, instead of line breaks.
-        max_slice_nums: for pictures; None leaves it to the model.
+        session_id: a new id starts a new conversation.
+        omni_mode: True: no separators between the parts of a message, instead of line breaks.
+        max_slice_nums: for pictures; None: the model decides.
     """
 
     session_id: str
@@ -58,8 +58,8 @@ class Rollback:
     """Result of a rollback.
 
     Args:
-        reason: why not, "" on success.
-        restored_position: context length now.
+        reason: why it failed; "" on success.
+        restored_position: current length of the context.
     """
 
     success: bool
@@ -69,7 +69,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class RollbackCheck:
-    """True if a view can roll back: true or false as it is, and exactly when awaited."""
+    """Tells if a view can roll back: approximately as a boolean, exactly if awaited."""
 
     has_point: bool
     exactly: Callable[[], Coroutine[Any, Any, bool]]
@@ -89,7 +89,7 @@ class _Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Early:
-    """A prefill of what may become the user's turn; `before` is the way back."""
+    """A prefill of what may become the user's turn; `before` is the checkpoint for rolling back."""
 
     request: TurnRequest
     result: work.PrefillResult
@@ -98,7 +98,7 @@ class _Early:
 
 @dataclass(slots=True, eq=False)
 class _EarlyAnswer:
-    """An answer that was not requested yet; `before` is the way back."""
+    """An answer that was not requested yet; `before` is the checkpoint for rolling back."""
 
     command: work.Generate
     decoding: PendingResult[work.GenerateResult]
@@ -124,14 +124,14 @@ class HalfDuplexView(TurnView):
         self._early_answer: _EarlyAnswer | None = None
         self._early_work = asyncio.Lock()
         self._conversations = 0
-        """Begun or forgotten so far."""
+        """Number of conversations started or cleared so far."""
 
     def init_ref_audio(self, path: Path | str) -> None:
-        """Take the voice for what follows from a file."""
+        """Read the voice for later conversations from a file."""
         self.init_ref_audio_from_data(decode_reference(Path(path).read_bytes()))
 
     def init_ref_audio_from_data(self, voice: Pcm | Samples | None) -> None:
-        """The voice of conversations that start from now on; None means the model's own.
+        """Set the voice of later conversations; None: the model's own.
 
         Args:
             voice: of any rate, or an array of float32 samples at 16 kHz, shape (N,).
@@ -149,10 +149,10 @@ class HalfDuplexView(TurnView):
         seed: int | None = None,
         window: work.Window = WINDOW,
     ) -> None:
-        """Begin a conversation: an empty context and a fresh voice.
+        """Start a conversation: an empty context and a new voice.
 
         Args:
-            speak: False prepares no voice; answers are text then.
+            speak: False: no voice is prepared; answers are text only.
         """
         self.forget()
         self._speaks, self._window = speak, window
@@ -164,7 +164,7 @@ class HalfDuplexView(TurnView):
         self._session_id = session_id
 
     def _with_voice(self, message: Message) -> Message:
-        """A system prompt in which the model hears the voice it speaks with, if that is its own."""
+        """A system prompt that contains the model's voice, if it speaks with its own."""
         if message.role != "system" or not self._speaks or self._voice is not None:
             return message
         return with_voice(message, self.spec.prompt_voice)
@@ -172,15 +172,15 @@ class HalfDuplexView(TurnView):
     async def prefill(
         self, request: TurnRequest, *, due_s: float | None = None, again: object = None
     ) -> work.PrefillResult:
-        """Take in messages; a system message makes a point to return to.
+        """Prefill messages; a system message creates a checkpoint.
 
-        User turns stay open: more of the same role continues them until an answer was given. When
-        the model fails, the context is as before the call. What `prefill_early` has taken in is
-        kept if it is this, and given back if it is not.
+        User turns stay open: further messages of the same role continue them until an answer was
+        given. If the model fails, the context is as before the call. The prefill of `prefill_early`
+        is kept if it has the same content, and rolled back otherwise.
 
         Args:
-            again: `chosen` of the result of the same request in another slot; `catch_up` comes
-                before anything that is not done again.
+            again: `chosen` of the same request in another slot; `catch_up` must be called before
+                any request without `again`.
         """
         async with self._early_work:
             early, self._early = self._early, None
@@ -197,16 +197,18 @@ class HalfDuplexView(TurnView):
         answer: Generation | None = None,
         generate_audio: bool = True,
     ) -> bool:
-        """Take in what will be the user's turn if they say no more; `prefill` decides.
+        """Prefill what will be the user's turn if they say no more; `prefill` confirms or discards
+        it.
 
         Args:
-            answer: also start the answer, which `generate` continues if it is asked for the
-                same, unless the model does not (`ModelSpec.answers_early`); None: do not.
+            answer: options for also starting the answer, which `generate` continues if it gets the
+                same options; ignored if the model does not support it (`ModelSpec.answers_early`).
+                None: do not start it.
             generate_audio: as in `generate`.
 
         Returns:
-            Whether it was: not where the context might have to forget something for it, and not
-            where the model failed, which leaves the context as it was.
+            True if it was prefilled; False if the window might have to move for it, or if the model
+            failed, which leaves the context unchanged.
         """
         if self._early_work.locked() or request.session_id != self._session_id:
             return False
@@ -241,7 +243,7 @@ class HalfDuplexView(TurnView):
 
     @property
     def early_words(self) -> HeardWords:
-        """The words in what `prefill_early` has taken in."""
+        """The words in the prefill of `prefill_early`."""
         if self._early is None:
             return HeardWords()
         return HeardWords(self._early.result.heard, self._early.result.is_whole)
@@ -262,41 +264,40 @@ class HalfDuplexView(TurnView):
             self._early_answer.stop()
 
     def stop_generation(self) -> bool:
-        """See `TurnView`; also an answer that was started before it was requested."""
+        """See `TurnView`; also stops an answer that was started before it was requested."""
         if self._early is None and self._early_answer is not None:
             self._early_answer.stop()
         return super().stop_generation()
 
     async def _give_back(self, early: _Early | None = None) -> None:
-        """The context is as it was before the answer that was not requested, and before the turn
-        that was not the user's."""
+        """Roll back the early answer and the early turn that were not confirmed."""
         answer, self._early_answer = self._early_answer, None
         if answer is not None:
             answer.stop()
         before = early or answer
         if before is not None:
-            # Behind the answer's end: work on a slot runs in order.
+            # After the answer's end, because work on a slot runs in order.
             await self._return_to(before.before)
 
     @property
     def kv_cache_length(self) -> int:
-        """Tokens in the context; an answer that was not requested does not count."""
+        """Number of tokens in the context, without an answer that was not requested."""
         if self._early_answer is not None:
             return self._early_answer.before.checkpoint.context_tokens
         return super().kv_cache_length
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens in the context, without what was taken in early."""
+        """Number of tokens in the context, without early prefills."""
         if self._early is not None:
             return self._early.before.checkpoint.context_tokens
         return self.kv_cache_length
 
     async def _return_to(self, point: _Point) -> None:
-        """The context is as it was at a point.
+        """Roll back to a checkpoint.
 
         Raises:
-            InferenceFailed: it has moved past it.
+            InferenceFailed: the context can no longer be rolled back to it.
         """
         if not await self._slot.can_roll_back(point.checkpoint):
             raise InferenceFailed("The context cannot go back to before the user's turn.")
@@ -319,7 +320,7 @@ class HalfDuplexView(TurnView):
         try:
             for index, given in enumerate(request.messages):
                 message = self._with_voice(given)
-                # What the other side said next closes a user's turn: this is history.
+                # The next message of the other role closes a user's turn: this is history.
                 closes = any(each.role != "user" for each in request.messages[index + 1 :][:1])
                 segments = self._lay_out(message, request, closes=closes)
                 prefilled = await self._slot.prefill(
@@ -362,12 +363,12 @@ class HalfDuplexView(TurnView):
         due_s: float | None = None,
         again: object = None,
     ) -> AsyncGenerator[StreamingChunk, None]:
-        """The answer as it comes, then one empty chunk that `is_final`.
+        """The answer in chunks, followed by an empty chunk with `is_final`.
 
         Args:
-            again: `decoded.chosen` of the same answer in another slot; its sound is silence then.
+            again: `decoded.chosen` of the same answer in another slot; its audio is silence then.
 
-        After a failure: `can_rollback`, `rollback`, and ask again or continue.
+        After a failure: use `can_rollback` and `rollback`, then ask again or continue.
         """
         self._check_session(session_id)
         async with self._early_work:
@@ -378,7 +379,7 @@ class HalfDuplexView(TurnView):
             started = self._early_answer
             is_this = started is not None and not started.is_stopped and started.command == reply
             if early is not None or not is_this:
-                # What was taken in was not requested: it is not part of what is answered.
+                # The early prefill was not confirmed: it is not part of what is answered.
                 await self._give_back(early)
                 started = None
             self._early_answer = None
@@ -387,7 +388,7 @@ class HalfDuplexView(TurnView):
         else:
             self._point = started.before
         index = -1
-        # Also when the reader leaves early: what was said until then ends the user's turn.
+        # Even if the reader leaves early: the words so far end the user's turn.
         self._turn_is_open = False
         async for chunk in self._stream(
             reply, due_s, None if started is None else started.decoding
@@ -397,26 +398,26 @@ class HalfDuplexView(TurnView):
         yield StreamingChunk(index + 1, is_final=True)
 
     async def catch_up(self) -> None:
-        """Do what was left undone while turns were done again. Between two turns."""
+        """Do work that was deferred while turns were replayed. Call between two turns."""
         await self._give_back()
         await self._slot.prefill(())
 
     async def read_answer(self) -> None:
-        """Do what the newest answer left undone, if the model says what it chose: while the user
-        speaks, and not when they wait."""
+        """Do work that the newest answer deferred, if the model reports its choices: while the user
+        speaks, not while they wait."""
         if self._decoded is not None and self._decoded.chosen is not None:
             await self._slot.prefill(())
 
     def can_rollback(self) -> RollbackCheck:
-        """True if there is a point to return to: `if view.can_rollback():`. Awaited, it also knows
-        whether the window has moved past that point; `rollback` says so, too."""
+        """True if there is a checkpoint: `if view.can_rollback():`. If awaited, it also checks that
+        the window has not moved past it; `rollback` reports that too."""
         return RollbackCheck(self._point is not None, self._can_rollback)
 
     async def _can_rollback(self) -> bool:
         return self._point is not None and await self._slot.can_roll_back(self._point.checkpoint)
 
     async def rollback(self) -> Rollback:
-        """Return to the point; it is used up then. Never raises for want of one."""
+        """Roll back to the checkpoint, which can be used once. Does not raise if there is none."""
         await self._give_back()
         point, self._point = self._point, None
         if point is None:
@@ -429,14 +430,14 @@ class HalfDuplexView(TurnView):
         return Rollback(True, "", length)
 
     def ends_with_answer(self, text: str) -> bool:
-        """True if the newest answer has been made, and is this text."""
+        """True if the newest answer is complete and has this text."""
         return bool(text) and self._decoded is not None and self._decoded.text == text
 
     async def cut_answer(self, heard: str) -> bool:
-        """Make the context hold only `heard` of the answer; needs the point before it.
+        """Make the context contain only `heard` of the answer; needs the checkpoint before it.
 
-        Without any text, the user's turn is open again. False when there is no way back: the
-        context then holds the whole answer.
+        If `heard` is empty, the user's turn is open again. Returns False if there is no checkpoint:
+        the context then contains the whole answer.
         """
         async with self._early_work:
             if self._session_id is None or not await self.can_rollback():
@@ -451,7 +452,7 @@ class HalfDuplexView(TurnView):
         return True
 
     def clear_rollback_point(self) -> None:
-        """The turn went well; the point is not needed any more."""
+        """The turn was successful: the checkpoint is no longer needed."""
         self._point = None
 
     def forget(self) -> None:
@@ -478,7 +479,8 @@ def _reply(generation: Generation, generate_audio: bool) -> work.Generate:
 
 
 def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
-    """True if two requests say the same: the same texts, and sound with the same samples."""
+    """True if two requests have the same content: the same texts, and audio with the same
+    samples."""
     return (
         one.session_id == other.session_id
         and one.omni_mode == other.omni_mode
@@ -494,7 +496,8 @@ def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
 
 
 def _is_same_part(one: object, other: object) -> bool:
-    """Pictures never are: nothing is taken in early that has any."""
+    """True if two parts are equal. Pictures never are, because messages with pictures are not
+    prefilled early."""
     if isinstance(one, AudioPart) and isinstance(other, AudioPart):
         a, b = one.pcm, other.pcm
         return a.rate_hz == b.rate_hz and np.array_equal(a.samples, b.samples)

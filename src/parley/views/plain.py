@@ -1,6 +1,6 @@
-"""Messages as the chat protocol has them, for programs that use the views: plain values with
-base64 media → messages as views take them. Files are decoded as a server decodes them: in a
-process with limits where they could be large.
+"""Converts messages in the format of the chat protocol (plain values with base64 media) for
+programs that use the views. Files are decoded as in a server: in a process with limits if they
+could be large.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PlainMessage = Mapping[str, Any]
 async def decoded(
     messages: Sequence[content.Message | PlainMessage],
 ) -> tuple[content.Message, ...]:
-    """Messages of either form as views take them.
+    """Convert messages of either form for views.
 
     Raises:
-        InvalidRequest: a plain message is not one of the chat protocol; `field` says where.
+        InvalidRequest: a plain message does not match the chat protocol; `field` is the path.
         InvalidPayload, TooLarge: its media cannot be used.
     """
     ready: list[content.Message] = []
@@ -67,11 +67,11 @@ def _opened(part: values.Part) -> content.Part:
 
 
 def voice_of(voice: object) -> Pcm | None:
-    """A reference voice as a view keeps it: 16 kHz; an array of float32 samples is taken to be of
+    """Convert a reference voice for a view: 16 kHz. An array of float32 samples is assumed to have
     16 kHz. None stays None.
 
     Raises:
-        InvalidPayload: neither a `Pcm` nor an array of one dimension.
+        InvalidPayload: it is neither a `Pcm` nor an array of one dimension.
     """
     if voice is None:
         return None

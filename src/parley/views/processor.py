@@ -1,4 +1,4 @@
-"""One model in three views, in this process: the public Python API.
+"""One model with three views in this process: the public Python API.
 
     async with UnifiedProcessor(parley.models.load(settings)) as processor:
         chat = processor.set_chat_mode()
@@ -6,9 +6,9 @@
         async for chunk in chat.streaming_generate("s1"):
             ...
 
-Every view starts new conversations, so a switch touches no tensor and takes no time. A server
-with several concurrent conversations makes its views on the engine's slots instead:
-`DuplexView(await processor.engine.take_slot())`.
+Every view starts new conversations, so switching moves no data and takes no time. A server with
+several concurrent conversations makes its views on the engine's slots instead: `DuplexView(await
+processor.engine.take_slot())`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class UnifiedProcessor:
 
     @property
     def mode(self) -> Mode | None:
-        """The way last chosen."""
+        """The current mode."""
         return self._mode
 
     @property
     def kv_cache_length(self) -> int:
-        """Tokens in the context of the current conversation."""
+        """Number of tokens in the context of the current conversation."""
         return 0 if self._slot is None else self._slot.context_tokens
 
     def set_chat_mode(self) -> ChatView:

@@ -1,6 +1,6 @@
-"""System prompts for voices: the text around the reference sound.
+"""System prompts for voices: the text around the reference audio.
 
-Source: sessions.md 2.7; the wording is what the model was trained with.
+Source: sessions.md 2.7; the model was trained with this wording.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _AROUND: dict[tuple[TtsMode, Language], tuple[str, str]] = {
 }
 
 RESERVED_VOICE = "Use the <reserved_53> voice."
-"""Stands for the model's own voice where no reference is given."""
+"""Represents the model's own voice if no reference is given."""
 
 
 def with_voice(message: Message, voice: Pcm | None) -> Message:
-    """A system message with a voice in front, unless it holds a sound already."""
+    """A system message with a voice at its start, unless it already contains audio."""
     if voice is None or has_audio(message):
         return message
     return Message(message.role, (TextPart(VOICE_PROMPT), AudioPart(voice), *message.parts))
 
 
 def system_message(mode: TtsMode, voice: Pcm | None, language: str | None) -> Message | None:
-    """The message to put in front of a request that has no system message of its own.
+    """The system message for a request that has none.
 
-    None where nothing is added: mode `default`, and `voice_cloning` without a voice to clone.
-    Any language that does not begin with `zh` is English.
+    None if nothing is added: mode `default`, and `voice_cloning` without a voice to clone. Any
+    language that does not start with `zh` is treated as English.
     """
     if mode == "default":
         return None

@@ -1,6 +1,6 @@
 """Functions that a model may call: their description in the prompt, and the parser of calls.
 
-The form is the one of MiniCPM-o's chat template, which is Qwen3's: functions as JSON in the system
+The format is that of MiniCPM-o's chat template, which is Qwen3's: functions as JSON in the system
 message, calls as JSON between `<tool_call>` and `</tool_call>`, results in the next user message.
 Source: `chat_template` of the checkpoint's tokenizer; model.md 3.3.
 """
@@ -59,14 +59,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class CallBegan:
-    """A function is called; its arguments follow."""
+    """A function call starts; its arguments follow."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the arguments: a piece of JSON."""
+    """Further arguments: a piece of JSON."""
 
     text: str
 
@@ -80,7 +80,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """An apparent call that is not one; `text` is all of it."""
+    """What looked like a call is not one; `text` is its whole text."""
 
     text: str
 
@@ -89,16 +89,16 @@ AnswerPart = Words | CallBegan | CallArguments | CallEnded | CallBroken
 
 
 class ToolCallReader:
-    """An answer as it is written in; words and calls out.
+    """Parses an answer, as it is generated, into text and calls.
 
-    What may be the beginning of a call is held back. Arguments are passed on as they come, once the
-    name is known. Whatever does not become a call comes back as text, all of it.
+    Text that may be the start of a call is held back. Arguments are passed on as they arrive, once
+    the name is known. Text that does not become a call is returned completely as text.
     """
 
     def __init__(self) -> None:
         self._held = ""
         self._raw = ""
-        """Of the call in progress, from its opening tag on, without what is held."""
+        """Text of the call in progress, from its opening tag on, without the held-back part."""
         self._arguments: JsonObjectScanner | None = None
         self._is_call = False
         self._has_ended_call = False
@@ -116,9 +116,9 @@ class ToolCallReader:
         return pieces
 
     def finish(self) -> list[AnswerPart]:
-        """The answer is complete: the withheld text is not a call, unless it is whole.
+        """The answer is complete: the held-back text is not a call, unless it is complete.
 
-        A call that was cut in its middle is neither a call nor text for a user.
+        A call that was cut in the middle is neither a call nor text for the user.
         """
         pieces: list[AnswerPart] = []
         if self._is_call:
@@ -138,7 +138,7 @@ class ToolCallReader:
         return pieces
 
     def _step(self) -> list[AnswerPart] | None:
-        """The next result; None: more text is needed."""
+        """The next result; None if more text is needed."""
         if not self._is_call:
             return self._read_words()
         if self._arguments is None:
@@ -189,7 +189,7 @@ class ToolCallReader:
         return self._whole(body, CLOSE)
 
     def _whole(self, body: str, end: str) -> list[AnswerPart]:
-        """A call that was not told while it came, e.g. with its arguments in front."""
+        """A call that was not reported as it arrived, e.g. because its arguments come first."""
         self._is_call = False
         call = object_in(body)
         name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
@@ -226,10 +226,10 @@ class ToolCallReader:
         return [CallEnded(arguments.text)]
 
     def _broken(self) -> list[AnswerPart]:
-        """Report as text what was reported as a call."""
+        """Report the text of what was reported as a call."""
         arguments, self._arguments, self._is_call = self._arguments, None, False
         if arguments is not None and arguments.is_complete and arguments.is_valid:
-            # Only its end is missing: the call itself is whole.
+            # Only its closing tag is missing: the call itself is complete.
             self._has_ended_call = True
             return [CallEnded(arguments.text)]
         raw, self._raw = self._raw + self._held, ""
@@ -238,7 +238,7 @@ class ToolCallReader:
 
 
 class JsonObjectScanner:
-    """Finds where a JSON object ends that comes in pieces."""
+    """Finds the end of a JSON object that arrives in pieces."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -249,11 +249,11 @@ class JsonObjectScanner:
 
     @property
     def is_valid(self) -> bool:
-        """True if what came is a JSON object."""
+        """True if the text so far is a JSON object."""
         return bool(object_in(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:
-        """Length of the part of `text` that belongs to it."""
+        """Length of the part of `text` that belongs to the object."""
         for place, character in enumerate(text):
             self._see(character)
             if self._depth == 0:
@@ -286,7 +286,7 @@ def _string(text: str) -> str:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """The JSON object that a text is; empty if it is none."""
+    """Parse a text as a JSON object; empty if it is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -16,13 +16,13 @@ from parley.protocol.values import Generation, TokenLogprob
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamingChunk:
-    """A part of a reply, in order. Text leads sound.
+    """A part of a reply, in order. Text precedes its audio.
 
     Args:
         chunk_index: counts from 0.
-        text_delta: new words, None if there are none.
-        audio: new sound, 24 kHz, None if there is none.
-        is_final: the reply has ended; carries neither text nor sound.
+        text_delta: new text, None if there is none.
+        audio: new audio, 24 kHz, None if there is none.
+        is_final: True: the reply has ended; this part has neither text nor audio.
         logprobs: see `OutputPiece`.
     """
 
@@ -42,13 +42,13 @@ class StreamingChunk:
 
 
 def command(generation: Generation, **how: Any) -> Generate:
-    """A choice as the engine wants it; `how` are the other fields of `Generate`."""
+    """The options as a command for the engine; `how` are the other fields of `Generate`."""
     chosen = {each.name: getattr(generation, each.name) for each in fields(Generation)}
     return Generate(**chosen, **how)
 
 
 class TurnView:
-    """The part of a view that answers. One answer at a time."""
+    """The answering part of a view. One answer at a time."""
 
     def __init__(self, slot: SlotHandle) -> None:
         self._slot = slot
@@ -62,7 +62,7 @@ class TurnView:
 
     @property
     def session_id(self) -> str | None:
-        """Whose conversation the slot holds; None before the first prefill."""
+        """Id of the session in the slot; None before the first prefill."""
         return self._session_id
 
     @property
@@ -80,7 +80,7 @@ class TurnView:
         return self._decoding is not None
 
     def stop_generation(self) -> bool:
-        """End the answer that runs, if one does; what was said stays said."""
+        """Stop the answer in progress, if there is one; the words so far remain in the context."""
         if self._decoding is None:
             return False
         self._decoding.cancel()
@@ -92,7 +92,7 @@ class TurnView:
         self._session_id = None
 
     async def cleanup(self) -> None:
-        """Give back what the conversation took; the slot stays."""
+        """Free the memory of the conversation; the slot stays held."""
         self.forget()
         await self._slot.clear()
 
@@ -109,7 +109,7 @@ class TurnView:
         """Chunks of an answer.
 
         Args:
-            started: it runs already.
+            started: an answer that is already running.
         """
         self._decoded = None
         decoding = self._decoding = started or self._slot.generate(reply, due_s=due_s)
@@ -127,7 +127,7 @@ class TurnView:
                     index += 1
             self._decoded = await decoding.result()
         finally:
-            # Whoever stops reading stops the model; harmless after the end.
+            # If the reader stops, stop the model; harmless after the end.
             decoding.cancel()
             if self._decoding is decoding:
                 self._decoding = None

@@ -1,7 +1,7 @@
-"""What can happen in any conversation, with no dialect attached.
+"""Events of a conversation, independent of dialects.
 
-A dialect makes client events of a client's messages; a runner emits server events, and the dialect
-makes messages of those. Observers (a recorder, the worker's meter) see both kinds.
+A dialect decodes a client's messages into client events. A runner emits server events, which the
+dialect encodes as messages. Observers (a recorder, the worker's meter) receive both kinds.
 """
 
 from parley.dialects.events.client import *  # noqa: F403

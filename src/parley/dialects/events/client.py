@@ -1,4 +1,4 @@
-"""What a client does in a conversation; created by dialects, consumed by runners."""
+"""Actions of a client in a conversation; created by dialects, consumed by runners."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ChatRequested:
     """A whole request.
 
     Args:
-        voice: reference sound the client brought; wins over `voice_name`.
+        voice: reference audio that the client sent; takes precedence over `voice_name`.
         voice_name: a registered voice.
-        numbers_images: give pictures numbers in the prompt; None leaves it to the model.
-        wants_recording: False when the client asked not to be recorded.
-        seed: None: drawn here.
+        numbers_images: number the pictures in the prompt; None: the model decides.
+        wants_recording: False if the client declined recording.
+        seed: None: drawn by the server.
         tools: functions that the model may call.
     """
 
@@ -41,15 +41,15 @@ class ChatRequested:
 
 @dataclass(frozen=True, slots=True)
 class ChatOpened:
-    """A connection for several requests, one after the other, is set up."""
+    """Set up a connection for several requests, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfDuplexSetup:
-    """A half-duplex conversation is set up: prompt, voice, when a turn ends, how it is answered.
+    """Set up a half-duplex conversation: prompt, voice, when a turn ends, how it is answered.
 
     Args:
-        transcribes: turns are written down and never answered.
+        transcribes: True if turns are only transcribed, not answered.
     """
 
     system: tuple[values.TextPart | Sound, ...] = ()
@@ -67,16 +67,16 @@ class HalfDuplexSetup:
 
 @dataclass(frozen=True, slots=True)
 class DuplexSetup:
-    """A duplex conversation is set up: prompt, what the model hears as its voice, what it imitates.
+    """Set up a duplex conversation: prompt, the voice in the prompt, the voice to imitate.
 
     Args:
         voice: part of the prompt.
-        tts_voice: what the vocoder imitates; None falls back to `voice`.
-        settles_late: send a unit's result before its bookkeeping.
-        cuts_by_time: sound of any chunk length is cut into units by media time; else every message
-            of a quarter of a unit or more is a unit of its own, as published.
-        slides: set by the server: above so many tokens the context drops its oldest units, down to
-            the second number; None: never.
+        tts_voice: the voice that the vocoder imitates; None: `voice`.
+        settles_late: True to send a unit's result before its bookkeeping.
+        cuts_by_time: True if audio in chunks of any length is split into units by media time; else
+            every message of a quarter of a unit or more becomes a unit of its own, as published.
+        slides: set by the server: above the first number of tokens, the context drops its oldest
+            units until the second number remains; None: never.
     """
 
     prompt: str
@@ -94,14 +94,14 @@ class DuplexSetup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioInput:
-    """Sound from the microphone, with what the camera saw.
+    """Audio from the microphone, with pictures from the camera.
 
     Args:
         pcm: mono, 16 kHz.
         frames: picture files, oldest first.
-        max_slices: for these frames; None leaves it to the session.
-        text: written words that joined the unit (for observers).
-        playback: how far the client has played what it was sent; None: it does not say.
+        max_slices: for these frames; None: as set for the session.
+        text: written text that was added to the unit (for observers).
+        playback: the client's playback report; None: there is none.
     """
 
     pcm: Pcm
@@ -114,17 +114,17 @@ class AudioInput:
 
 @dataclass(frozen=True, slots=True)
 class VideoInput:
-    """Frames that came ahead of their sound."""
+    """Frames that arrived before their audio."""
 
     frames: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TextInput:
-    """Written words for a running conversation, to be answered, and pictures with them.
+    """Written text for a running conversation, which is answered, and pictures with it.
 
     Args:
-        text: empty where only pictures came; these go with what is said or written next.
+        text: empty if there are only pictures, which then belong to the next speech or text.
         pictures: picture files, oldest first.
     """
 
@@ -146,7 +146,7 @@ class ResumeRequested:
 
 @dataclass(frozen=True, slots=True)
 class InterruptRequested:
-    """The client requests silence now."""
+    """The client wants the assistant to stop speaking now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,11 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """The voice detector ends the user's turns.
+    """The voice detector determines the end of the user's turns.
 
     Args:
-        answers: the end of an utterance asks for a response.
-        interruption: who silences the response that is being made or heard.
+        answers: True if the end of an utterance requests a response.
+        interruption: policy for interrupting the current response.
     """
 
     vad: values.VadOptions = field(default_factory=values.VadOptions)
@@ -170,25 +170,25 @@ class TurnDetection:
 
 @dataclass(frozen=True, slots=True)
 class SetupChanged:
-    """A conversation of items is set up again while it runs; counts from the next response."""
+    """Change the setup of a running conversation of items; takes effect with the next response."""
 
     setup: HalfDuplexSetup
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionChanged:
-    """Another way to find turns; None: the client says when one is complete."""
+    """Change how turns are found; None: the client determines when one is complete."""
 
     detection: TurnDetection | None
 
 
 @dataclass(frozen=True, slots=True)
 class AudioCommitted:
-    """The sound since the last turn is one, as an item with this id, or where the voice detector
-    finds turns with the id of the speech in it.
+    """Commit the audio since the last turn as a turn. Its item gets this id or, if the voice
+    detector finds turns, the id of the speech in it.
 
     Args:
-        event_id: the client's, which an error names.
+        event_id: of the client's event, for errors.
     """
 
     item_id: str
@@ -197,15 +197,15 @@ class AudioCommitted:
 
 @dataclass(frozen=True, slots=True)
 class AudioCleared:
-    """The sound since the last turn is forgotten."""
+    """Discard the audio since the last turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemCreated:
-    """A message joins the conversation.
+    """Add a message to the conversation.
 
     Args:
-        after_id: the item it follows; None: the last; "": it is the first.
+        after_id: the item that it follows; None: the last; "": it becomes the first.
     """
 
     item_id: str
@@ -215,14 +215,14 @@ class ItemCreated:
 
 @dataclass(frozen=True, slots=True)
 class ItemDeleted:
-    """A message leaves the conversation."""
+    """Remove a message from the conversation."""
 
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ItemTruncated:
-    """The client heard only the first `heard_ms` of a spoken answer; the rest is forgotten."""
+    """The client heard only the first `heard_ms` of a spoken answer: truncate it."""
 
     item_id: str
     heard_ms: int
@@ -230,14 +230,14 @@ class ItemTruncated:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequested:
-    """The client wants an answer now; None everywhere: as the session is set up.
+    """The client requests an answer. Fields that are None: as set for the session.
 
     Args:
-        reference: of the client's, comes back in `TurnStarted`.
+        reference: of the client; returned in `TurnStarted`.
         items: answer these instead of the conversation.
-        is_apart: the answer does not join the conversation.
+        is_apart: True if the answer is not added to the conversation.
         voice_name: a registered voice; "": the server's own.
-        transcribes: write this turn down instead of answering it.
+        transcribes: True to transcribe this turn instead of answering it.
     """
 
     reference: int = 0
@@ -253,7 +253,7 @@ class ResponseRequested:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCancelled:
-    """The client wants no more of a response; None: of the one in progress."""
+    """Cancel a response; None: the one in progress."""
 
     response_id: str | None = None
 

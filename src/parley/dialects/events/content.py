@@ -1,6 +1,6 @@
-"""Pictures, sound and clips as they were sent, and sound that was listened to as it came.
+"""Pictures, audio and clips in the form in which clients sent them.
 
-Files stay files here: the part that needs their content decodes them, away from the event loop.
+Files are not decoded here: the code that needs their content decodes them off the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Sound as it was sent: a WAV file, or raw float32 samples at `rate_hz`."""
+    """Audio as it was sent: a WAV file, or raw float32 samples at `rate_hz`."""
 
     data: bytes
     rate_hz: int = 16_000
@@ -28,7 +28,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A video file. `stack_frames`: frames looked at per second."""
+    """A video file. `stack_frames`: frames used per second."""
 
     file: bytes
     stack_frames: int = 1

@@ -1,4 +1,4 @@
-"""What happens in a conversation; emitted by runners, encoded by dialects."""
+"""Events of the server in a conversation; emitted by runners, encoded by dialects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parley.results import UnitResult
 
 @dataclass(frozen=True, slots=True)
 class SessionReady:
-    """The session is set up. `idle_s` is 0 where silence does not end it. `reads`: written words
-    may be put into it."""
+    """The session is set up. `idle_s` is 0 if silence does not end it. `reads`: True if written
+    text may be added to it."""
 
     prompt_tokens: int = 0
     idle_s: float = 0.0
@@ -27,8 +27,8 @@ class SessionReady:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """The request is in the context (chat). Of its tokens `audio_tokens` and `image_tokens` stand
-    for sound and pictures, as far as the model counts them."""
+    """The request is in the context (chat). `audio_tokens` and `image_tokens` of its tokens
+    represent audio and pictures, if the model counts them."""
 
     input_tokens: int
     audio_tokens: int = 0
@@ -37,8 +37,8 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The user speaks. `item_id`: of the utterance, where there are items; `at_ms`: of all sound
-    that was received."""
+    """The user has started to speak. `item_id`: of the utterance, if there are items; `at_ms`:
+    position in all received audio."""
 
     item_id: str = ""
     at_ms: int = 0
@@ -46,7 +46,7 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The user is silent again; as `SpeechStarted`."""
+    """The user has stopped speaking; fields as in `SpeechStarted`."""
 
     item_id: str = ""
     at_ms: int = 0
@@ -57,8 +57,8 @@ class TurnStarted:
     """A user's turn is complete and is being answered.
 
     Args:
-        item_id: of the answer; `previous_id` of the item in front of it, None if it is the first.
-        speech_ms: how long the user spoke; 0 if that item is not a user's turn.
+        item_id: of the answer; `previous_id` of the item before it, None if it is the first.
+        speech_ms: length of the user's speech; 0 if that item is not a user's turn.
     """
 
     response_id: str
@@ -71,14 +71,14 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnTranscribed:
-    """The words of the user, as the model heard them.
+    """The user's words, as the model heard them.
 
     Args:
-        index: of the turn, or of the unit that begins the answer.
-        text: None: the model writes nothing down (only where there are items).
-        item_id: of the user's sound, where there are items; `audio_ms` is its length.
-        is_final: False: more words of the turn; all of them follow.
-        error: why there is no text.
+        index: of the turn, or of the unit with which the answer starts.
+        text: None: the model does not transcribe (only if there are items).
+        item_id: of the user's audio, if there are items; `audio_ms` is its length.
+        is_final: False: further words of the turn; the complete text follows.
+        error: the reason why there is no text.
     """
 
     index: int
@@ -94,9 +94,9 @@ class TokenCounts:
     """Usage of a response.
 
     Args:
-        input: tokens of the context it answered; of these `cached` were there before, `audio` and
-            `image` stand for sound and pictures, as far as the model counts them.
-        output: tokens of text; `speech`: of sound.
+        input: tokens of the context that was answered; `cached` of these were in the context
+            before, `audio` and `image` represent audio and pictures, if the model counts them.
+        output: text tokens; `speech`: audio tokens.
     """
 
     input: int = 0
@@ -109,15 +109,15 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """An answer is complete, or will not be.
+    """An answer is complete or has failed.
 
     Args:
         item_id: of the answer.
-        spoken: its words piece by piece, and where the sound of each begins, in ms.
-        calls: of functions, each with the id of its item.
-        is_apart: it is not an item of the conversation.
-        ending: why it ended, unless it failed with `error`.
-        is_turn: cancelled because the user spoke, not because the client asked.
+        spoken: its words piece by piece, with the start of the audio of each in ms.
+        calls: function calls, each with the id of its item.
+        is_apart: True if it is not an item of the conversation.
+        ending: reason for its end, unless it failed with `error`.
+        is_turn: True if it was cancelled because the user spoke, not by the client.
     """
 
     index: int
@@ -152,11 +152,11 @@ class AnswerDone:
     """A chat answer is complete.
 
     Args:
-        pcm: the whole sound unless it went out in pieces.
-        heard: the words of the request's sound, where the model makes any.
-        words: the same with their times, where the model knows them.
-        speech_tokens: of sound.
-        calls: of functions, which `text` does not hold.
+        pcm: the whole audio, unless it was sent in pieces.
+        heard: the words in the request's audio, if the model transcribes.
+        words: the same with times, if the model knows them.
+        speech_tokens: number of audio tokens.
+        calls: function calls, which are not in `text`.
     """
 
     text: str
@@ -178,7 +178,7 @@ class ToolCallStarted:
 
     Args:
         index: of the call in its answer.
-        item_id: of the item that it is; `previous_id` of the previous one.
+        item_id: id of its item; `previous_id` of the previous one.
     """
 
     index: int
@@ -198,8 +198,8 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDone:
-    """A call is over. `is_complete`: its arguments are a JSON object; otherwise it is none, and all
-    that was written of it comes as text."""
+    """A call is over. `is_complete`: True if its arguments are a JSON object; otherwise it is not a
+    call after all, and its text is sent as text."""
 
     index: int
     call: values.ToolCallPart
@@ -211,9 +211,9 @@ class InputCommitted:
     """A turn of the user became an item of the conversation.
 
     Args:
-        speech_ms: how long they spoke.
-        text: what they wrote, and `pictures` what they showed with it.
-        previous_id: of the item in front of it; None if it is the first.
+        speech_ms: length of their speech.
+        text: their written text, with `pictures`.
+        previous_id: of the item before it; None if it is the first.
     """
 
     item_id: str
@@ -226,20 +226,20 @@ class InputCommitted:
 
 @dataclass(frozen=True, slots=True)
 class InputCleared:
-    """Sound that was not a turn yet was forgotten."""
+    """Audio that was not part of a turn yet was discarded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitDone:
-    """One unit of duplex: listened or spoke.
+    """One duplex unit, which listened or spoke.
 
     Args:
-        index: counts processed units from 0.
-        result: as the engine made it; silenced where nothing of it may be heard.
-        time_ms: session time when the unit was complete.
-        wall_ms: from receipt of the sound to the result.
-        unit: what it was an answer to (for observers).
-        unsaid: as the engine made it, where `result` was silenced.
+        index: of the processed unit, from 0.
+        result: of the engine; without output if none of it may be heard.
+        time_ms: session time at which the unit was complete.
+        wall_ms: time from receipt of the audio to the result.
+        unit: its input (for observers).
+        unsaid: the engine's original result, if `result` has no output.
     """
 
     index: int
@@ -251,13 +251,13 @@ class UnitDone:
 
     @property
     def decided(self) -> UnitResult:
-        """What the context contains of the unit."""
+        """The result that is in the context."""
         return self.unsaid or self.result
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPaused:
-    """Resting for at most `seconds`."""
+    """The session pauses for at most `seconds`."""
 
     seconds: float
 
@@ -274,13 +274,14 @@ class SessionInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionChanged:
-    """The user may be interrupting, does not, or has interrupted the answer.
+    """The user may be interrupting, is not interrupting, or has interrupted the answer.
 
     Args:
-        state: after `stopped` nothing of the answer is sent; what waits is to be thrown away.
+        state: after `stopped` nothing more of the answer is sent; the client should discard
+            buffered audio.
         index: of the turn, or of the unit, that is heard.
-        heard_ms: of the answer, as far as the server knows.
-        text: what has been heard of its text.
+        heard_ms: how much of the answer was heard, as far as the server knows.
+        text: the part of its text that was heard.
     """
 
     state: values.InterruptionState
@@ -291,10 +292,10 @@ class InterruptionChanged:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something failed; the dialect decides if that ends the session.
+    """An error; the dialect decides if it ends the session.
 
     Args:
-        event: what the client did that failed, where it did something.
+        event: the client's action that failed, if any.
     """
 
     error: ParleyError
@@ -309,8 +310,8 @@ class SessionEnded:
     """The conversation is over; always the last event.
 
     Args:
-        error: what ended it, when an error did.
-        elapsed_s: what ran out, for `timeout`.
+        error: the error that ended it, if any.
+        elapsed_s: the time limit that was reached, for `timeout`.
     """
 
     reason: EndReason
@@ -320,8 +321,8 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class SilenceExplained:
-    """Why no answer, or no sound, arrives. `elapsed_ms`: for how long already; of `unit_late`: how
-    late."""
+    """The reason why no answer, or no audio, arrives. `elapsed_ms`: for how long already; for
+    `unit_late`: how late."""
 
     reason: values.SilenceReason
     elapsed_ms: int = 0

@@ -1,4 +1,4 @@
-"""An answer as clients of OpenAI Realtime receive it, from its beginning to its end."""
+"""Encodes an answer for clients of OpenAI Realtime, from its start to its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parley.protocol.values import ToolCallPart
 
 @dataclass(slots=True)
 class CallSoFar:
-    """A call that is being sent, and where it belongs."""
+    """A function call that is being sent, and its position."""
 
     item_id: str
     place: int
@@ -30,16 +30,16 @@ class CallSoFar:
 class ResponseEvents:
     """The events of one response.
 
-    Its message is an item of it from the beginning on; where functions may be called, from its
-    first word on, because there may be none.
+    Its message is an item of it from the start; if functions may be called, from its first word,
+    because there may be no message.
 
     Args:
-        asked: what the client asked for, `response` of its `response.create`.
-        session: as it was when the response began.
-        output: format and voice of its sound.
-        conversation_id: None where the answer does not join the conversation.
+        asked: `response` of the client's `response.create`.
+        session: settings at the start of the response.
+        output: format and voice of its audio.
+        conversation_id: None if the answer is not added to the conversation.
         items: of the session.
-        may_call: whether functions are on offer.
+        may_call: True if functions are offered.
     """
 
     started: events.TurnStarted
@@ -86,7 +86,8 @@ class ResponseEvents:
         ]
 
     def _joining(self, told: msgspec.Struct) -> list[msgspec.Struct]:
-        """The events of items that join the conversation; none of an answer apart from it."""
+        """The events of items that are added to the conversation; none if the answer is not part of
+        it."""
         return [] if self.conversation_id is None else [told]
 
     def _item_done(
@@ -114,14 +115,14 @@ class ResponseEvents:
         )
 
     def arguments(self, event: events.ToolCallDelta) -> list[msgspec.Struct]:
-        """More of its arguments."""
+        """Further arguments of the call."""
         call = self._call
         if call is None:
             return []
         return [wire.CallArgumentsDelta(**self._call_place(call), delta=event.arguments)]
 
     def call_done(self, event: events.ToolCallDone) -> list[msgspec.Struct]:
-        """Ends the call, which may turn out not to be one."""
+        """End the call, which may turn out not to be one."""
         call, self._call = self._call, None
         if call is None:
             return []
@@ -145,7 +146,7 @@ class ResponseEvents:
             "call_id": call.part.id,
         }
 
-    # Words and sound.
+    # Words and audio.
 
     def say(self, event: events.OutputDelta) -> list[msgspec.Struct]:
         found: list[msgspec.Struct] = self._open_message()

@@ -1,11 +1,10 @@
 """OpenAI Realtime (GA) on `/v1/realtime?model=…`: a conversation of items.
 
 Runs on the half-duplex view: voice detection, or the client, ends a turn. In a session of the type
-`transcription` (`?intent=transcription`) turns are only written down. Sound is 24 kHz PCM16 in
-both directions. A model that calls no tools says so: `tools` stays empty in every session. Nothing
-is sent that the published types do not name, but to a client that asked to be able to come back
-(`session.update` with `resume: true`).
-Source: OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
+`transcription` (`?intent=transcription`) turns are only transcribed. Audio is 24 kHz PCM16 in both
+directions. If the model calls no tools, `tools` stays empty in every session. Only published types
+are sent, except to a client that requested resuming (`session.update` with `resume: true`). Source:
+OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ NOT_IN_TRANSCRIPTION: Final = frozenset(
 )
 """Features of conversations only."""
 ROUNDING_MS: Final = 100
-"""How much longer than its sound an answer may have been played: players count in frames."""
+"""Tolerance by which a client may report more playback than an answer has audio: players count in
+frames."""
 
 
 class OpenAIRealtimeDialect(OpenAIDialect):
@@ -80,9 +80,9 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._sound = OpenAIInput()
         self._settings = sessions.settings_of(self._session)
         self._in_force = sessions.settings_of(sessions.default_session("", "", 0))
-        """As told to the client, and as told to the runner."""
+        """The session as sent to the client, and the settings for the runner."""
         self._unset: BadInput | None = None
-        """Why the session does not begin as its client secret says."""
+        """Error in the settings of the client secret."""
         self._take_settings(context.parameters.get(sessions.SETTINGS_PARAMETER, ""))
         self._conversation_id = make_id("conv")
         self._items = ConversationItems()
@@ -93,7 +93,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._answer_id: str | None = None
         """The item of the newest spoken answer."""
         self._heard_ms: int | None = None
-        """Of the answer that the user interrupts now."""
+        """Id of the answer that the user is interrupting."""
 
     def remembered(self) -> dict[str, Any]:
         found = super().remembered()
@@ -116,7 +116,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return is_asked or cls.subprotocol in request.subprotocols
 
     def _take_settings(self, given: str) -> None:
-        """Begin with what a client secret sets."""
+        """Start with the settings of a client secret."""
         if not given:
             return
         changes = sessions.unpacked(given)
@@ -127,14 +127,14 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             session = sessions.merged(self._session, changes, calls_tools=self._calls_tools)
             self._settings = sessions.settings_of(session, can_choose=self._can_choose)
         except BadInput as error:
-            # Another model than the one that was loaded when the secret was made.
+            # The model has changed since the secret was made.
             self._unset = error
         else:
             self._session = session
             self._sound.take(session["audio"]["input"]["format"]["type"])
 
     def greet(self) -> Reply:
-        """The session, immediately: clients wait for it."""
+        """The session is sent immediately, because clients wait for it."""
         created = wire.SessionCreatedEvent(session=sessions.sent(self._session))
         return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
@@ -160,7 +160,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return voice, error
 
     def check(self, phase: Phase, type_name: str) -> None:
-        """Every message may come at any time in a conversation."""
+        """Any message may arrive at any time in a conversation."""
         if type_name in NOT_IN_TRANSCRIPTION and self._transcribes:
             raise InvalidRequest(
                 f"{type_name} is not possible in a session of type transcription: use one of type "
@@ -189,7 +189,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         found = self._events(decoded)
         if self._has_started or isinstance(decoded.message, wire.SessionUpdateEvent):
             return found
-        # From here on there is something to record.
+        # From now on there is something to record.
         self._has_started = True
         self._in_force = self._settings
         return [self._settings.setup, events.DetectionChanged(self._settings.detection), *found]
@@ -291,7 +291,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     @staticmethod
     def _without_words(item: dict[str, Any]) -> None:
-        """Which of the words of a truncated answer were heard is not known to the client."""
+        """Truncate an answer; the client does not know which of its words were heard."""
         for part in item["content"]:
             part.pop("transcript", None)
 
@@ -303,7 +303,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         told(response.get("metadata"), "metadata", "response.metadata")
         output = sessions.output_of(self._session, response)
         self._references += 1
-        # One is sent at a time, and one may wait.
+        # One is sent at a time, and one more may wait.
         while len(self._asked) > 1:
             self._asked.pop(next(iter(self._asked)))
         self._asked[self._references] = {**response, "audio": {"output": output}}
@@ -334,7 +334,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     @property
     def _transcribes(self) -> bool:
-        """True if turns are only written down."""
+        """True if turns are only transcribed."""
         return bool(self._session["type"] == "transcription")
 
     @property
@@ -376,11 +376,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             case events.TurnCompleted():
                 return self._ended(event)
             case _:
-                # Turns and units have no words here.
+                # There are no messages for turns and units.
                 return ()
 
     def _cut_answer(self) -> list[msgspec.Struct]:
-        """Cut an answer that the user interrupts, in the history, to what was heard."""
+        """Truncate an interrupted answer in the history to the part that was heard."""
         heard_ms, self._heard_ms = self._heard_ms, None
         item_id = self._answer_id
         if heard_ms is None or item_id is None or item_id not in self._items:
@@ -450,7 +450,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return wire.ErrorEvent(error=self.error_object(failure))
 
     def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
-        """Only for a time that ran out; the close frame says the rest."""
+        """Only for a time limit; for other reasons the close frame is enough."""
         if reason != "timeout":
             return ()
         error = {

@@ -1,4 +1,4 @@
-"""Items of a conversation: what a client brings, and what is sent back of them."""
+"""Items of a conversation: those that a client adds, and their form in responses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
 
 ITEMS_MOST: Final = 512
-"""Items that can be retrieved; the oldest are forgotten first."""
+"""Number of items that can be retrieved; the oldest are removed first."""
 
 
 class UnknownItem(InvalidRequest):
-    """An item that was never sent, or is forgotten."""
+    """An item that was never sent, or was removed."""
 
     code = "item_not_found"
 
@@ -29,13 +29,13 @@ class UnknownItem(InvalidRequest):
 
 
 class NothingToRetrieve(UnknownItem):
-    """A requested item that is not known: some clients distinguish it from other errors."""
+    """An unknown item was requested; some clients distinguish this from other errors."""
 
     code = "item_retrieve_invalid_item_id"
 
 
 class DuplicateItem(InvalidRequest):
-    """An item whose id another one has."""
+    """The id of a new item is already in use."""
 
     code = "item_create_duplicate_item_id"
 
@@ -44,7 +44,7 @@ class DuplicateItem(InvalidRequest):
 
 
 class NoCall(InvalidRequest):
-    """The output of a function that was not called."""
+    """The output belongs to a function that was not called."""
 
     code = "invalid_tool_call_id"
 
@@ -56,7 +56,7 @@ class NoCall(InvalidRequest):
 
 @dataclass(slots=True)
 class ConversationItems:
-    """The items of a session as its client receives them; knows the newest `ITEMS_MOST`."""
+    """The items of a session in the client's form; stores the newest `ITEMS_MOST`."""
 
     _items: dict[str, dict[str, Any]] = field(default_factory=dict)
     _spoken_ms: dict[str, float] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class ConversationItems:
 
     @property
     def last_id(self) -> str | None:
-        """Of the item at the end of the conversation."""
+        """Id of the last item of the conversation."""
         return next(reversed(self._items), None)
 
     def find(self, item_id: str) -> dict[str, Any]:
-        """The item of that id.
+        """The item with this id.
 
         Raises:
             UnknownItem: there is none.
@@ -81,25 +81,25 @@ class ConversationItems:
         return item
 
     def speak(self, item_id: str, sound_ms: float) -> None:
-        """More sound of an item was sent."""
+        """More audio of an item was sent."""
         self._spoken_ms[item_id] = self.spoken_ms(item_id) + sound_ms
 
     def spoken_ms(self, item_id: str) -> float:
-        """The length of the sound of an item, as far as it was sent."""
+        """The length of an item's audio that was sent so far."""
         return self._spoken_ms.get(item_id, 0.0)
 
     def has_call(self, call_id: object) -> bool:
-        """True if a function was called by that id."""
+        """True if a function call has this id."""
         return any(
             item["type"] == "function_call" and item.get("call_id") == call_id
             for item in self._items.values()
         )
 
     def keep(self, item: dict[str, Any], after: str | None = None) -> None:
-        """Know an item from now on; in place of an older one of its id.
+        """Store an item; replaces an older one with the same id.
 
         Args:
-            after: the id of the item before a new one; "": it is the first; None: the last.
+            after: id of the item before a new one; "": it becomes the first; None: the last.
         """
         self._items[item["id"]] = item
         if after is not None:
@@ -111,7 +111,7 @@ class ConversationItems:
             self.remove(next(iter(self._items)))
 
     def remove(self, item_id: str) -> None:
-        """Forget an item.
+        """Remove an item.
 
         Raises:
             UnknownItem: there is none.
@@ -135,12 +135,12 @@ def message_item(
 
 
 _ANSWERS: Final = {"text": "output_text", "audio": "output_audio"}
-"""Parts of an assistant's message in the words of the beta, and how they are sent."""
+"""Names of parts of an assistant's message in the beta, and their current names."""
 CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
 
 
 def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
-    """An item that a client brought, as it is sent back: without its media."""
+    """An item of a client as it is returned: without its media."""
     if brought.get("type") in CALL_TYPES:
         names = ("type", "call_id", "name", "arguments", "output")
         told = {name: brought[name] for name in names if brought.get(name) is not None}
@@ -169,11 +169,10 @@ def message_of(
     """Content of an item that a client sent; files are not decoded.
 
     Args:
-        form: of its sound.
+        form: of its audio.
 
     Raises:
-        InvalidPayload, InvalidRequest: it is not a message, or one that this model does not
-            understand.
+        InvalidPayload, InvalidRequest: it is not a message, or not one that this model understands.
     """
     item: wire.MessageItem = codec.read(dict(value), wire.ITEM)
     _check_fields(value, item, field)
@@ -202,8 +201,7 @@ def message_of(
 
 
 def _check_fields(value: dict[str, Any], item: wire.MessageItem, field: str) -> None:
-    """Refuse fields that an item, or a part of it, does not have. Types that do not exist are for
-    others to refuse."""
+    """Refuse unknown fields of an item or its parts. Unknown types are refused elsewhere."""
     if item.type in ITEM_TYPES:
         check_names(value, ITEM_TYPES[item.type], field)
     for index, part in enumerate(value.get("content") or ()):
@@ -252,7 +250,7 @@ def input_of(value: Any, *, calls_tools: bool, form: str) -> tuple[Message[Conte
 
 
 def without_media(part: Any) -> dict[str, Any]:
-    """A part as it is sent back: without its media, which may be large."""
+    """A part as it is returned: without its media, which may be large."""
     return {
         name: value
         for name, value in part.items()
