@@ -308,8 +308,8 @@ class Dialect(ABC):
         """
 
     def voice_in(self, decoded: Any) -> tuple[str, errors.BadInput] | None:
-        """The registered voice that a decoded message names, and the error for the message if there
-        is no such voice."""
+        """The registered voice that a decoded message names, and the error for the message if that
+        voice does not exist."""
         return None
 
     def events(self, decoded: Any, phase: Phase) -> Sequence[ClientEvent | Reply]:

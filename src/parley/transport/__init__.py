@@ -1,7 +1,7 @@
-"""WebSocket connections: framing, both ends, keepalive, limits, passing on with back-pressure.
+"""WebSocket connections: framing, both ends, keepalive, limits, forwarding with back-pressure.
 
-A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `pass_on` and `join`,
-`close`. Nobody outside this package knows how frames look; import-linter checks it.
+`Connection` is the interface of a WebSocket for other packages: `receive`, `send_text`, `pass_on`,
+`join` and `close`. Only this package knows the format of frames; import-linter checks this.
 """
 
 from parley.transport.allowance import RateLimit as RateLimit

@@ -1,9 +1,9 @@
-"""How much of a TCP connection's output the peer's kernel has acknowledged.
+"""Reports how much of a TCP connection's output the peer's kernel has acknowledged.
 
-A write buffer that is empty has reached our own kernel, not the peer: a path that carries small
-packets and loses large ones (an MTU that is too small along the path) leaves hundreds of kilobytes
-there before a writer notices. Nothing in flight says nothing: a peer that does not read closes its
-window, and then nothing is sent.
+If a write buffer is empty, its data has reached our own kernel, not the peer: if the path carries
+small packets but loses large ones (because of a small MTU), hundreds of kilobytes remain in the
+kernel before a writer notices. If nothing is in flight, there is no information: a peer that does
+not read closes its window, and then nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def acknowledged_bytes(transport: BaseTransport) -> int | None:
     """Number of output bytes that the peer has acknowledged; None if nothing is in flight or the
     system does not report it."""
     if sys.platform != "linux":
-        # Others have an option of this name, and other fields in it.
+        # Other systems have an option with this name, but with other fields.
         return None
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -30,7 +30,7 @@ def acknowledged_bytes(transport: BaseTransport) -> int | None:
     try:
         told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except OSError:
-        # Closed meanwhile, or no TCP.
+        # Closed meanwhile, or not TCP.
         return None
     if len(told) < _FIELDS.size:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 CALLERS_KEPT: Final = 10_000
-"""Number of buckets; beyond that the longest unused are dropped, which makes them full again."""
+"""Maximum number of buckets; beyond it the least recently used are dropped, which refills them."""
 
 
 class Allowance:
@@ -31,8 +31,8 @@ class Allowance:
         return max(0.0, -self._left)
 
     def take_at_hand(self, amount: float) -> bool:
-        """Use an amount of what was left at the last reading of the clock; false, and nothing is
-        used, if that is not enough."""
+        """Use an amount of what was left at the last reading of the clock; returns False and uses
+        nothing if that is not enough."""
         if self._left < amount:
             return False
         self._left -= amount
@@ -52,7 +52,7 @@ class RateLimit:
         self._per_s = burst / refill_s
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Caller → what is left, and the time of that; the longest unused first."""
+        """Caller → remaining amount, and its time; least recently used first."""
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -62,7 +62,7 @@ class RateLimit:
         return self._left(caller, self._now()) >= 1
 
     def take(self, caller: str) -> bool:
-        """Count one use; False when there is nothing left."""
+        """Count one use; returns False if there is nothing left."""
         now = self._now()
         left = self._left(caller, now)
         self._buckets.pop(caller, None)

@@ -21,7 +21,7 @@ class DialFailed(Exception):
     """No WebSocket could be opened.
 
     Args:
-        status: HTTP status of the answer, if there was one; `head`: its header fields.
+        status: HTTP status of the response, if there was one; `head`: its header fields.
     """
 
     def __init__(self, sentence: str, *, status: int | None = None, head: bytes = b"") -> None:
@@ -30,7 +30,7 @@ class DialFailed(Exception):
         self._head = head
 
     def header(self, name: str) -> str:
-        """A field of the answer; "" if it has none of that name."""
+        """A header field of the response; "" if there is none with this name."""
         for line in self._head.decode("latin-1").split("\r\n"):
             field, _, value = line.partition(":")
             if field.lower() == name:
@@ -39,7 +39,7 @@ class DialFailed(Exception):
 
 
 class ClientConnection(Connection):
-    """The client's end. `ready` is done after the handshake, or fails with `DialFailed`."""
+    """The client's end. `ready` completes after the handshake, or fails with `DialFailed`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ async def dial(
     """Open a WebSocket to `url`: wss:// with `tls`, ws:// without. Cancelling is safe.
 
     Raises:
-        DialFailed: within `open_limit_s`.
+        DialFailed: no WebSocket was opened within `open_limit_s`.
     """
     try:
         address = parse_uri(url)
