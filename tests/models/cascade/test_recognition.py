@@ -81,6 +81,29 @@ def test_the_nearest_sentence_comes_first(phrases: Phrases):
     assert near == sorted(near, key=lambda one: one[1])
 
 
+def test_a_first_search_reads_the_names_that_the_lexicon_lacks_together(
+    phrases: Phrases, monkeypatch: pytest.MonkeyPatch
+):
+    lexicon, batches = phrases._lexicon, list[dict[str, str]]()
+    network: Any = lexicon._letters
+    read = network.read
+
+    def noted(words: list[str]) -> list[str]:
+        batches.append(dict(zip(words, read(words), strict=True)))
+        return list(batches[-1].values())
+
+    monkeypatch.setattr(network, "read", noted)
+    lexicon._learnt.clear()
+    lexicon.sounds.cache_clear()
+
+    Phrases(lexicon, ()).near("My name is Yaounde?", -0.9)
+
+    assert len(batches) < 20
+    assert sum(map(len, batches)) > 200
+    for word in ("agnes", "yaounde"):
+        assert next(each[word] for each in batches if word in each) == read([word])[0]
+
+
 def test_a_misheard_question_is_answered(phrases: Phrases):
     def answer(**parts: Any) -> str:
         model: Any = small_cascade(rows=1, **parts)

@@ -178,6 +178,8 @@ class Cascade(RowModel[Conversation]):
         for _ in range(WARM_UP_STEPS):
             if hearing.step():
                 break
+        if self.parts.phrases is not None:
+            self.parts.phrases.near("Hello", -1.0)
         if self.parts.speaker is not None:
             self.parts.speaker.say("I'm sorry,", 0)
         if not self.parts.writer.answers_later:

@@ -190,7 +190,9 @@ class Phrases:
         """The sounds of a segment's alternatives, which it has been asked for."""
         if segment not in self._trees:
             tree = self._trees[segment] = _Node()
-            for choice in self.choices(segment):
+            choices = self.choices(segment)
+            self._lexicon.learn(word for choice in choices for word in _words(choice))
+            for choice in choices:
                 node = tree
                 for sound in self._sounds(choice):
                     node = node.after.setdefault(sound, _Node())
@@ -210,14 +212,17 @@ class Phrases:
         return self._tables[words]
 
     def _sounds(self, text: str) -> str:
-        text = text.replace("+", " plus ").replace(" - ", " minus ").replace("a hundred", "100")
-        text = re.sub(r"\d{1,9}", lambda found: in_words(int(found[0])), text)
-        words = re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
-        spoken = "".join(map(self._lexicon.sounds, words))
+        spoken = "".join(map(self._lexicon.sounds, _words(text)))
         return re.sub(f"[^{SOUNDS}]", "", spoken).replace("ɜɹ", "ɜ").replace("əɹ", "ɜ")
 
 
 _NOWHERE = _Node()
+
+
+def _words(text: str) -> list[str]:
+    text = text.replace("+", " plus ").replace(" - ", " minus ").replace("a hundred", "100")
+    text = re.sub(r"\d{1,9}", lambda found: in_words(int(found[0])), text)
+    return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
 
 def segments_of(line: str) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 import lzma
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 SOUNDS = "AIOWYbdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹɾʃʊʌʒʔʤʧθᵊᵻ"
 STRESS = "ˈˌ"
@@ -63,6 +65,7 @@ class Lexicon:
         lines = lzma.decompress(path.read_bytes()).decode().splitlines()
         self._known = dict(line.split("\t") for line in lines)
         self._letters = letters
+        self._learnt: dict[str, str] = {}
 
     def __contains__(self, word: str) -> bool:
         return word in self._known
@@ -99,23 +102,34 @@ class Lexicon:
         """Sounds of one lower-case word, or of one capital letter, also in the plural: `D's`."""
         if word[0].isupper():
             return _LETTER_NAMES[word[0]] + _ending(_LETTER_NAMES[word[0]]) * (len(word) > 1)
-        if word in _WEAK:
-            return _WEAK[word]
-        if word in self._known:
-            return self._known[word]
+        if known := self._learnt.get(word) or self._looked_up(word):
+            return known
         plain = word.replace("'", "")
-        if inflected := self._inflected(word):
-            return inflected
-        if plain in self._known:
-            return self._known[plain]
-        halves = self._compound(plain)
-        if halves:
-            return halves
         if self._letters is not None and re.fullmatch(r"[a-z]+", plain):
-            return self._letters.read(plain)
+            return self._letters.read([plain])[0]
         return (
             " ".join(_LETTER_NAMES[letter] for letter in plain.upper() if letter in _LETTER_NAMES)
             or "ə"
+        )
+
+    def learn(self, words: Iterable[str]) -> None:
+        """Read words ahead: those that are not in it in a fifth of the time of one by one."""
+        for word in words:
+            if word not in self._learnt:
+                self._learnt[word] = self._looked_up(word) or ""
+        unknown = [word for word, sounds in self._learnt.items() if not sounds]
+        if self._letters is not None and unknown:
+            read = self._letters.read([word.replace("'", "") for word in unknown])
+            self._learnt |= zip(unknown, read, strict=True)
+
+    def _looked_up(self, word: str) -> str | None:
+        plain = word.replace("'", "")
+        return (
+            _WEAK.get(word)
+            or self._known.get(word)
+            or self._inflected(word)
+            or self._known.get(plain)
+            or self._compound(plain)
         )
 
     def _inflected(self, word: str) -> str | None:
@@ -178,38 +192,43 @@ _PHONES = (
 
 
 class LetterNetwork:
-    """Letters to sounds: a GRU encoder and decoder (g2p_en's, in numpy)."""
+    """Letters to sounds: a GRU encoder and decoder (g2p_en's)."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as arrays:
-            self._w = {name: arrays[name].astype(np.float32) for name in arrays.files}
+            w = self._w = {name: torch.from_numpy(arrays[name]).float() for name in arrays.files}
+        self._given = {
+            name: functional.linear(w[f"{name}_emb"], w[f"{name}_w_ih"], w[f"{name}_b_ih"])
+            for name in ("enc", "dec")
+        }
+        """What each letter and each sound gives to the gates."""
 
-    def read(self, word: str) -> str:
-        """Sounds of a lower-case word."""
-        ids = [_LETTERS.index(letter) for letter in word] + [2]
-        w = self._w
-        state = np.zeros(256, np.float32)
-        for one in ids:
-            state = self._gru(w["enc_emb"][one], state, "enc")
-        token, phones = 2, []
+    @torch.inference_mode()
+    def read(self, words: Sequence[str]) -> list[str]:
+        """Sounds of lower-case words (W)."""
+        ids = [[*map(_LETTERS.index, word), 2] for word in words]
+        state = torch.zeros(len(words), 256)
+        for place in range(max(map(len, ids))):
+            rows = [row for row, one in enumerate(ids) if place < len(one)]
+            state[rows] = self._gru([ids[row][place] for row in rows], state[rows], "enc")
+        phones: list[list[str]] = [[] for _ in words]
+        tokens = dict.fromkeys(range(len(words)), 2)
         for _ in range(20):
-            state = self._gru(w["dec_emb"][token], state, "dec")
-            token = int((state @ w["fc_w"].T + w["fc_b"]).argmax())
-            if token == 3:
-                break
-            phones.append(_PHONES[token])
-        return from_arpabet(phones)
+            rows = list(tokens)
+            state[rows] = after = self._gru(list(tokens.values()), state[rows], "dec")
+            chosen = functional.linear(after, self._w["fc_w"], self._w["fc_b"]).argmax(1).tolist()
+            tokens = {row: one for row, one in zip(rows, chosen, strict=True) if one != 3}
+            for row, token in tokens.items():
+                phones[row].append(_PHONES[token])
+        return list(map(from_arpabet, phones))
 
-    def _gru(
-        self, x: npt.NDArray[np.float32], state: npt.NDArray[np.float32], name: str
-    ) -> npt.NDArray[np.float32]:
-        w = self._w
-        given = x @ w[f"{name}_w_ih"].T + w[f"{name}_b_ih"]
-        kept = state @ w[f"{name}_w_hh"].T + w[f"{name}_b_hh"]
-        gates = 1 / (1 + np.exp(-(given[:512] + kept[:512])))
-        new = np.tanh(given[512:] + gates[:256] * kept[512:])
-        after: npt.NDArray[np.float32] = (1 - gates[256:]) * new + gates[256:] * state
-        return after
+    def _gru(self, tokens: list[int], state: Tensor, name: str) -> Tensor:
+        """The states (W, 256) after one more token of each word."""
+        given = self._given[name][tokens]
+        kept = functional.linear(state, self._w[f"{name}_w_hh"], self._w[f"{name}_b_hh"])
+        reset, update = (given[:, :512] + kept[:, :512]).sigmoid().chunk(2, 1)
+        new = (given[:, 512:] + reset * kept[:, 512:]).tanh()
+        return new + update * (state - new)
 
 
 def from_arpabet(phones: Sequence[str]) -> str:
