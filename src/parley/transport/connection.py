@@ -1,14 +1,14 @@
 """One end of an open WebSocket, built for forwarding messages.
 
-A `Connection` reads whole messages off its transport and either keeps them for `receive()` (few,
-bounded: when full the socket is no longer read) or, once `join`ed to another connection, writes
-their wire bytes there at once. Back-pressure follows: while the far transport is full, this socket
-is not read. Ping, pong and the closing handshake are answered here. It never looks inside a
-message.
+A `Connection` reads whole messages from its transport and either keeps them for `receive()` (a
+bounded number: if there are more, the socket is not read) or, once `join`ed to another connection,
+immediately writes their wire bytes there. This gives back-pressure: while the other transport is
+full, this socket is not read. Ping, pong and the closing handshake are answered here. The content
+of messages is never examined.
 
-No peer can keep the event loop to itself: of each connection only so many frames are handled before
-the others have their turn. A client that sends more pings or small messages than any program needs
-is closed with 1008; one that sends more bytes than its share is read later.
+No peer can monopolise the event loop: only a limited number of frames of each connection is handled
+before the others get a turn. A client that sends more pings or small messages than any program
+needs is closed with 1008; one that sends more bytes than its share is read later.
 
 Source: RFC 6455, sections 5.5 (control frames) and 7 (closing).
 """
@@ -46,7 +46,7 @@ from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 INBOX_MESSAGES = 32
 INBOX_BYTES = 1 << 20
 TURN_FRAMES = 64
-"""Frames handled in one turn of the event loop: well below a millisecond."""
+"""Number of frames handled in one iteration of the event loop: well below a millisecond."""
 TURN_BYTES = 256_000
 """A read of this size ends the connection's turn: uvloop, whose buffer it fills, would read the
 same connection again immediately."""
@@ -123,11 +123,12 @@ class Connection(asyncio.Protocol):
         self._sent = 0
         self._pong_due_at = math.inf
         self.closed: asyncio.Future[Closure] = self._loop.create_future()
-        """Done when nothing more will be received. Wait with `asyncio.wait`; do not cancel it."""
+        """Completes when nothing more will be received. Wait with `asyncio.wait`; do not cancel
+        it."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        """Done when the transport is released."""
+        """Completes when the transport is released."""
 
-    # What others use
+    # Public interface
 
     @property
     def is_open(self) -> bool:
@@ -232,12 +233,12 @@ class Connection(asyncio.Protocol):
         """Drop the connection now."""
         self._end(Closure(1006, "aborted"))
         self._enter(CLOSED)
-        # A transport that never got as far as its connection does not say that it is lost.
+        # A transport that was never connected does not report its loss.
         self._keepalive.discard(self)
         if self._transport is not None:
             self._transport.abort()
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._keepalive.discard(self)
@@ -266,8 +267,8 @@ class Connection(asyncio.Protocol):
             source._hold_reading("congestion", False)
 
     def data_received(self, data: bytes) -> None:
-        # What a relay does nearly always, in as little code as possible: between two messages the
-        # processor has done something else and has to fetch it again.
+        # The most frequent case of a relay, in as little code as possible: between two messages the
+        # processor runs other code and must fetch this again.
         self._is_heard = True
         if (
             self.state is OPEN
@@ -312,8 +313,8 @@ class Connection(asyncio.Protocol):
         self._pong_due_at += late_s
 
     def tick(self, now: float) -> None:
-        """Called once a second: keep-alive; give up on a peer that stopped reading, and on a path
-        that delivers nothing."""
+        """Called once a second: keepalive; drop a peer that has stopped reading, and a path that
+        delivers nothing."""
         transport = self._transport
         if transport is None or self.state not in (OPEN, CLOSING):
             return
@@ -331,11 +332,11 @@ class Connection(asyncio.Protocol):
         if not self._close_sent:
             self._keep_alive(transport, now, waiting)
 
-    # Inside
+    # Private
 
     def _keep_alive(self, transport: asyncio.Transport, now: float, waiting_bytes: int) -> None:
-        """Ping where one direction was silent: whatever arrives proves that the peer is there, and
-        whatever is sent keeps proxies from giving up the path."""
+        """Send a ping if one direction was silent: any received data proves that the peer is alive,
+        and any sent data keeps proxies from closing the connection."""
         if self._is_heard:
             self._is_heard = False
             self._heard_at, self._pong_due_at = now, math.inf
@@ -346,8 +347,8 @@ class Connection(asyncio.Protocol):
                 self._pong_due_at = now + self._limits.ping_limit_s
                 self._write(frame(PING, b"parley", mask=not self._is_server))
         elif now >= self._pong_due_at and not self._read_holds and not waiting_bytes:
-            # While we do not read, or our ping still waits behind other output, a missing pong says
-            # nothing about the peer; output that does not move has its own limit.
+            # While we do not read, or our ping waits behind other output, a missing pong means
+            # nothing; output that does not advance has its own limit.
             self._end(Closure(1006, "no pong"))
             self.close(1011, "keepalive ping timeout")
             transport.abort()
@@ -413,7 +414,7 @@ class Connection(asyncio.Protocol):
         """Report the flood to the owner of the connections, which remembers the address."""
 
     def _next_turn(self) -> None:
-        """Continue reading after the other connections had their turn."""
+        """Continue reading after other connections had their turn."""
         self._turn = None
         if self._is_deaf or self._blocked:
             return
@@ -431,7 +432,7 @@ class Connection(asyncio.Protocol):
         self._hold_reading("rate", False)
 
     def _opened(self, transport: asyncio.Transport) -> None:
-        """The handshake is done; `data_received` sees frames from here on."""
+        """The handshake is complete; from now on `data_received` receives frames."""
         self._transport = transport
         if self.state is not CONNECTING:
             # Aborted during the handshake.
@@ -444,7 +445,7 @@ class Connection(asyncio.Protocol):
         self._keepalive.add(self)
 
     def _enter(self, state: ConnectionState) -> None:
-        """Change to a later `state`; never back."""
+        """Change to a later `state`, never to an earlier one."""
         self.state = max(self.state, state)
 
     def _claim(self, size_bytes: int) -> None:
@@ -515,7 +516,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def _leave(self) -> None:
-        """Both close frames are exchanged: flush and close the transport."""
+        """Both close frames were exchanged: flush and close the transport."""
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)
@@ -546,5 +547,5 @@ class Connection(asyncio.Protocol):
 
 
 def as_transport(transport: asyncio.BaseTransport) -> asyncio.Transport:
-    """Streams give full transports; the type of `connection_made` does not say so."""
+    """The transport of a stream; the type of `connection_made`'s parameter is too general."""
     return cast(asyncio.Transport, transport)

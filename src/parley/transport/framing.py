@@ -1,13 +1,13 @@
-"""WebSocket frames as bytes: where one ends and the next begins.
+"""WebSocket frames as bytes.
 
-Sans-IO. A data message that came in one frame comes out as the very bytes that came in, so a relay
-can pass it on untouched. That includes the mask: a client's frames already carry a mask and its
-key, which is exactly what the gateway, being the worker's client, has to send. Fragments are merged
-into one frame. Control frames are opened here, because ping, pong and close belong to one hop.
+Sans-IO. A data message in one frame is returned as exactly the bytes that were received, so a relay
+can forward it unchanged. That includes the mask: a client's frames already have a mask and its key,
+which is exactly what the gateway, as the worker's client, has to send. Fragments are merged into
+one frame. Control frames are parsed here, because ping, pong and close belong to one hop.
 
-What clients send is checked as it arrives: text must be UTF-8, and its commas are counted, because
-a reader of JSON needs time and memory for every item and no useful message has that many. Source:
-RFC 6455, sections 5 and 8.1.
+Input of clients is checked as it arrives: text must be UTF-8, and its commas are counted, because a
+JSON parser needs time and memory for every item, and no useful message has that many. Source: RFC
+6455, sections 5 and 8.1.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import msgspec
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # a platform for which websockets has no compiled part
+except ImportError:  # platforms for which websockets has no compiled extension
     from websockets.utils import apply_mask
 
 LARGE_BYTES = 1 << 20
-"""Messages above this size are announced before they are read."""
+"""Messages above this size must be claimed before they are read."""
 
 ITEMS_LIMIT = 100_000
-"""Commas in one text message of a client. Base64 has none, and prose with so many is longer than
-any context."""
+"""Maximum number of commas in one text message of a client. Base64 has none, and prose with so many
+is longer than any context."""
 
 FRAGMENTS_FREE = 256
 FRAGMENT_BYTES = 32
-"""Number of free fragments per message, and bytes per further fragment."""
+"""Number of free fragments per message, and minimum bytes per further fragment."""
 
 SMALL_FRAGMENT_BYTES = 64
-"""Fragments below this count as messages do; see `FrameReader.small_frames`."""
+"""Fragments below this size are counted like messages; see `FrameReader.small_frames`."""
 
 SMALL_MESSAGE_BYTES = 16 << 10
 """Messages below this size are limited by number, others by bytes."""
@@ -49,7 +49,7 @@ _OPENED_BYTES = 1 << 20
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 NO_MASK = bytes(4)
-"""A key that changes nothing."""
+"""A mask key that changes nothing."""
 
 _WHOLE_TEXT = 0x80 | TEXT
 _WHOLE = frozenset((_WHOLE_TEXT, 0x80 | BINARY))
@@ -78,7 +78,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def client_text(cls, payload: bytearray) -> Message:
-        """A text message to send at the client's end, without copying its payload."""
+        """A text message of a client, made without copying its payload."""
         return client_message(TEXT, payload)
 
     @property
@@ -86,11 +86,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.opcode == TEXT
 
     def payload(self) -> bytes:
-        """The content, unmasked and joined. A copy, made only where messages are read."""
+        """The content, unmasked and joined. A copy, made only if a message is read."""
         return _open(self.parts[0] if len(self.parts) == 1 else b"".join(self.parts))
 
     def large_payload(self) -> bytearray:
-        """The same, made piece by piece: in a thread it does not block the interpreter for long."""
+        """The same, made in pieces, so that in a thread it does not block the interpreter for
+        long."""
         begin, key = _payload_at(self.parts[0])
         plain, at = bytearray(self.size), 0
         for part in self.parts:
@@ -118,10 +119,11 @@ class FrameReader:
     """Cuts a byte stream into messages.
 
     Args:
-        masked: whether the peer must mask (true at the server's end).
-        checks_text: whether text must be UTF-8 of a size that can be read.
-        limit_bytes: largest payload of one message; beyond it `FrameError` 1009.
-        claim: asked for that many bytes before a large message is read; may raise `FrameError`.
+        masked: True if the peer must mask (at the server's end).
+        checks_text: True if text must be UTF-8 within the limits for parsing.
+        limit_bytes: maximum payload of one message; beyond it `FrameError` 1009.
+        claim: called with the number of bytes before a large message is read; may raise
+            `FrameError`.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class FrameReader:
         self.control_frames = 0
         """Number of pings, pongs and close frames."""
         self.small_frames = 0
-        """Number of small messages and fragments, which cost time without carrying much."""
+        """Number of small messages and fragments, which cost time but transport little data."""
         self._claim = claim
         self._masked = masked
         self._checks_text = masked and checks_text
@@ -160,11 +162,11 @@ class FrameReader:
         return self._is_behind
 
     def whole_bytes(self, data: bytes) -> int:
-        """Payload size of `data`, which the socket gave, if it is one unfragmented data frame and
-        nothing else, as sound usually comes. 0, and nothing is done, where it is anything else, or
-        needs more than the usual checks: `add` and `read` it then.
+        """Fast path for `data` of the socket that is exactly one unfragmented data frame, which is
+        the usual case for audio: returns its payload size. Returns 0 and does nothing if it is
+        anything else, or needs further checks: use `add` and `read` then.
 
-        The same checks as in `read`, without its state: a third of its time.
+        It makes the same checks as `read`, without its state, in a third of the time.
         """
         end = len(data)
         if self._data or self._opcode or end < 4 or data[0] not in _WHOLE:
@@ -192,7 +194,7 @@ class FrameReader:
         return length
 
     def feed(self, data: bytes) -> list[Message | Control]:
-        """`add` and `read` everything."""
+        """`add` and `read` in one call."""
         self.add(data)
         return self.read()
 
@@ -205,7 +207,7 @@ class FrameReader:
         """Complete messages, of a limited number of frames.
 
         Raises:
-            FrameError: the stream is unusable from here on. What came before it was returned first.
+            FrameError: the rest of the stream is unusable. Earlier messages were returned before.
         """
         if self._error is not None:
             raise self._error
@@ -261,7 +263,7 @@ class FrameReader:
         if end - position < 2:
             return 0, 0, 0
         first, second = data[position], data[position + 1]
-        if first & 0x70:  # no extension is agreed on (5.2)
+        if first & 0x70:  # no extension was negotiated (5.2)
             raise FrameError(1002, "The reserved bits of a frame must be 0.")
         opcode = first & 0x0F
         if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
@@ -355,8 +357,8 @@ class FrameReader:
         return plain
 
     def _keep(self, piece: Bytes) -> None:
-        """Join small pieces: each would cost more than it holds, and a view of it would keep the
-        whole read buffer alive."""
+        """Join small pieces: the overhead of each would exceed its size, and a view of it would
+        keep the whole read buffer alive."""
         parts = self._parts
         if len(piece) >= _SMALL_PIECE_BYTES:
             parts.append(piece)
@@ -369,14 +371,14 @@ class FrameReader:
 
 
 class _TextCheck:
-    """Checks piece by piece that a client's text is UTF-8 and within its limits."""
+    """Checks in pieces that a client's text is UTF-8 and within the limits."""
 
     def __init__(self) -> None:
         self._decoder: codecs.IncrementalDecoder | None = None
         self._items = 0
 
     def check(self, piece: Bytes, *, is_last: bool) -> None:
-        """Look at the next piece.
+        """Check the next piece.
 
         Raises:
             FrameError: 1007 or 1009.
@@ -401,8 +403,8 @@ FEW_COMMAS = 64
 def commas(piece: bytes | bytearray) -> int:
     """Number of commas in `piece`.
 
-    Sound has few: each is searched for with `memchr`, some thirty times as fast as `count`, which
-    takes over where there are many.
+    Audio has few: each is found with `memchr`, about thirty times as fast as `count`, which is used
+    if there are many.
     """
     found, at = 0, piece.find(b",")
     while at >= 0:
@@ -423,10 +425,10 @@ def frame(opcode: int, payload: bytes, *, mask: bool) -> bytes:
 
 
 def client_message(opcode: int, payload: bytearray) -> Message:
-    """A message from a client's end, made without a copy of its payload.
+    """A client's message, made without copying its payload.
 
-    Its key of zeros masks nothing. The purpose of masking, to protect proxies from scripts, is none
-    between our own gateway and worker.
+    Its mask key is zero, which changes nothing. Masking protects proxies from scripts, which is not
+    needed between gateway and worker.
     """
     header = _frame_header(opcode, len(payload), mask=True) + NO_MASK
     return Message(opcode, (header, payload), len(payload))
@@ -449,10 +451,10 @@ def close_payload(code: int, reason: str) -> bytes:
 
 
 def parse_close(payload: bytes) -> tuple[int, str]:
-    """Code and reason of a close frame; 1005 when it carries none.
+    """Code and reason of a close frame; 1005 if it has none.
 
     Raises:
-        FrameError: 1002 for one byte or a code that must not travel, 1007 for broken text.
+        FrameError: 1002 for one byte or an invalid code, 1007 for invalid text.
     """
     if not payload:
         return 1005, ""
@@ -473,7 +475,7 @@ def can_travel(code: int) -> bool:
 
 
 def _payload_at(data: Bytes) -> tuple[int, bytes]:
-    """Where the payload of a frame begins, and its key; no key where nothing is masked."""
+    """Offset of a frame's payload, and its mask key, if it has one."""
     length = data[1] & 0x7F
     begin = 4 if length == 126 else 10 if length == 127 else 2
     if not data[1] & 0x80:

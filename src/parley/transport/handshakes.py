@@ -1,7 +1,8 @@
-"""Accepts connections that begin with a TLS handshake.
+"""Accepts connections that start with a TLS handshake.
 
-The event loop knows of a connection when its handshake is done. One that never begins it would be
-counted nowhere, for a minute, and one that does nothing else would cost a signature.
+The event loop reports a connection only after its handshake. Without this module, a connection that
+never starts the handshake would not be counted for a minute, and one that does only the handshake
+would cost a signature.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from parley.transport.clients import OpenConnections
 
 HANDSHAKE_S: Final = 10.0
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted before others have their turn."""
+"""Number of connections accepted in one iteration of the event loop."""
 NO_FILES_S: Final = 1.0
-"""Pause where no connection can be accepted because no file can be opened."""
+"""Pause if no connection can be accepted because there are no free file descriptors."""
 
 log = logs.get(__name__)
 
 
 class TlsListener:
-    """A listening socket, in the place of an `asyncio.Server`.
+    """A listening socket; replaces `asyncio.Server`.
 
     Args:
-        protocol: makes the protocol of a connection.
-        clients: an address may have so many handshakes as it may have connections, and begin no
-            more of them than it may open connections.
+        protocol: creates the protocol of a connection.
+        clients: limits of an address for concurrent and new connections, which also apply to
+            handshakes.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class TlsListener:
         self._listen()
 
     def close(self) -> None:
-        """Accept nothing more; the socket stays its owner's. Safe to repeat."""
+        """Stop accepting; the socket stays open for its owner. Safe to repeat."""
         if self._retry is not None:
             self._retry.cancel()
         if self._listener.fileno() >= 0:
@@ -90,7 +91,7 @@ class TlsListener:
             task.add_done_callback(functools.partial(self._ended, address))
 
     async def _begin(self, connected: socket.socket) -> None:
-        # Whoever does not shake hands is none of ours: a scanner, or one who speaks plain HTTP.
+        # No valid handshake: a scanner, or a client that uses plain HTTP.
         with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(
                 self._protocol, connected, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP connection with the limits it lacks.
+"""uvicorn's HTTP connection, with additional limits.
 
-Heads have a time and a size; bodies must keep coming, and answers must be taken, at a rate that no
-working network falls below; an address has so many connections. What is refused here is refused
-before the application hears of it.
+Heads are limited in time and size. Bodies must arrive, and responses must be read, at a minimum
+rate that every working network reaches. Connections per address are limited. Refused requests never
+reach the application.
 """
 
 from __future__ import annotations
@@ -22,37 +22,40 @@ from parley.transport.clients import OpenConnections
 from parley.transport.limits import Budget
 
 HEAD_LIMIT_S: Final = 20.0
-"""From the connection to the end of its first request's head; later ones have uvicorn's keep-alive
-limit."""
+"""Time limit from the connection to the end of its first request's head; later requests have
+uvicorn's keepalive limit."""
 HEAD_LIMIT_BYTES: Final = 16 << 10
 FIELDS_LIMIT: Final = 100
-"""Header fields of a request, fields of its query, and trailer fields of its body: each costs a
-call, or a parser of the application one."""
+"""Maximum numbers of header fields of a request, fields of its query, and trailer fields of its
+body: each costs a call here or in the application's parser."""
 
 FREE_PIECES: Final = 1024
 PIECE_BYTES: Final = 64
-"""A body may come in so many pieces of any size; with more, pieces must have so many bytes on
-average. Each costs a call, and a chunk of one byte is six on the wire."""
+"""A body may arrive in this number of pieces of any size; if there are more, pieces must have this
+number of bytes on average. Each piece costs a call, and a chunk of one byte takes six on the
+wire."""
 
 BYTES_PER_S: Final = 16 << 10
-"""No working network is slower for long."""
+"""Minimum rate; no working network is slower for long."""
 BODY_GRACE_S: Final = 30.0
 BODY_LIMIT_S: Final = 600.0
-"""A body may take its grace, and a second more for every `BYTES_PER_S` that came; never more than
-its limit, however large it is: it holds memory meanwhile."""
+"""A body may take the grace period, plus a second for every `BYTES_PER_S` received, up to a limit,
+because it occupies memory meanwhile."""
 
 STALL_S: Final = 30.0
-"""While an answer waits for its reader, it must move at `BYTES_PER_S`; measured so often."""
+"""While a response waits for its reader, it must be read at `BYTES_PER_S`; this is the measuring
+interval."""
 
 DRAIN_S: Final = 5.0
 DRAIN_BYTES: Final = 64 << 20
 DRAIN_PAUSE_S: Final = 0.005
 DRAINS_EACH: Final = 2
-"""How much of a body is still taken, unread, after its answer: a client that is still sending would
-not see the answer otherwise. One read in so many seconds, on so many connections of an address."""
+"""How much of a body is still received and discarded after the response, because a client that is
+still sending would otherwise not see the response. One read per interval, on a limited number of
+connections per address."""
 
 SMALL_BODY_BYTES: Final = 16 << 10
-"""A body of at most so many bytes costs one read: it is taken on any number of connections."""
+"""A body up to this size costs one read, so it is received on any number of connections."""
 
 LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
@@ -89,7 +92,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_due = self._body_end = 0.0
         self._budget: Budget | None = self.app_state.get("budget")
         self._unread: tuple[int, str] | None = None
-        """Bytes of an answer that are counted, and whose."""
+        """Bytes of a response that are counted, and their owner."""
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -103,9 +106,9 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(429, "Too many connections.")
             return
         self._is_counted = True
-        # With TLS this was asked before the handshake.
+        # With TLS this was checked before the handshake.
         if self.scheme == "http" and not self._open.may_open(self._address):
-            transport.abort()  # an answer would cost more than the question
+            transport.abort()  # a response would cost more than the request
             return
         self._after(self.head_limit_s, transport.close)
 
@@ -121,7 +124,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_draining and self._is_chunked:
-            # It is not read, so its chunks are not told apart; the connection ends with it.
+            # The body is not parsed, so its end is unknown: close the connection after the
+            # response.
             self._drain(len(data))
             if data.endswith(LAST_CHUNK):
                 self.transport.close()
@@ -162,7 +166,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         self._body_bytes = self._body_pieces = self._trailers = 0
         if not self._has_body:
-            return  # it is complete in a moment
+            return  # it will be complete in a moment
         self._body_due = self.loop.time() + self.body_grace_s
         self._body_end = self.loop.time() + self.body_limit_s
         self._after(self.body_grace_s, self._check_body)
@@ -216,7 +220,8 @@ class BoundedHttp(HttpToolsProtocol):
         super().resume_writing()
 
     def _drain(self, count: int) -> None:
-        """Take `count` bytes of a body that is not read any more, and no others for a moment."""
+        """Discard `count` bytes of a body that is no longer read, and receive no others for a
+        moment."""
         self._body_bytes += count
         if self._body_bytes > DRAIN_BYTES:
             self.transport.close()
@@ -238,7 +243,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def _length(self) -> int:
-        """Bytes of the body, as its head says."""
+        """Size of the body according to the request's head."""
         return int((self._fields(b"content-length") or [b"0"])[-1])
 
     @property
@@ -288,7 +293,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _check_body(self) -> None:
         now = self.loop.time()
         if self.flow.read_paused:
-            # It is us who do not read at present.
+            # At the moment it is this server that does not read.
             self._body_due = max(self._body_due, now + 1.0)
         due = min(self._body_due, self._body_end)
         if now < due:
@@ -301,8 +306,8 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _count_unread(self, size: int) -> bool:
-        """Count an answer's bytes that wait for their reader as memory of its address; False if it
-        has no more."""
+        """Count waiting bytes of a response as memory of its address; returns False if the address
+        has none left."""
         if self._budget is None:
             return True
         if self._unread is not None:
@@ -317,7 +322,7 @@ class BoundedHttp(HttpToolsProtocol):
         return True
 
     def _watch_output(self) -> None:
-        """Check that the peer reads the answer."""
+        """Check that the peer reads the response."""
         self._stop_stall_timer()
         before = self.transport.get_write_buffer_size()
 
@@ -332,7 +337,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._stall_timer = self.loop.call_later(self.stall_s, check)
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Send the last answer on this connection."""
+        """Send the last response on this connection."""
         self._stop_timer()
         body = sentence.encode()
         again = b"retry-after: 1\r\n" if status == 429 else b""

@@ -49,11 +49,11 @@ class Keepalive:
         for connection in list(self._connections):
             try:
                 if late_s > TICK_S:
-                    # This process was suspended; its peers are not to blame.
+                    # This process was suspended; the silence is not the peers' fault.
                     connection.forgive(late_s)
                 connection.tick(now)
             except Exception:
-                # One broken connection must not keep the others from their pings.
+                # One broken connection must not prevent the pings of others.
                 log.exception("connection_tick_failed")
                 self.discard(connection)
                 connection.abort()

@@ -1,4 +1,4 @@
-"""Limits of what connections may cost, each and together, and counts of what they carried."""
+"""Limits of connections, each and together, and counts of their data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ConnectionLimits:
     stall_s: float = 10.0
     """Time for which output may wait without progress."""
     in_flight_s: float | None = None
-    """Time for which output may be in flight without any acknowledgement; None: as long as the
-    system retries."""
+    """Time for which output may be in flight without any acknowledgement; None: the system's
+    limit."""
     ping_every_s: float = 20.0
     ping_limit_s: float = 20.0
     messages_per_s: float = 200.0
@@ -32,17 +32,17 @@ class ConnectionLimits:
     bytes_per_s: float = 32 << 20
     byte_burst: int = 256 << 20
     is_trusted: bool = False
-    """The peer is a process of ours, which may send at any rate and has checked its clients'
-    text."""
+    """True if the peer is one of our own processes, which may send at any rate and has checked its
+    clients' text."""
 
 
 class Budget:
-    """Memory that all connections together may spend on large messages and bodies; what does not
-    fit is refused.
+    """Memory that all connections together may use for large messages and bodies; anything beyond
+    is refused.
 
     Args:
-        limit_bytes: of all.
-        share_bytes: of one owner, usually an address; None: no less than all.
+        limit_bytes: total limit.
+        share_bytes: limit per owner, usually an address; None: only the total limit.
     """
 
     def __init__(self, limit_bytes: int, *, share_bytes: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Budget:
         self.share_bytes = limit_bytes if share_bytes is None else share_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
-        """Maximum that was ever taken."""
+        """Maximum that was ever in use."""
         self._shares: Counter[str] = Counter()
 
     @property
@@ -59,7 +59,7 @@ class Budget:
         return len(self._shares)
 
     def take(self, size_bytes: int, owner: str | None = None) -> bool:
-        """Take room until `give`; false if there is not enough."""
+        """Reserve memory until `give`; returns False if there is not enough."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         if owner is not None:
@@ -93,9 +93,9 @@ class Traffic:
 def link_limits(limits: LimitSettings) -> ConnectionLimits:
     """Limits of connections between gateway and worker, the same at both ends.
 
-    Messages of either direction may be a whole chat request or a whole spoken answer; a client
-    that does not read is given up by the gateway before the worker gives up the gateway. A path
-    that carries heartbeats and no large packets is given up as one that carries none."""
+    Messages in both directions may be a whole chat request or a whole spoken answer. The gateway
+    drops a client that does not read before the worker drops the gateway. A path that carries
+    heartbeats but no large packets is treated as broken."""
     message_bytes = round(limits.chat_frame_mb * MIB)
     return ConnectionLimits(
         message_bytes=message_bytes,

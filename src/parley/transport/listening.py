@@ -26,7 +26,8 @@ DATE_EVERY_S: Final = 1.0
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn with our connections on sockets that listen already; its caller handles signals.
+    """uvicorn with our connections on sockets that are already listening; the caller handles
+    signals.
 
     Args:
         tls: None for plain HTTP.
@@ -91,7 +92,7 @@ class UvicornServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Run until `end`. uvicorn's own loop polls ten times a second for the end; this one only
         renews the date in the headers."""
-        while not await self.on_tick(0):  # each tenth tick, from 0 on, writes the date
+        while not await self.on_tick(0):  # every tenth tick, from 0 on, updates the date
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_EVERY_S):
                     await self._ending.wait()
@@ -101,7 +102,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
-        SetupError: the address is taken or not ours.
+        SetupError: the address is in use or does not belong to this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

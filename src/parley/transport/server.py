@@ -1,8 +1,8 @@
 """The server's end of a client's WebSocket, under uvicorn.
 
-uvicorn hands an upgraded connection to the class named in its `ws` setting. This one speaks ASGI
-until a Starlette route accepts or refuses, and offers the connection itself as a scope extension
-(`connection_of`): messages are received and sent there.
+uvicorn passes an upgraded connection to the class in its `ws` setting. This class uses ASGI until a
+Starlette route accepts or refuses, and provides the connection itself as a scope extension
+(`connection_of`), on which messages are received and sent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class ServerConnection(Connection):
         self._tasks = server_state.tasks
         self._protocol = ServerProtocol()
         self._has_request = self._is_answered = False
-        """The opening handshake (RFC 6455, 4.2): between the two the application decides."""
+        """The opening handshake (RFC 6455, 4.2): the application decides between request and
+        response."""
         self._refusal: tuple[int, list[tuple[bytes, bytes]]] = (403, [])
 
     # uvicorn's side
@@ -66,7 +67,7 @@ class ServerConnection(Connection):
         self._connections.add(self)  # type: ignore[arg-type]
         peer = get_remote_addr(self._transport)
         self._address = network_of(peer[0]) if peer else "unknown"
-        # The HTTP connection it was a moment ago has just given its place back.
+        # The HTTP connection that it was until now has just released its count.
         self._open_connections.enter(self._address)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,7 +76,7 @@ class ServerConnection(Connection):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """uvicorn stops; the application has sent its last messages by then."""
+        """Called when uvicorn stops, after the application has sent its last messages."""
         if self.state is not ConnectionState.CONNECTING:
             self.close(1001, "server shutdown")
         elif self._transport is not None:
@@ -104,7 +105,7 @@ class ServerConnection(Connection):
 
     def _connect(self, request: Request) -> None:
         assert self._transport is not None
-        # Nothing is read before this client is admitted.
+        # Nothing is read before the client is admitted.
         self._hold_reading("handshake", True)
         self._response = self._protocol.accept(request)
         if self._response.status_code != 101:

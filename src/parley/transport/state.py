@@ -1,4 +1,4 @@
-"""The state of a connection between its handshake and its end, and how it ended."""
+"""States of a connection, and the way in which it was closed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class ConnectionState(enum.IntEnum):
-    """The states of RFC 6455; a connection moves towards the end only."""
+    """The states of RFC 6455; a connection never returns to an earlier state."""
 
     CONNECTING = 0
-    """The opening handshake (section 4) is not done."""
+    """The opening handshake (section 4) is in progress."""
     OPEN = 1
-    """Messages travel (section 4.1, last paragraph)."""
+    """Messages are exchanged (section 4.1, last paragraph)."""
     CLOSING = 2
     """A close frame was sent or received, or the peer broke the rules (7.1.3, 7.1.7)."""
     CLOSED = 3
