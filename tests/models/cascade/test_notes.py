@@ -354,6 +354,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("He loved gardening.", [], "I see"),
         ("You are arrogant", [], "my best"),
         ("What is your mood?", [], "nothing of the kind"),
+        ("Are you a friend or a foe?", [], "can't say"),
+        ("She doesn't eat meat.", [], "I see"),
         ("Are monsters real?", [], "don't know"),
     ],
 )

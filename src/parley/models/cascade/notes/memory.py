@@ -17,7 +17,7 @@ from parley.models.cascade.notes.said import latest, lowered
 from parley.models.cascade.tables import any_of, blocks_of, lines_of, patterns, words
 
 _SAYS: Final = patterns("memory")
-_ALSO = [(any_of([pattern]), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")]
+_ALSO = [(any_of(said), key, sentence) for sentence, key, *said in blocks_of("notes/memory")]
 _WORDS = words("notes/words")
 _NAMES = frozenset(" ".join(lines_of("notes/names")).split())
 
@@ -180,6 +180,7 @@ def recall(text: str, told: Told) -> str | None:
     if _SAYS["to_do"].search(low):
         return next((one for one in reversed([*told.facts.values()]) if "You told me" in one), "")
     best, score, asks_age = None, 0.0, "how old" in low
+    asks_name = re.search(r"\b(?:names?|called)\b", low)
     for key, sentence in told.facts.items():
         keys = {_stem(word) for word in key.split()}
         if "age" in keys and not words & keys - {"old", "age"}:
@@ -187,6 +188,8 @@ def recall(text: str, told: Told) -> str | None:
         if asks_age and "old" not in keys and not re.search(r"\d", sentence):
             continue
         share = len(keys & words) / max(1, len(keys))
+        if share >= 0.3 and asks_name and " called " in sentence:
+            share += 1
         if share >= max(score, 0.3):
             best, score = sentence, share
     if best is not None:
@@ -268,7 +271,7 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
         )
     for pattern, key, sentence in _ALSO:
         for match in pattern.finditer(_keep_case(plain)):
-            values = [_trim(value) for value in match.groups()]
+            values = [_trim(value) for value in match.groups() if value is not None]
             if all(values):
                 yield _also_key(key, values), sentence.format(*values)
     remembered = _SAYS["remember"].search(_keep_case(plain))

@@ -51,8 +51,15 @@ def _untangled(text: str) -> str:
 
     text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
-    # Words that are left out.
-    return _SAYS["i_did"].sub(r"\g<said>I ", _SAYS["do_you"].sub("do you ", text))
+    # Words that are left out, or stand elsewhere in a question.
+    text = _SAYS["can_you"].sub(_asked, _SAYS["do_you"].sub("do you ", text))
+    return _SAYS["i_did"].sub(r"\g<said>I ", text)
+
+
+def _asked(found: re.Match[str]) -> str:
+    """ "You can ...?" and "Don't you ...?" as they are asked elsewhere."""
+    verb = re.search(r"\b(?:can|do|could|wo|are|did)(?=n?\b|n?'t)", found[0].lower())
+    return f"{'will' if verb and verb[0] == 'wo' else verb[0] if verb else 'do'} you "
 
 
 def _is_picture(sign: str) -> bool:
