@@ -1,6 +1,8 @@
 import ast
 import io
+import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,27 @@ def test_a_logged_error_shows_where_but_not_what_was_said(style):
     assert "ValueError" in written
     assert "s1" in written
     assert "my secret" not in written.replace('answer("my secret")', "")
+
+
+def test_a_reader_that_stalls_does_not_stall_the_server(monkeypatch):
+    monkeypatch.setattr(logs, "ROOM_S", 0.01)
+    reader, writer = os.pipe()
+    with open(reader, "rb", buffering=0) as read, open(writer, "w") as out:
+        logs.configure(style="json", stream=out)
+        log = logs.get("test")
+        long = "x" * 3000
+        for number in range(100):
+            log.info("said", number=number, more=long)
+            logs.print_line(json.dumps({"event": "printed", "more": long}), out)
+        told = read.read(1 << 20)
+        log.info("said", number=100)
+        told += read.read(1 << 20)
+
+    *lines, dropped, last = told.decode().splitlines()
+    torn = [line for line in lines if not line.endswith("}")]
+    assert len(torn) <= 1
+    assert (json.loads(dropped)["event"], json.loads(last)["number"]) == ("log_lines_dropped", 100)
+    assert json.loads(dropped)["lines"] == 200 - len(lines) + len(torn)
 
 
 def test_values_from_strangers_do_not_steer_a_terminal():

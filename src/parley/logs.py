@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import faulthandler
+import functools
 import logging
 import re
+import select
 import sys
 import time
 from collections import deque
@@ -64,6 +66,76 @@ class Complaints:
         return is_news
 
 
+ROOM_S: Final = 0.2
+"""Time per minute for which lines wait for room, if the reader of the log is slow."""
+PIECE_CHARS: Final = 1024
+"""A pipe that has room at all takes 4096 bytes without waiting."""
+
+
+class SteadyStream:
+    """A stream whose reader may stall: a pager, a paused terminal, a log collector that hangs. The
+    process does not stall with it: once lines have waited for `ROOM_S`, those that find no room are
+    dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._dropped = 0
+        self._is_torn = False
+        self._wait_s, self._until_s = ROOM_S, 0.0
+
+    def write(self, text: str) -> None:
+        """Write whole lines."""
+        text = "\n" + text if self._is_torn else text
+        for at in range(0, len(text), PIECE_CHARS):
+            if not self._has_room():
+                self._dropped += 1
+                self._is_torn = self._is_torn or at > 0
+                return
+            self._stream.write(text[at : at + PIECE_CHARS])
+            self._stream.flush()
+            self._is_torn = False
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def take_dropped(self) -> int:
+        """Number of dropped lines, once there is room again."""
+        dropped = self._dropped if self._dropped and self._has_room() else 0
+        self._dropped -= dropped
+        return dropped
+
+    def _has_room(self) -> bool:
+        if sys.platform == "win32":
+            return True
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError):
+            return True  # It is in memory.
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        now_s = time.monotonic()
+        if now_s >= self._until_s:
+            self._wait_s, self._until_s = ROOM_S, now_s + 60.0
+        has_room = bool(poll.poll(1000 * self._wait_s))
+        self._wait_s = max(0.0, self._wait_s - (time.monotonic() - now_s))
+        return has_room
+
+
+@functools.lru_cache(maxsize=4)
+def _steady(stream: TextIO) -> SteadyStream:
+    """One for all that is printed on a stream."""
+    return SteadyStream(stream)
+
+
+class _LogHandler(logging.StreamHandler[SteadyStream]):
+    """Prints the log, and the number of lines that were dropped."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if dropped := self.stream.take_dropped():
+            get(__name__).warning("log_lines_dropped", lines=dropped)
+        super().emit(record)
+
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -104,7 +176,7 @@ def configure(
         _for_terminals if is_text else _traceback_without_values,
         renderer,
     ]
-    handler = logging.StreamHandler(out)
+    handler = _LogHandler(_steady(out))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)
     )
@@ -167,13 +239,13 @@ def report_failure(task: asyncio.Future[Any]) -> None:
 
 def print_line(line: str, stream: TextIO) -> None:
     """Print a line that is not of this process's log: an announcement, or one of a worker's log. On
-    a full disk the line is lost, not the server.
+    a full disk, or if its reader has stalled, the line is lost, not the server.
 
     Raises:
         OSError: it cannot be printed for another reason, as when its reader has left.
     """
     try:
-        print(line, file=stream, flush=True)
+        _steady(stream).write(f"{line}\n")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
