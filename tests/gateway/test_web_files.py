@@ -139,11 +139,31 @@ async def test_pages_of_allowed_origins_may_read_the_client_and_others_may_not(w
             for origin in (friend, stranger)
         }
         data = await http.get("/status", headers={"origin": friend})
+        models = await http.get("/v1/models", headers={"origin": friend})
+        # As a browser asks before it sends a key.
+        asks = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,x-stainless-os",
+        }
+        may, may_not, not_there = [
+            await http.options(path, headers={"origin": origin, **asks})
+            for origin, path in (
+                (friend, "/v1/responses"),
+                (stranger, "/v1/responses"),
+                (friend, "/api/chat"),
+            )
+        ]
 
     assert answers[friend].headers["access-control-allow-origin"] == friend
     assert "origin" in answers[friend].headers["vary"]
     assert "access-control-allow-origin" not in answers[stranger].headers
     assert "access-control-allow-origin" not in data.headers
+    assert models.headers["access-control-allow-origin"] == friend
+    assert (may.status_code, may.headers["access-control-allow-origin"]) == (204, friend)
+    assert may.headers["access-control-allow-methods"] == "POST"
+    assert may.headers["access-control-allow-headers"] == asks["access-control-request-headers"]
+    assert [each.status_code for each in (may_not, not_there)] == [405, 405]
+    assert not any("access-control-allow-origin" in e.headers for e in (may_not, not_there))
 
 
 def test_only_who_takes_gzip_gets_it():

@@ -74,6 +74,10 @@ class Exchanges:
 
     async def _serve(self, exchange: _Exchange) -> None:
         scope = exchange.scope
+        asked = security.preflight(scope, exchange.headers, self._runtime.access.admission)
+        if asked is not None:
+            await asked(scope, exchange.receive, exchange.send)
+            return
         try:
             route = self._routes.find(scope)
             exchange.check_body(route)
@@ -185,7 +189,7 @@ class _Exchange:
         if path.startswith(OPENAI_PREFIX):
             more.append((b"openai-processing-ms", b"%d" % round(1000 * self.took_s)))
         message["headers"] = security.completed(path, message["headers"], more)
-        if path.startswith("/static/"):
+        if path.startswith(security.READABLE):
             answer = MutableHeaders(raw=message["headers"])
             security.let_pages_read(
                 answer, self.headers.get("origin"), self._runtime.access.admission

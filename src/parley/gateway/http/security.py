@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import Scope
 
 from parley.gateway.admission import Admission
 
@@ -50,10 +52,32 @@ def shown_size(size_bytes: int) -> str:
     return f"{size_bytes / unit:.3g} {name}"
 
 
+READABLE: Final = ("/static/", "/v1/")
+"""What pages of the origins that may open sessions (`security.allowed_origins`) may read, too: so
+they can run the JavaScript client, and OpenAI's."""
+PREFLIGHT_S: Final = 600
+
+
 def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admission) -> None:
-    """Scripts, styles and sounds of ours are readable by pages of the origins that may also open
-    sessions (`security.allowed_origins`), so that they can run the JavaScript client."""
+    """Let the page that asked read an answer below `READABLE`."""
     if origin is None or not admission.lists_origin(origin):
         return
     answer["access-control-allow-origin"] = origin
+    answer["access-control-expose-headers"] = "x-request-id, retry-after"
     answer.add_vary_header("origin")
+
+
+def preflight(scope: Scope, headers: Headers, admission: Admission) -> Response | None:
+    """The answer to a browser that asks whether a page may send a request; None for any other
+    request."""
+    method = headers.get("access-control-request-method")
+    if method is None or scope["method"] != "OPTIONS" or not scope["path"].startswith(READABLE):
+        return None
+    if not admission.lists_origin(headers.get("origin", "")):
+        return None
+    allowed = {
+        "access-control-allow-methods": method,
+        "access-control-allow-headers": headers.get("access-control-request-headers", ""),
+        "access-control-max-age": str(PREFLIGHT_S),
+    }
+    return Response(status_code=204, headers=allowed)
