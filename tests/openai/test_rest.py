@@ -28,6 +28,7 @@ from tests.openai.talking_model import HEARD, TalkingModel
 from tests.support.gateways import occupied, running_gateway, until
 from tests.support.sounds import speak
 from tests.support.stack import RunningStack, running_stack
+from websockets import InvalidStatus
 
 import openai
 from parley.gateway.http.openai.speech import pieces_of
@@ -555,6 +556,22 @@ async def test_what_is_not_there_says_what_to_use_instead():
                 await (client.get if method == "GET" else client.post)(path, cast_to=object)
             assert caught.value.code == "unknown_url"
             assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize("base", ["", "/", "//v1", "/v1/v1", "/openai/deployments/gpt-5"])
+async def test_a_base_url_that_is_wrong_learns_how_it_must_end(base: str):
+    async with running_gateway() as running:
+        client = openai.AsyncOpenAI(api_key="any", base_url=running.url + base, max_retries=0)
+        hint = "the base URL of a client must end in /v1"
+        with pytest.raises(openai.NotFoundError, match=f"Use /v1/chat/completions: {hint}") as http:
+            await chat(client)
+        with pytest.raises(InvalidStatus) as socket:
+            async with client.realtime.connect(model="m"):
+                pass
+        await client.close()
+
+    assert http.value.code == "unknown_url"
+    assert f"Use /v1/realtime: {hint}" in socket.value.response.body.decode()
 
 
 async def test_a_file_for_what_is_not_there_is_not_called_too_large():

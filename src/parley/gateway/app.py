@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 from parley import logs
 from parley.errors import SetupError
 from parley.gateway.http import (
+    absent,
     admin,
     apps,
     chat,
@@ -154,7 +155,11 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
 async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
     """404 for an unknown path, also for WebSockets, which Starlette refuses with 403."""
     if scope["type"] == "websocket":
-        await PlainTextResponse("Nothing answers at this path.", 404)(scope, receive, send)
+        path = scope["path"]
+        told = "Nothing answers at this path."
+        if absent.meant(path):
+            told = absent.sentence("WebSocket", path)
+        await PlainTextResponse(told, 404)(scope, receive, send)
         return
     raise HTTPException(404)
 

@@ -36,6 +36,11 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/responses/compact", "Send the items of the conversation that matter."),
 )
 STORED: Final = "This server does not store chat completions: use /v1/responses with store."
+ROUTES: Final = (
+    *("/chat/completions", "/responses", "/models", "/audio/speech", "/audio/transcriptions"),
+    *("/realtime", "/live/sessions"),
+)
+"""What clients append to their base URL."""
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
@@ -45,8 +50,18 @@ def has_hint(path: str) -> bool:
     return path.startswith(tuple(others))
 
 
+def meant(path: str) -> str | None:
+    """The path that a client with a wrong base URL means (`/chat/completions`, `//v1/models`)."""
+    path = path.rstrip("/")
+    route = next((f"/v1{end}" for end in ROUTES if path.endswith(end)), path)
+    return None if route == path else route
+
+
 def sentence(method: str, path: str) -> str:
-    """Why a path below `/v1/` answers 404, and what to use instead."""
+    """Why a path below `/v1/`, or one that means such a path, answers 404, and what to use."""
+    if route := meant(path):
+        hint = f"Use {route}: the base URL of a client must end in /v1, as http://host:port/v1."
+        return f"Unknown request URL: {method} {path[:200]}. {hint}"
     hints = (*INSTEAD, ("/v1/chat/completions", STORED))
     hint = next((hint for start, hint in hints if path.startswith(start)), OTHERWISE)
     return f"Unknown request URL: {method} {path[:200]}. {hint}"

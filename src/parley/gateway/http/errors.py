@@ -235,10 +235,11 @@ class Failures:
             (404, "Not Found"),
             (405, "Method Not Allowed"),
         )
-        if is_unknown and path.startswith(OPENAI_PREFIX):
+        route = absent.meant(path) or path
+        if is_unknown and route.startswith(OPENAI_PREFIX):
             status = 404 if absent.has_hint(path) else error.status_code
             sentence = absent.sentence(request.method, path)
-            return refusal(path, status, sentence, "unknown_url")
+            return refusal(route, status, sentence, "unknown_url")
         return refusal(path, error.status_code, detail)
 
     def _answer_storage(self, request: Request, error: Exception, status: int) -> Response:
