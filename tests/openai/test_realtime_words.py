@@ -164,7 +164,7 @@ async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
 async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name():
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"modalities": ["text"]}, "session.modalities"),
-        ({"audio": {"output": {"voice": "gramophone"}}}, "voice"),
+        ({"audio": {"output": {"voice": "gramophone"}}}, "session.audio.output.voice"),
         ({"instructions": 5}, "session.instructions"),
         ({"instructions": token_hex(20_000)}, "session"),
     ]

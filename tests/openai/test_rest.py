@@ -106,13 +106,14 @@ async def test_sound_pictures_and_words_come_to_the_model():
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}},
         {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}},
         {"type": "input_audio", "input_audio": {"data": mp3, "format": "mp3"}},
+        {"type": "input_audio", "input_audio": {"data": mp3, "format": "wav"}},
     ]
     async with running_stack() as running, client_of(running) as client:
         instructions = {"role": "developer", "content": "Be kind."}
         answer = await chat(client, messages=[instructions, {"role": "user", "content": content}])
 
     text = answer.choices[0].message.content or ""
-    assert text.startswith("You spoke for 3.")
+    assert text.startswith("You spoke for 5.")
     assert "I saw 1 picture of 32 by 32." in text
     assert "You wrote: look" in text
 
@@ -185,13 +186,19 @@ async def test_each_choice_is_an_answer_of_its_own_and_the_question_is_counted_o
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
+BROKEN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,@@@"}}
+NO_SOUND = {"type": "input_audio", "input_audio": {"data": "@@@", "format": "wav"}}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 9}, "n", ""),
     ({"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
     ({"logprobs": True, "top_logprobs": 2}, "logprobs", "--llm"),
     ({"response_format": {"type": "json_object"}}, "response_format", "--llm"),
     ({"response_format": {"type": "yaml"}}, "response_format", "json_schema"),
-    ({"response_format": {"type": "json_schema"}}, "response_format", "a JSON schema"),
+    (
+        {"response_format": {"type": "json_schema"}},
+        "response_format.json_schema.schema",
+        "a JSON schema",
+    ),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "--llm"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type", "function"),
     ({"logprobs": True}, "logprobs", "--llm"),
@@ -202,8 +209,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 3.0}, "temperature", ""),
     ({"messages": []}, "messages", ""),
     ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "file", ""),
-    ({"modalities": ["audio"], "audio": {"voice": "nobody", "format": "wav"}}, "voice", ""),
+    ({"modalities": ["audio"], "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice", ""),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url", ""),
+    ({"messages": [{"role": "user", "content": [BROKEN]}]}, "image_url", "image_url is not"),
+    ({"messages": [{"role": "user", "content": [NO_SOUND]}]}, "input_audio.data", ""),
+    ({"messages": [*QUESTION, {"role": "tool", "content": "21"}]}, "messages[1].tool_call_id", ""),
 ]
 
 
@@ -674,7 +684,7 @@ async def test_what_cannot_be_transcribed_is_refused():
         ({**timed, grains: ["hour"]}, grains, ""),
         ({"file": ("x.wav", b"")}, "file", "empty"),
         ({"file": ("x.wav", b"no sound at all")}, "file", "unknown format"),
-        ({"temperature": 7}, "temperature", "<= 1.0, got '7'"),
+        ({"temperature": 7}, "temperature", "<= 1.0, got 7.0"),
         ({"include": ["logprobs"]}, "include", "probabilities"),
         ({"extra_body": {"hotwords": "Rome"}}, "hotwords", "the fields are"),
         ({"extra_body": {"known_speaker_names": ["Anna"]}}, "known_speaker_names", ""),
@@ -697,7 +707,7 @@ async def test_options_of_a_transcript_without_effect_are_taken():
             sound_file(),
             language="en",
             prompt="Rome",
-            temperature=0.4,
+            extra_body={"temperature": ".5", "keywords": ["Rome"], "languages": ["en", "it"]},
             chunking_strategy={"type": "server_vad", "threshold": 0.4},
             response_format="verbose_json",
             timestamp_granularities=["segment"],

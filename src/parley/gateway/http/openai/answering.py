@@ -80,6 +80,11 @@ class AnswerEnded:
         return self.done.ending == "limit" and not self.is_cut
 
 
+MEDIA: Final = {
+    "audio.data": "input_audio.data", "image.data": "image_url", "video.data": "video_url",
+}  # fmt: skip
+"""Names of fields in the chat dialect, and in chat completions."""
+
 AnswerPiece = chat.PrefillDone | AnswerWords | Pcm | chat.ToolCall | AnswerEnded
 """What comes of an answer, in order: the request is in the model's context; text; sound; parts of a
 function call (first its name, then arguments, of which the last has `is_final`); the end."""
@@ -207,6 +212,7 @@ async def answer(
     reader = _AnswerReader(asked, is_forced)
     with (
         renamed(names or {}),
+        renamed(MEDIA),
         # The format of a forced call is made of the tools.
         renamed({"response_format": "tools"} if is_forced else {}),
         forwarder.visit(request, name) as session_id,

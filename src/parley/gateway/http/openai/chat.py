@@ -204,7 +204,7 @@ def routes(
             open_encoder(format_of(asked))
         asked, is_forced = shaped(asked, models)
         named = asked.audio.voice if asked.audio else "default"
-        voice = await find_voice(voices, request, named) if asked.is_spoken else None
+        voice = await find_voice(voices, request, named, "audio.voice") if asked.is_spoken else None
         told = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 

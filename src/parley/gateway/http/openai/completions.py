@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from parley.errors import BadInput, InvalidRequest
+from parley.errors import BadInput, InvalidRequest, MissingField
 from parley.protocol import chat, codec, values
 
 MOST_TOKENS: Final = 4096
@@ -52,7 +52,7 @@ class ImageContent(msgspec.Struct, tag="image_url", frozen=True):
 
 
 class InputAudio(msgspec.Struct, frozen=True):
-    """A sound file, base64."""
+    """A sound file, base64. What it is, is read from itself."""
 
     data: str
     format: str = "wav"
@@ -269,7 +269,7 @@ def read_format(given: Any) -> values.AnswerFormat | None:
     if not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
         raise InvalidRequest(
             "response_format.json_schema.schema must be a JSON schema, as an object.",
-            field="response_format",
+            field="response_format.json_schema.schema",
         )
     form: values.AnswerFormat = codec.read({**inner, "type": "json_schema"}, FORMAT)
     return form
@@ -434,7 +434,9 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
     told: list[values.Message] = []
     called: set[str] = set()
     before = ""
-    for message in messages:
+    for index, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id is None:
+            raise MissingField(f"messages[{index}].tool_call_id")
         called.update(call.id for call in message.tool_calls or ())
         if message.role == "tool" and message.tool_call_id not in called:
             raise InvalidRequest(

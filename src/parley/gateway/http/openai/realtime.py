@@ -162,7 +162,8 @@ def routes(runtime: GatewayRuntime, models: ModelList) -> Router:
         session = merged(started, order.session, calls_tools=models.can("tools"))
         if session["type"] == "transcription" and not models.can("transcription"):
             raise InvalidRequest(CANNOT_TRANSCRIBE, field="session.type")
-        await find_voice(runtime.stores.voices, request, session["audio"]["output"]["voice"])
+        voice = session["audio"]["output"]["voice"]
+        await find_voice(runtime.stores.voices, request, voice, "session.audio.output.voice")
         settings_of(session, can_choose=models.can("tool_choice"))
         value = authenticator.session_token(who.caller, seconds, settings=settings)
         return ClientSecret(value=value, expires_at=int(now_s + seconds), session=sent(session))

@@ -30,13 +30,16 @@ METADATA_MOST: Final = 16
 
 FIELDS: Final = {
     "response_format": "text.format",
+    "response_format.json_schema.schema": "text.format.schema",
     "messages": "input",
     "image_url": "input_image.image_url",
     "max_completion_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
 """Names of a field in chat completions and here."""
-ELSEWHERE: Final = {name: own for name, own in FIELDS.items() if name != "image_url"} | {
+ELSEWHERE: Final = {
+    name: own for name, own in FIELDS.items() if name in Completion.__struct_fields__
+} | {
     "max_tokens": "max_output_tokens",
     "functions": "tools",
     "reasoning_effort": "reasoning.effort",

@@ -36,6 +36,8 @@ UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 _lookups: Final = ThreadPoolExecutor(4, thread_name_prefix="names")
 """A client may name hosts whose name servers take long to answer; the event loop has two threads to
 find workers by their names."""
+RIFF: Final = "UklGR"
+"""How a WAV file begins, in base64."""
 CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
 
 
@@ -78,7 +80,8 @@ class Sources:
 
     async def _completed(self, part: completions.Content, room_bytes: int) -> completions.Content:
         match part:
-            case completions.AudioContent(audio) if audio.format != "wav":
+            # Whatever is called wav and has no such header, a worker would take for samples.
+            case completions.AudioContent(audio) if not audio.data.startswith(RIFF):
                 return completions.AudioContent(await _as_wav(audio))
             case completions.ImageContent(image) if _address(part) is not None:
                 most = min(room_bytes, values.IMAGE_LIMIT_BYTES)

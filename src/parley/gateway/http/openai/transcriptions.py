@@ -47,7 +47,8 @@ BODY_BYTES: Final = FILE_BYTES + (64 << 10)
 UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 8
 """Sound files that are being received, of all and of one address."""
-FIELDS_MOST: Final = 32
+FIELDS_MOST: Final = 256
+"""Each of `keywords` is one."""
 LANGUAGES: Final = {
     "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian",
     "pt": "portuguese", "nl": "dutch", "ru": "russian", "zh": "chinese", "ja": "japanese",
@@ -58,9 +59,9 @@ TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the form except the file. `prompt`, `language`, `temperature` and
-    `chunking_strategy` have no effect: the models here take no hints, choose the likeliest words
-    and always split at pauses."""
+    """The fields of the form except the file. Hints (`NO_EFFECT`), `language` and `temperature`
+    have no effect: the models here take none, choose the likeliest words and always split at
+    pauses."""
 
     model: Annotated[str, Meta(max_length=200)]
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
@@ -74,14 +75,21 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
         return "word" in self.timestamp_granularities
 
 
-NO_EFFECT: Final = ("prompt", "chunking_strategy")
+NO_EFFECT: Final = ("prompt", "chunking_strategy", "keywords", "languages")
 FIELDS: Final = frozenset({"file", "include", *TranscriptionRequest.__struct_fields__, *NO_EFFECT})
 NO_WORD_TIMES: Final = (
     'timestamp_granularities must be ["segment"] with the loaded model, which does not report when '
     "words were said. pocket does."
 )
 
-SHAPE: Final = codec.Shape(TranscriptionRequest, is_text=True, failed=refused)
+
+def _adjust(fields: dict[str, Any]) -> None:
+    with contextlib.suppress(ValueError):
+        # Not all that programs write for a number is one in JSON: `.5`.
+        fields["temperature"] = float(fields.get("temperature", 0))
+
+
+SHAPE: Final = codec.Shape(TranscriptionRequest, is_text=True, adjust=_adjust, failed=refused)
 
 
 def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:

@@ -13,7 +13,7 @@ from parley.protocol.openai import BUILT_IN_VOICES
 
 
 async def find_voice(
-    library: VoiceLibrary, request: Request, voice: str | dict[str, Any]
+    library: VoiceLibrary, request: Request, voice: str | dict[str, Any], field: str = "voice"
 ) -> str | None:
     """The id of a registered voice, by its id or name; None for the server's own voice, which also
     speaks for the names of OpenAI's voices unless one is registered so.
@@ -23,16 +23,16 @@ async def find_voice(
     """
     name = voice.get("id") if isinstance(voice, dict) else voice
     if not isinstance(name, str):
-        raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
+        raise InvalidRequest(f'{field} must be a string or {{"id": "…"}}.', field=field)
     if name in ("", "default"):
         return None
     found = await asyncio.to_thread(_registered, library, name, request.state.requester.voice_user)
     if found is not None or name.lower() in BUILT_IN_VOICES:
         return found
     raise InvalidRequest(
-        f'voice must be "default" or a voice that GET /api/assets/ref_audio lists, got '
+        f'{field} must be "default" or a voice that GET /api/assets/ref_audio lists, got '
         f"'{name[:80]}'.",
-        field="voice",
+        field=field,
     )
 
 
