@@ -166,7 +166,8 @@ web-shots: $(STAMP) pages node_modules/.package-lock.json ## pictures of every p
 	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
 
 DIST ?= dist
-npm: node_modules/.package-lock.json ## the JavaScript client as npm's package, into dist/, beside the wheel
+npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
+	@[ -e node_modules/typescript/bin/tsc ] || $(MAKE) -s node_modules/.package-lock.json
 	@npm run --silent types
 	@mkdir -p $(DIST) && npm pack --silent --pack-destination $(abspath $(DIST)) ./src/parley/web
 
