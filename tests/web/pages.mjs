@@ -167,6 +167,20 @@ export const pageScenarios = {
     await field.press('Enter');
     await page.locator('.message.assistant').nth(1).getByText('سلام دنیا').waitFor();
     assert.ok(await tool.evaluate((node) => node.isConnected));
+    // What is far above costs no layout, and getting its height does not undo the scrolling.
+    await page.setViewportSize({ width: 360, height: 240 });
+    const isShown = (node) => node.checkVisibility({ contentVisibilityAuto: true });
+    await eventually(
+      async () => !(await page.locator('.message.user .body').first().evaluate(isShown)),
+      'skipped layout',
+    );
+    const leftPx = () =>
+      page.locator('.view').evaluate((view) => view.scrollHeight - view.scrollTop - view.clientHeight);
+    await page.locator('.view').hover();
+    await page.mouse.wheel(0, -50);
+    await eventually(async () => (await leftPx()) > 40, 'scrolling');
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+    assert.ok((await leftPx()) > 40);
   },
 
   async every_page_on_a_desk({ page: first, context, expected }) {

@@ -46,10 +46,12 @@ export class Messages {
     this.page = page;
     this.view = view;
     // Only scrolling up means that the user reads what is above: a picture that has just got its height also
-    // leaves the end behind, which is unwanted.
+    // leaves the end behind, which is unwanted. What comes into view gets its height then, and must not undo the
+    // scrolling.
     view.addEventListener('scroll', () => {
-      if (view.scrollHeight - view.scrollTop - view.clientHeight < NEAR_PX) this.#isFollowing = true;
-      else if (view.scrollTop < this.#top) this.#isFollowing = false;
+      const leftPx = view.scrollHeight - view.scrollTop - view.clientHeight;
+      const isUp = view.scrollTop < this.#top && leftPx > 1;
+      if (isUp || leftPx < NEAR_PX) this.#isFollowing = !isUp;
       this.#top = view.scrollTop;
     });
     enlarge(this.list);
