@@ -1,7 +1,7 @@
 """Access to a server, and the errors of a connection.
 
 Address, key and trust come from arguments or from PARLEY_URL, PARLEY_TOKEN and PARLEY_CA.
-`Transport` is the only path to the network; tests pass another as `transport=`.
+All network access goes through `Transport`; tests pass their own as `transport=`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def variable(name: str) -> str | None:
 
 
 class Unreachable(ParleyError):
-    """A server that cannot be reached; `hint` says what to check.
-
-    `may_pass`: whether a retry may help, e.g. because the server is still starting.
+    """The server cannot be reached; `hint` says what to check. `may_pass`: True if a retry may
+    help, e.g. because the server is still starting.
     """
 
     code = "unreachable"
@@ -56,15 +55,15 @@ class Unreachable(ParleyError):
 
 
 class BadAddress(Unreachable):
-    """An address that is not a server's."""
+    """The address is not that of a server."""
 
 
 class NoWebSocket(Unreachable):
-    """A server that answers and opens no WebSocket at this address."""
+    """The server responds, but opens no WebSocket at this address."""
 
 
 def unreachable(url: str, error: Exception) -> Unreachable:
-    """The error of a failed connection, with a hint, and without what libraries say around it."""
+    """The error for a failed connection, with a hint, and without the details of libraries."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -87,7 +86,8 @@ def unreachable(url: str, error: Exception) -> Unreachable:
 
 
 class ConnectionLost(ParleyError):
-    """The connection closed before the session ended; `unsent` messages were not sent."""
+    """The connection closed before the session ended; `unsent` is the number of messages that were
+    not sent."""
 
     code = "connection_lost"
 
@@ -101,7 +101,7 @@ class ConnectionLost(ParleyError):
 
 
 class RemoteError(ParleyError):
-    """An error with a code unknown to this version: `wire_code`."""
+    """An error whose code, `wire_code`, is unknown to this version."""
 
     def __init__(self, wire_code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -109,7 +109,7 @@ class RemoteError(ParleyError):
 
 
 def _kinds(root: type[ParleyError]) -> Iterator[type[ParleyError]]:
-    """The classes of errors.py, parents first, without the bases that are never raised."""
+    """The classes of errors.py, parents first, without bases that are never raised."""
     for kind in root.__subclasses__():
         if kind.__module__ != errors.__name__:
             continue
@@ -125,9 +125,9 @@ for _kind in _kinds(ParleyError):
 
 
 def as_error(code: str, sentence: str) -> ParleyError:
-    """An error from the wire, as the class with its code.
+    """Convert an error from the wire to the class with its code.
 
-    Only the sentence travels; the facts are None.
+    Only the message is transmitted; other attributes are None.
     """
     kind = _KINDS.get(code)
     return RemoteError(code, sentence or code) if kind is None else kind.from_wire(sentence)
@@ -137,7 +137,7 @@ def as_error(code: str, sentence: str) -> ParleyError:
 
 
 class SocketClosed(Exception):
-    """A closed socket: close code, and the reason its closer gave."""
+    """The socket was closed: close code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with code {code}")
@@ -153,7 +153,7 @@ class Socket(Protocol):
         ...
 
     async def receive(self) -> str | bytes:
-        """Receive the next message. Cancelling loses none."""
+        """Receive the next message. Cancelling loses no message."""
         ...
 
     async def close(self) -> None:
@@ -165,11 +165,12 @@ class Transport(Protocol):
     """Network used for messages and requests."""
 
     async def connect(self, access: Access, url: str) -> Socket:
-        """An open socket to `url` (`ws:` or `wss:`).
+        """Open a socket to `url` (`ws:` or `wss:`).
 
         Raises:
-            Unreachable: no server there, an untrusted certificate, or no such address.
-            ParleyError: the server refused; the class says why.
+            Unreachable: there is no server, its certificate is not trusted, or the address is
+                wrong.
+            ParleyError: the server refused; the class shows the reason.
         """
         ...
 
@@ -179,7 +180,7 @@ class Transport(Protocol):
 
 
 class AccessOptions(TypedDict, total=False):
-    """Keyword arguments of every client."""
+    """Keyword arguments of all clients."""
 
     insecure: bool
     ca: Path | str | None
@@ -191,17 +192,17 @@ class AccessOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address, key and trust of a server.
+    """Address, key and TLS trust of a server.
 
     Args:
         url: `https://host:8006` or `http://…` (`wss`, `ws` mean the same); default: PARLEY_URL, or
             port 8006 of this machine.
-        insecure: do not check the certificate. Prefer `ca` for self-signed ones.
+        insecure: True: do not verify the certificate. For self-signed ones, prefer `ca`.
         ca: a certificate file to trust, e.g. the server's own `certs/cert.pem`; default: PARLEY_CA.
         token: a key, sent as `Authorization: Bearer …`; default: PARLEY_TOKEN.
         open_timeout_s: time limit of one attempt.
-        attempts: number of attempts to connect, where a retry has no side effects.
-        transport: default: the network.
+        attempts: number of attempts to connect, if a retry has no side effects.
+        transport: default: the real network.
     """
 
     url: str = ""
@@ -215,7 +216,7 @@ class Access:
     def __post_init__(self) -> None:
         # Frozen: defaults are filled in here.
         object.__setattr__(self, "url", self.url or variable("URL") or DEFAULT_URL)
-        # A key that was copied or read from a file may have a line break at its end.
+        # A key that was copied or read from a file may end with a line break.
         token = (self.token or variable("TOKEN") or "").strip() or None
         if token is not None and not (token.isascii() and token.isprintable()):
             raise InvalidRequest("token must be printable ASCII characters.", field="token")
@@ -224,10 +225,10 @@ class Access:
 
     @classmethod
     def of(cls, url: str, options: AccessOptions, *, client: str) -> Access:
-        """Access for a client that was given these options in addition to its own.
+        """Access for a client with these options in addition to its own.
 
         Raises:
-            TypeError: there is no such option.
+            TypeError: an option does not exist.
         """
         unknown = sorted(options.keys() - AccessOptions.__annotations__.keys())
         if unknown:
@@ -235,11 +236,11 @@ class Access:
         return cls(url, **options)
 
     def http_url(self, path: str) -> str:
-        """`path` on this server, for requests."""
+        """URL of `path` on this server, for requests."""
         return self._url(path, {"ws": "http", "wss": "https"})
 
     def socket_url(self, path: str) -> str:
-        """`path` on this server, for sockets."""
+        """URL of `path` on this server, for sockets."""
         return self._url(path, {"http": "ws", "https": "wss"})
 
     def _url(self, path: str, schemes: dict[str, str]) -> str:
@@ -281,8 +282,8 @@ class Access:
         return context
 
     def http(self) -> httpx.AsyncClient:
-        """A client for requests to this server. A proxy from the environment is not used on this
-        machine, whose addresses it cannot know."""
+        """A client for requests to this server. If the server is on this machine, a proxy from the
+        environment is not used, because it cannot reach local addresses."""
         address = self.http_url("/")
         return httpx.AsyncClient(
             base_url=address,
@@ -294,5 +295,5 @@ class Access:
         )
 
     def is_loopback(self) -> bool:
-        """True if the server is this machine; no proxy is used then."""
+        """True if the server is on this machine; then no proxy is used."""
         return is_this_machine(urlsplit(self.socket_url("/")).hostname)

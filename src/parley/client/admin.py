@@ -1,4 +1,4 @@
-"""Requests around conversations: status, queue, recordings, voices, presets, keys."""
+"""Administrative requests: status, queue, recordings, voices, presets, keys."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parley.media.wav import encode_wav
 from parley.protocol import codec
 
 Fields = dict[str, Any]
-"""The server's answer; `/docs` of a running server describes its fields."""
+"""The server's response; `/docs` of a running server describes its fields."""
 
 
 class Server:
-    """A server as an operator sees it. Use as `async with Server(url) as server`."""
+    """Requests of an operator. Use as `async with Server(url) as server`."""
 
     def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
         self._access = Access.of(url, access, client="Server")
@@ -33,11 +33,11 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections; safe to repeat."""
+        """Close all connections; safe to repeat."""
         await self._http.aclose()
 
     async def health(self, *, timeout_s: float | None = None) -> Fields:
-        """The health page; raises if there is no answer."""
+        """The health page; raises if there is no response."""
         return await self._ask("GET", "/health", timeout_s=timeout_s)
 
     async def status(self, *, timeout_s: float | None = None) -> Fields:
@@ -49,7 +49,7 @@ class Server:
         return await self._ask("GET", "/api/queue", timeout_s=timeout_s)
 
     async def cancel(self, ticket_id: str, *, timeout_s: float | None = None) -> bool:
-        """Take a waiting ticket out of the queue; False when it was not waiting."""
+        """Remove a waiting ticket from the queue; returns False if it was not waiting."""
         answer = await self._ask("DELETE", f"/api/queue/{_part(ticket_id)}", timeout_s=timeout_s)
         return bool(answer.get("success"))
 
@@ -60,7 +60,7 @@ class Server:
         *,
         timeout_s: float | None = None,
     ) -> bool:
-        """Stop a half-duplex session, or its present turn; False when there is none."""
+        """Stop a half-duplex session, or its current turn; returns False if there is none."""
         body = {"session_id": session_id, "scope": scope}
         answer = await self._ask(
             "POST", "/api/half_duplex/stop", body, accept=(404,), timeout_s=timeout_s
@@ -72,22 +72,22 @@ class Server:
     async def recordings(
         self, *, limit: int = 100, offset: int = 0, timeout_s: float | None = None
     ) -> list[Fields]:
-        """A page of all recordings, newest first. For admins."""
+        """One page of all recordings, newest first. For admins."""
         path = f"/api/sessions?limit={limit}&offset={offset}"
         return list((await self._ask("GET", path, timeout_s=timeout_s))["recordings"])
 
     async def recording(self, recording_id: str, *, timeout_s: float | None = None) -> Fields:
-        """Facts about a recording."""
+        """Metadata of a recording."""
         return await self._ask("GET", _recording(recording_id), timeout_s=timeout_s)
 
     async def timeline(self, recording_id: str, *, timeout_s: float | None = None) -> Fields | None:
-        """Times of all speech; None while the session runs."""
+        """Times of all speech; None while the session is running."""
         path = _recording(recording_id, "/recording")
         timeline = await self._ask("GET", path, timeout_s=timeout_s)
         return None if timeline.get("status") == "recording" else timeline
 
     async def download(self, recording_id: str, to: Path | str) -> Path:
-        """Write everything of a recording to `to`, a ZIP file; returns its path."""
+        """Download a recording as a ZIP file to `to`; returns its path."""
         path, target = _recording(recording_id, "/download"), Path(to)
         partial = target.with_name(f"{target.name}.partial")
         try:
@@ -119,7 +119,8 @@ class Server:
         expires_in_s: float | None = 86_400.0,
         timeout_s: float | None = None,
     ) -> str:
-        """A link for viewing a recording that does not contain its id; None: never expires."""
+        """Create a link for viewing a recording, which does not contain its id; None: it never
+        expires."""
         path = _recording(recording_id, "/share")
         made = await self._ask("POST", path, {"expires_in_s": expires_in_s}, timeout_s=timeout_s)
         return self._access.http_url(str(made["path"]))
@@ -127,12 +128,12 @@ class Server:
     async def pin(
         self, recording_id: str, pinned: bool = True, *, timeout_s: float | None = None
     ) -> None:
-        """Keep a recording whatever its age, or not any more. For admins."""
+        """Pin or unpin a recording: pinned ones are kept regardless of their age. For admins."""
         path = _recording(recording_id, "/pin")
         await self._ask("PUT", path, {"pinned": pinned}, timeout_s=timeout_s)
 
     async def delete_recording(self, recording_id: str, *, timeout_s: float | None = None) -> None:
-        """Delete everything of a recording. Takes a key, or an admin."""
+        """Delete a recording. Needs its key, or an admin."""
         await self._ask("DELETE", _recording(recording_id), timeout_s=timeout_s)
 
     # -- voices and presets --
@@ -145,8 +146,8 @@ class Server:
     async def add_voice(
         self, name: str, sound: Pcm | bytes, *, timeout_s: float | None = None
     ) -> str:
-        """Register a voice: sound, or the bytes of a sound file. Returns its id, the
-        `ref_audio_path` of sessions."""
+        """Register a voice: audio, or the bytes of an audio file. Returns its id, which sessions
+        use as `ref_audio_path`."""
         data = sound if isinstance(sound, bytes) else encode_wav(sound)
         body = {"name": name, "audio_base64": codec.to_base64(data)}
         made = await self._ask("POST", "/api/assets/ref_audio", body, timeout_s=timeout_s)
@@ -164,7 +165,7 @@ class Server:
     # -- keys and workers, for admins --
 
     async def keys(self, *, timeout_s: float | None = None) -> list[Fields]:
-        """Keys that work, without the keys themselves."""
+        """Valid keys, without the keys themselves."""
         return list((await self._ask("GET", "/api/admin/keys", timeout_s=timeout_s))["keys"])
 
     async def add_key(
@@ -175,7 +176,7 @@ class Server:
         per_minute: int = 120,
         timeout_s: float | None = None,
     ) -> Fields:
-        """Make a key; `key` in the answer is shown this once."""
+        """Create a key; `key` in the response is shown only this once."""
         body = {"name": name, "max_sessions": max_sessions, "per_minute": per_minute}
         return await self._ask("POST", "/api/admin/keys", body, timeout_s=timeout_s)
 
@@ -186,7 +187,7 @@ class Server:
     async def drain(
         self, worker_id: str, draining: bool = True, *, timeout_s: float | None = None
     ) -> None:
-        """Stop giving a worker new work, or resume; its sessions continue."""
+        """Stop or resume giving new sessions to a worker; its running sessions continue."""
         path = f"/api/admin/workers/{_part(worker_id)}"
         await self._ask("PUT", path, {"draining": draining}, timeout_s=timeout_s)
 
@@ -237,5 +238,5 @@ def _recording(recording_id: str, rest: str = "") -> str:
 
 
 def _relative(path: str) -> str:
-    """Below the path at which a proxy may offer the server."""
+    """The path, below the one at which a proxy may serve the server."""
     return path.lstrip("/")

@@ -29,7 +29,7 @@ _tools = codec.Converter(values.Tool)
 
 
 class Attached(TypedDict, total=False):
-    """Attachments of a question (image files, sounds, clips), and options of the answer."""
+    """Attachments of a question (image files, audio, clips), and options for the answer."""
 
     images: Sequence[bytes]
     sounds: Sequence[Pcm]
@@ -42,13 +42,13 @@ class Attached(TypedDict, total=False):
 
 
 class ChatClient:
-    """A server to ask. Holds no connection and no history: each request opens its own.
+    """A server to ask. It has no open connection and no history: each request opens a connection.
 
     Args:
         url: the server, e.g. `https://localhost:8006`.
-        system: who the model is; goes before the messages that do not bring their own.
-        voice: what it sounds like: sound, or the bytes of a WAV file.
-        speech: whether answers are spoken.
+        system: system prompt; added to messages that have none.
+        voice: the voice of answers: audio, or the bytes of a WAV file.
+        speech: True if answers are spoken.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ChatClient:
         max_tokens: int | None = None,
         tools: Sequence[values.Tool | Mapping[str, Any]] = (),
     ) -> Request:
-        """Build a request: words with attachments, or a whole history of messages.
+        """Build a request: text with attachments, or a whole history of messages.
 
         Args:
-            temperature: 0 to 2; 0 always takes the likeliest word.
-            max_tokens: longest answer.
-            tools: functions that the model may call, as OpenAI's chat completions describe them;
-                refused by the server where its model calls none.
+            temperature: 0 to 2; 0 always chooses the most probable token.
+            max_tokens: maximum length of the answer.
+            tools: functions that the model may call, in the format of OpenAI's chat completions;
+                refused by the server if its model calls none.
 
         Raises:
             InvalidRequest: a tool is not a function.
@@ -120,13 +120,13 @@ class ChatClient:
         timeout_s: float | None = None,
         **attached: Unpack[Attached],
     ) -> events.Answer:
-        """The whole answer in one piece; `attached` as in `request`.
+        """The whole answer in one piece; `attached`: as for `request`.
 
         Args:
-            timeout_s: longest wait, the queue included.
+            timeout_s: maximum wait, including the queue.
 
         Raises:
-            TimedOut: `timeout_s` was not enough.
+            TimedOut: there was no answer within `timeout_s`.
             ParleyError: refused or failed; the class says why.
         """
         try:
@@ -145,10 +145,10 @@ class ChatClient:
         self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]
     ) -> AsyncGenerator[events.Event, None]:
         """The events of one answer: `Waiting`…, `Understood`, `Piece`… and `Calling`…, `Answer` (or
-        `Ended` when stopped while waiting).
+        `Ended` if it was stopped while waiting).
 
-        Leaving early disconnects, which stops the server. A connection that breaks before the first
-        piece is opened again, as the request has had no effect yet.
+        Leaving early disconnects, which stops the answer. If the connection breaks before the first
+        piece, it is opened again, because the request has had no effect yet.
 
         Raises:
             ParleyError: refused or failed; the class says why.
@@ -181,7 +181,7 @@ class _Exchange:
         self._asked_s = 0.0
         self._first_piece_ms: float | None = None
         self.is_answered = False
-        """True if the request has had an effect, or was refused."""
+        """True if the request has had an effect or was refused."""
 
     async def run(
         self, access: Access, path: str, request: Request
@@ -206,7 +206,7 @@ class _Exchange:
     def _event(self, message: wire.ServerMessage) -> events.Event | None:
         match message:
             case wire.ToolCall(is_final=True):
-                # Whether it is whole is said by `done`.
+                # `done` shows if the answer is complete.
                 return None
             case wire.ToolCall():
                 self._note_piece()
@@ -235,7 +235,7 @@ class _Exchange:
 
     def _answer(self, message: wire.Done) -> events.Answer:
         self._note_piece()
-        # Streamed sound is all in the pieces; a server that repeats it here adds nothing.
+        # All streamed audio is in the pieces; ignore a repetition here.
         if not self._sounds:
             whole = sound_in(message.audio_data, field="audio_data")
             self._sounds = [] if whole is None else [whole]

@@ -1,8 +1,8 @@
 """One WebSocket to a server, with its send queues.
 
 Independent of the dialect. There are two send queues: control messages wait until they are sent;
-live audio is dropped, oldest first, when the network cannot keep up, because current audio matters
-more than old audio. Both are counted; nothing is lost silently.
+live audio is dropped, oldest first, if the network cannot keep up, because current audio is more
+important. Both are counted; nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from parley.errors import ParleyError
 from parley.protocol import codec, resume
 
 FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
-"""Largest message accepted from a server: one chat answer with ten minutes of speech."""
+"""Maximum size of a server's message: a chat answer with ten minutes of speech."""
 
 EXTENSIONS: Final = "extensions=true"
-"""Query of every connection: this client uses parley's extensions of the protocols."""
+"""Query of every connection: this client uses parley's protocol extensions."""
 
 GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""
@@ -49,20 +49,21 @@ GOODBYE_S: Final = 2.0
 CONTROL_LIMIT: Final = 64
 BACKOFF_S: Final = 0.5
 LONGEST_WAIT_S: Final = 1.0
-"""Between attempts to resume a session, or to have one's place in the queue again."""
+"""Pause between attempts to resume a session or to return to a place in the queue."""
 PLACE_KEPT_S: Final = 30.0
-"""Time for which a place in the queue is asked for again: as long as servers keep sessions."""
+"""Time for which the client tries to return to its place in the queue: as long as servers keep
+sessions."""
 TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
-"""Closes that say nothing against trying again: going away, lost, failed, restarting."""
+"""Close codes after which a retry makes sense: going away, lost, failed, restarting."""
 
 LIVE_S: Final = 3.0
-"""Of live sound that may wait for a slow network."""
+"""Maximum live audio that waits for a slow network."""
 AWAY_BYTES: Final = 8 << 20
-"""Most that is kept of what is said while there is no connection, about a minute and a half of
-sound; the oldest goes first."""
+"""Maximum size of audio that is kept while there is no connection, about a minute and a half; the
+oldest is dropped first."""
 
 Outgoing = msgspec.Struct | Mapping[str, Any]
-"""A message of the client: a struct of its dialect, or the object that it stands for."""
+"""A message of the client: a struct of its dialect, or an equivalent object."""
 
 
 class NetworkTransport:
@@ -77,7 +78,7 @@ class NetworkTransport:
                 open_timeout=access.open_timeout_s,
                 close_timeout=GOODBYE_S,
                 max_size=FRAME_LIMIT_BYTES,
-                # Base64 of noise does not compress; trying costs more than it saves.
+                # Base64 of audio does not compress well; trying costs more than it saves.
                 compression=None,
                 proxy=None if access.is_loopback() else True,
             )
@@ -128,7 +129,7 @@ class NetworkSocket:
         await self._connection.close()
 
     def abort(self) -> None:
-        """Drop it without a word. Safe to repeat."""
+        """Drop the connection without closing it properly. Safe to repeat."""
         self._connection.transport.abort()
 
     def _closed(self) -> SocketClosed:
@@ -152,8 +153,8 @@ async def open_socket(access: Access, path: str) -> Socket:
 
 
 class Attempts:
-    """Counts attempts to connect: as many as `Access.attempts` says, and for who waited in the
-    queue, as many as fit into `PLACE_KEPT_S`."""
+    """Counts attempts to connect: at most `Access.attempts`; for a client that waited in the queue,
+    as many as fit into `PLACE_KEPT_S`."""
 
     def __init__(self, access: Access, clock: Clock) -> None:
         self.made = 1
@@ -163,22 +164,23 @@ class Attempts:
         self._until = math.inf
 
     def waits(self, ticket_id: str) -> None:
-        """The client has this ticket in the queue."""
+        """The client received this ticket in the queue."""
         self._ticket_id, self._until = ticket_id, math.inf
 
     def path(self, path: str) -> str:
-        """The path of the next attempt: it shows the ticket."""
+        """The path of the next attempt, which includes the ticket."""
         ticket = self._ticket_id
         return with_query(path, f"{resume.TICKET_QUERY}={ticket}") if ticket else path
 
     async def pause(self, error: ParleyError) -> None:
-        """Wait before the attempt after one that failed; raises `error` if there is none."""
+        """Wait before the next attempt after a failed one; raises `error` if there is no further
+        one."""
         now, has_place = self._clock.monotonic(), bool(self._ticket_id)
         self._until = min(self._until, now + PLACE_KEPT_S)
         if isinstance(error, ConnectionLost):
             may_pass = error.ended_with in TRY_AGAIN_CODES
         else:
-            # Whatever refuses a waiting client may be a server in the middle of its restart.
+            # A refusal of a waiting client may come from a server that is restarting.
             may_pass = has_place or (isinstance(error, Unreachable) and error.may_pass)
         if not may_pass or not (now < self._until if has_place else self.made < self._most):
             raise error from None
@@ -205,12 +207,13 @@ class Link:
         self._meanwhile_bytes = 0
         self._asides: deque[str] = deque()
         self.sent: SentMessages | None = None
-        """Where the session can be resumed: what may have to be sent again. From when it is
-        set, a broken connection keeps what is posted for the next one."""
+        """Messages that may have to be sent again; set if the session can be resumed. From then on,
+        messages that are posted while the connection is broken are kept for the next one."""
         self.frame: Callable[[Any], str | bytes] = codec.encode
-        """Makes a message of live sound."""
+        """Makes a message from live audio."""
         self.dropped = 0
-        """Live messages dropped because the network was too slow, or away for too long."""
+        """Number of live messages that were dropped because the network was too slow, or
+        unavailable for too long."""
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
 
     @classmethod
@@ -224,8 +227,8 @@ class Link:
         return cls(await open_socket(access, path), live_s)
 
     async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
-        """Continue over another socket: send `again`, then what the previous connection did not
-        send."""
+        """Continue over another socket: send `again`, then the messages that were not sent over the
+        previous connection."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         before, self._socket = self._socket, socket
@@ -238,7 +241,7 @@ class Link:
 
     @property
     def waiting(self) -> int:
-        """Messages that have not been sent yet."""
+        """Number of messages that were not sent yet."""
         sound = len(self._meanwhile) + len(self._live)
         return len(self._again) + len(self._control) + sound
 
@@ -246,7 +249,7 @@ class Link:
         """Send a control message, before any queued audio.
 
         Raises:
-            ConnectionLost: the socket is gone, or 64 messages already wait.
+            ConnectionLost: the socket is closed, or 64 messages are already waiting.
         """
         if self._is_lost or len(self._control) >= CONTROL_LIMIT:
             raise self._lost()
@@ -254,8 +257,8 @@ class Link:
         self._wake()
 
     def post_live(self, message: Outgoing, seconds: float) -> list[Outgoing]:
-        """Send so much live audio; returns the oldest queued messages if they were dropped. While
-        a session that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
+        """Send live audio; returns the oldest queued messages if they were dropped. While a session
+        that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
 
         Raises:
             ConnectionLost: the socket is gone.
@@ -277,12 +280,12 @@ class Link:
         return dropped
 
     def post_aside(self, message: Outgoing) -> None:
-        """Send a message that is not part of the conversation, and is not sent again."""
+        """Send a message that is not part of the conversation and never sent again."""
         self._asides.append(codec.encode(message))
         self._wake()
 
     def amend_next(self, change: Callable[[Any], Outgoing]) -> None:
-        """Change the next live message, e.g. to keep a flag of a dropped one."""
+        """Change the next live message, e.g. to preserve a flag of a dropped one."""
         if self._live:
             message, seconds = self._live[0]
             self._live[0] = change(message), seconds
@@ -291,7 +294,7 @@ class Link:
         """Receive the next message.
 
         Raises:
-            ConnectionLost: the socket closed; also for a normal close, code 1000.
+            ConnectionLost: the socket was closed, even normally with code 1000.
         """
         try:
             return await self._socket.receive()
@@ -300,7 +303,7 @@ class Link:
             raise self._lost() from None
 
     async def flush(self) -> None:
-        """Wait until everything posted so far was sent, or the connection closed."""
+        """Wait until everything posted so far was sent, or the connection was closed."""
         quiet = asyncio.create_task(self._quiet.wait())
         try:
             await asyncio.wait({quiet, self._sender}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +311,8 @@ class Link:
             quiet.cancel()
 
     async def close(self) -> bool:
-        """Send what is queued, for at most `GOODBYE_S`, and close; whether all of it was sent."""
+        """Send the queued messages, for at most `GOODBYE_S`, and close; returns True if all were
+        sent."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.flush(), GOODBYE_S)
         is_sent = self._quiet.is_set()
@@ -316,7 +320,7 @@ class Link:
         return is_sent
 
     async def abandon(self) -> None:
-        """Close without sending what is queued."""
+        """Close without sending the queued messages."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         await self._socket.close()
@@ -357,11 +361,11 @@ class Link:
 
     @property
     def _is_away(self) -> bool:
-        """True while there is no connection, if another may follow."""
+        """True while there is no connection but another one may follow."""
         return self.sent is not None and (self._closed is not None or self._sender.done())
 
     def _keep_live(self) -> None:
-        """Keeps sound while there is no connection and sends it afterwards."""
+        """Keeps audio while there is no connection and sends it afterwards."""
         while self._live:
             frame = self.frame(self._live.popleft()[0])
             self._meanwhile.append(frame)

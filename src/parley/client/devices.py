@@ -3,9 +3,9 @@
     with Microphone(talk.chunk_samples) as microphone, Loudspeaker() as speaker:
         speaking = asyncio.create_task(talk.send_from(microphone))
 
-The callbacks run on PortAudio's threads; they only move samples. Captured sound crosses to the
-event loop in a bounded queue that drops the oldest; playback silence is filled in when the buffer
-runs empty, since a gap is better than a stall.
+The callbacks run on PortAudio's threads and only move samples. Captured audio is passed to the
+event loop in a bounded queue that drops the oldest. If the playback buffer is empty, silence is
+played, because a gap is better than a stall.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def sound_library() -> ModuleType:
 
 
 def has_output() -> bool:
-    """True if something can be played here."""
+    """True if audio can be played here."""
     try:
         library = sound_library()
         library.query_devices(kind="output")
     except Exception:
-        # PortAudio has its own error classes, which exist only where it does.
+        # PortAudio has its own error classes, which exist only if it is installed.
         return False
     return True
 
 
 def _started(device: str, kind: Callable[..., Any], **options: Any) -> Any:
-    """A running stream of PortAudio's.
+    """A running stream of PortAudio.
 
     Raises:
         SetupError: it cannot be opened.
@@ -81,12 +81,12 @@ def _started(device: str, kind: Callable[..., Any], **options: Any) -> Any:
 
 
 class Microphone:
-    """Chunks of sound at 16 kHz. Use as `with`, inside a running event loop; iterate, or await
-    `chunk()`. Whoever takes them too late loses the oldest.
+    """Chunks of audio at 16 kHz. Use as `with`, inside a running event loop; iterate, or await
+    `chunk()`. If they are read too slowly, the oldest are dropped.
 
     Args:
-        chunk_samples: samples per chunk; `chunk_samples` of the client that gets them.
-        library: instead of `sounddevice`.
+        chunk_samples: samples per chunk; use `chunk_samples` of the client.
+        library: replaces `sounddevice` in tests.
     """
 
     def __init__(self, chunk_samples: int, library: ModuleType | None = None) -> None:
@@ -120,7 +120,7 @@ class Microphone:
         return await self.chunk()
 
     async def chunk(self) -> Pcm:
-        """The next chunk, when it is full."""
+        """Wait for the next full chunk."""
         while not self._chunks:
             self._more.clear()
             await self._more.wait()
@@ -140,7 +140,7 @@ DUCKED: Final = 0.1
 
 
 class Loudspeaker:
-    """Plays what it is given, in order, at 24 kHz. Use as `with`."""
+    """Plays audio in order, at 24 kHz. Use as `with`."""
 
     def __init__(self, library: ModuleType | None = None) -> None:
         self._library = library or sound_library()
@@ -164,23 +164,22 @@ class Loudspeaker:
         self._stream.close()
 
     def play(self, pcm: Pcm) -> None:
-        """Add to the end."""
+        """Append audio."""
         with self._lock:
             self._waiting.append(pcm.samples)
 
     def duck(self, *, is_ducked: bool) -> None:
-        """Play at a tenth of the level, or as before; while the user may be
-        interrupting."""
+        """Lower the level to a tenth while the user may be interrupting, or restore it."""
         self._gain = DUCKED if is_ducked else 1.0
 
     def flush(self) -> None:
-        """Fall silent now."""
+        """Stop playing immediately."""
         with self._lock:
             self._waiting.clear()
 
     @property
     def left_s(self) -> float:
-        """Seconds not yet played."""
+        """Seconds of audio that were not played yet."""
         with self._lock:
             return sum(len(part) for part in self._waiting) / OUTPUT_RATE_HZ
 

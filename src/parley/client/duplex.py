@@ -1,4 +1,4 @@
-"""Duplex: one unit of sound (and frames) per second; the model listens or speaks as it sees fit.
+"""Duplex: one unit of audio (and frames) per second, in which the model decides to listen or speak.
 
 async with DuplexClient("https://localhost:8006", video=False) as talk:
     await talk.ready()
@@ -30,7 +30,7 @@ from parley.protocol import legacy, realtime, values
 from parley.protocol.codec import check_session_id
 
 PICTURES_MS: Final = 1000
-"""Sound between the same pictures."""
+"""Length of audio between repetitions of the same pictures."""
 
 
 class UnitOptions(AccessOptions, total=False):
@@ -49,17 +49,17 @@ class UnitOptions(AccessOptions, total=False):
 
 
 class UnitClient(LiveClient):
-    """A live conversation in units: what `duplex` and `realtime` have in common.
+    """A live conversation in units; base class of `duplex` and `realtime`.
 
     Args:
-        voice, tts_voice: what the model sounds like: sound, or the bytes of a WAV file.
-        config: how units are decided.
+        voice, tts_voice: the voice of the model: audio, or the bytes of a WAV file.
+        config: options for the decisions of units.
         max_slice_nums: image slices per frame, 1 to 9.
-        interruption: what happens when the user speaks while the model does; nothing by default.
-        transcribe: ask for what the user was heard to say (`Transcript`).
-        record: False asks the server not to keep the session.
-        resume: resume the session when the connection breaks.
-        audio_format: how sound crosses the wire; by default what fits the network (see
+        interruption: policy for speech of the user during an answer; none by default.
+        transcribe: request the user's words (`Transcript`).
+        record: False: the server does not record the session.
+        resume: resume the session if the connection breaks.
+        audio_format: format on the wire; by default one that suits the network (see
             `parley.client.sound.fitting`).
     """
 
@@ -68,7 +68,7 @@ class UnitClient(LiveClient):
     _speaking: asyncio.Task[None] | None = None
     _frames: tuple[bytes, ...] = ()
     _unseen_ms = math.inf
-    """Sound that was sent since the pictures were."""
+    """Length of audio sent since the pictures."""
 
     def __init__(
         self,
@@ -102,14 +102,15 @@ class UnitClient(LiveClient):
         }
 
     async def say(self, pcm: Pcm) -> None:
-        """Say something in real time; returns when the last of it has left. From the first call on
-        silence is sent in between, as a microphone would: the model answers in units of a second.
+        """Say something in real time; returns when the last of it was sent. From the first call on,
+        silence is sent in between, as by a microphone, because the model answers in units of a
+        second.
 
         Waits for the session to be ready; may be called while another task iterates, and before
         any task does.
 
         Raises:
-            ParleyError: the session never began, or ended meanwhile.
+            ParleyError: the session did not start, or ended meanwhile.
         """
         async with self._listening():
             await self._until_active()
@@ -130,8 +131,8 @@ class UnitClient(LiveClient):
                 raise NotReady("sound", self.phase)
 
     def show(self, *frames: bytes) -> None:
-        """Send these pictures (up to four JPEG, PNG or WebP files) with every second of what `say`
-        and `send_from` send from now on; none: no more."""
+        """Send these pictures (up to four JPEG, PNG or WebP files) with every second of audio that
+        `say` and `send_from` send from now on; an empty list stops that."""
         self._frames, self._unseen_ms = frames, math.inf
 
     def send_chunk(self, pcm: Pcm) -> None:
@@ -146,7 +147,7 @@ class UnitClient(LiveClient):
         await super().close()
 
     async def _speak(self) -> None:
-        """One chunk after the other, until the session ends."""
+        """Send one chunk after the other until the session ends."""
         pace = Pace(self.chunk_samples / INPUT_RATE_HZ)
         silence = Pcm.silence(self.chunk_samples, INPUT_RATE_HZ)
         while True:
@@ -166,16 +167,16 @@ class UnitClient(LiveClient):
         force_listen: bool = False,
         max_slice_nums: int | None = None,
     ) -> None:
-        """Send sound for a unit, or for a part of one: the server cuts units of a second, or where
-        the user pauses.
+        """Send audio for a unit or a part of one: the server splits the audio into units of a
+        second, or at pauses.
 
-        When the network cannot keep up, the oldest that waits is dropped (`dropped`); a
-        `force_listen` it carried moves to the next.
+        If the network cannot keep up, the oldest waiting audio is dropped (`dropped`); its
+        `force_listen` is moved to the next.
 
         Args:
-            pcm: sound of any rate, a second at most.
+            pcm: audio of any rate, at most a second.
             frames: up to four JPEG (or PNG, WebP) files.
-            force_listen: this unit must end in listening; interrupts speech.
+            force_listen: the model must listen in this unit; this interrupts its speech.
             max_slice_nums: image slices for this unit, 1 to 9.
 
         Raises:
@@ -239,9 +240,9 @@ class DuplexClient(UnitClient):
 
     Args:
         url: the server, e.g. `https://localhost:8006`.
-        video: whether frames will be sent; chooses the queue's task type.
-        session_id: made up when absent; then its prefix follows `video`.
-        system_prompt: who the model is.
+        video: True if frames will be sent; determines the task type in the queue.
+        session_id: by default a new one, whose prefix depends on `video`.
+        system_prompt: the system prompt.
         options: see `UnitClient`.
     """
 
@@ -270,7 +271,7 @@ class DuplexClient(UnitClient):
         )
 
     async def pause(self, timeout_s: float | None = None) -> None:
-        """Rest after the unit in flight; `Paused` confirms."""
+        """Pause after the current unit; `Paused` confirms."""
         self._active("pause").post(wire.Pause(timeout=timeout_s))
 
     async def resume(self) -> None:

@@ -1,6 +1,6 @@
-"""Events of a conversation, the same in every dialect.
+"""Events of a conversation, which are the same in all dialects.
 
-Sound is `Pcm` at 24 kHz; times are in the unit their names say.
+Audio is `Pcm` at 24 kHz; names of times end with their unit.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Reconnecting:
-    """The connection broke before anything was lost by it; attempt `attempt` begins. In
-    mid-conversation `Reconnected` follows, and everything that was said in between."""
+    """The connection broke without loss, and attempt `attempt` to reconnect starts. During a
+    conversation, `Reconnected` follows, and all messages from the time in between."""
 
     attempt: int
     why: ParleyError
@@ -39,14 +39,14 @@ class Reconnecting:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """The conversation continues where it was. `away_s`: how long there was no connection."""
+    """The conversation continues where it was. `away_s`: time without a connection."""
 
     away_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The session is prepared: speak. `recording_id` None: nothing is recorded."""
+    """The session is ready: speak. `recording_id` None: the session is not recorded."""
 
     session_id: str
     recording_id: str | None = None
@@ -56,28 +56,28 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """Chat: the request is in the context; the answer begins."""
+    """Chat: the request is in the context; the answer starts."""
 
     input_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Half-duplex: the server hears someone begin or cease to speak."""
+    """Half-duplex: the user started or stopped speaking."""
 
     is_speaking: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Half-duplex: an utterance of `speech_ms` is complete and being answered."""
+    """Half-duplex: an utterance of `speech_ms` is complete and will be answered."""
 
     speech_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next piece of an answer; text and sound may each be missing."""
+    """The next piece of an answer; text or audio may be missing."""
 
     text: str
     sound: Pcm | None
@@ -85,9 +85,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """Chat with functions: one is being called; its name first, then its arguments in pieces.
-
-    `Answer.calls` says which calls there were: what was only the beginning of one comes as text.
+    """Chat with functions: a function call; first its name, then its arguments in pieces.
+    `Answer.calls` has the complete calls: an incomplete one becomes text.
     """
 
     index: int
@@ -100,7 +99,7 @@ class Calling:
 class TurnDone:
     """Half-duplex: the answer is complete.
 
-    `first_sound_ms`: from the end of the utterance to the first sound, as seen here.
+    `first_sound_ms`: time from the end of the utterance to the first audio, measured here.
     """
 
     turn: int
@@ -113,8 +112,8 @@ class TurnDone:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Duplex: the model listened. `latency_ms`: the server had the whole unit for so long; None:
-    it does not say."""
+    """Duplex: the model listened. `latency_ms`: time from the receipt of the whole unit at the
+    server to this result; None: unknown."""
 
     context_tokens: int
     latency_ms: float | None
@@ -122,7 +121,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Speaking:
-    """Duplex: the model speaks. Text runs ahead of sound; either may be empty."""
+    """Duplex: the model speaks. Text precedes its audio; either may be empty."""
 
     text: str
     sound: Pcm | None
@@ -133,7 +132,7 @@ class Speaking:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Duplex: resting; the session ends after `timeout_s`."""
+    """Duplex: paused; the session ends after `timeout_s`."""
 
     timeout_s: float
 
@@ -145,10 +144,10 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Where `interruption` was asked for: the user may be interrupting (play more softly), does not
-    (play as before), or has (`stopped`: throw away what has not been played).
+    """If `interruption` was requested: the user may be interrupting (lower the volume), is not
+    (restore it), or has interrupted (`stopped`: discard what was not played).
 
-    `heard_ms`, `text`: what the server takes to have been heard of the answer.
+    `heard_ms`, `text`: the part of the answer that the server assumes was heard.
     """
 
     state: values.InterruptionState
@@ -158,15 +157,15 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Where `transcribe` was asked for: what the user was heard to say, before the answer."""
+    """If `transcribe` was requested: the user's words, before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingIncomplete:
-    """The server could not write `entries` of the session's recording so far, because its disk is
-    full or fails; the session continues."""
+    """The server could not write `entries` entries of the session's recording so far, because its
+    disk is full or failing; the session continues."""
 
     entries: int
 
@@ -180,9 +179,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Chat: the whole answer. `sound` holds everything, streamed or not. `first_piece_ms` runs from
-    the question, or from the end of the wait. `calls`: the functions that it calls, whose results
-    it waits for; see `followed_by`."""
+    """Chat: the whole answer. `sound` has all audio, streamed or not. `first_piece_ms` is measured
+    from the question, or from the end of the wait. `calls`: function calls, whose results it waits
+    for; see `followed_by`."""
 
     text: str
     sound: Pcm | None
@@ -194,11 +193,11 @@ class Answer:
     calls: tuple[values.ToolCallPart, ...] = ()
 
     def followed_by(self, *results: str) -> tuple[values.Message, ...]:
-        """The answer as messages of a history, and the results of its calls, one for each in their
+        """The answer as messages of a history, with the results of its calls, one per call, in
         order.
 
         Raises:
-            ValueError: there are more or fewer results than calls.
+            ValueError: the number of results differs from the number of calls.
         """
         words = (values.TextPart(text=self.text),) if self.text else ()
         said = values.Message(
@@ -215,10 +214,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of a live conversation, from its first word to its end, as `turns()` yields them.
-
-    `first_sound_ms` as in `TurnDone` (half-duplex only). `problems`: what failed since the turn
-    before, without ending the session.
+    """One complete answer of a live conversation, as yielded by `turns()`. `first_sound_ms`: as in
+    `TurnDone` (half-duplex only). `problems`: errors since the previous turn that did not end the
+    session.
     """
 
     number: int

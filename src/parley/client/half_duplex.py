@@ -27,13 +27,14 @@ from parley.protocol.half_duplex import Config
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 OPENING_S: Final = 0.5
-"""The server does not listen to the click of a microphone that opens."""
+"""Time for which the server ignores audio at the start, because of the click of a microphone that
+is switched on."""
 SETTLE_S: Final = 5.0
-"""How long `say` sends silence until the server detects the end of the turn."""
+"""Maximum time for which `say` sends silence until the server detects the end of the turn."""
 SILENCE_DBFS: Final = -50.0
-"""Level below which sound is not a question."""
+"""Level below which audio is not considered a question."""
 RESUME_DELAY_S: Final = 0.8
-"""Silence to keep after the answer was played. Source: service.md 4.3."""
+"""Pause after the answer was played. Source: service.md 4.3."""
 
 
 class HalfDuplexClient(LiveClient):
@@ -41,14 +42,14 @@ class HalfDuplexClient(LiveClient):
 
     Args:
         url: the server, e.g. `https://localhost:8006`.
-        session_id: 1 to 64 letters, digits, `_`, `-`; made up when absent.
-        system_prompt: who the model is.
-        voice: what it sounds like: sound, or the bytes of a WAV file.
+        session_id: 1 to 64 letters, digits, `_`, `-`; by default a new one.
+        system_prompt: the system prompt.
+        voice: the voice of answers: audio, or the bytes of a WAV file.
         config: voice detection, generation, speech, idle limit, interruption, transcripts. With
-            `interruption` on, `send_from` continues while an answer is made and played.
-        record: False asks the server not to keep the session.
-        resume: resume the session when the connection breaks.
-        audio_format: how sound crosses the wire; by default what fits the network (see
+            `interruption` on, `send_from` continues while an answer is generated and played.
+        record: False: the server does not record the session.
+        resume: resume the session if the connection breaks.
+        audio_format: format on the wire; by default one that suits the network (see
             `parley.client.sound.fitting`).
     """
 
@@ -101,19 +102,19 @@ class HalfDuplexClient(LiveClient):
         self._has_spoken = False
 
     async def say(self, pcm: Pcm) -> bool:
-        """Say something: in real time, when it is our turn, with the silence after it that ends
-        the turn. Waits for the session to be ready; may be called while another
-        task iterates, and before anybody does.
+        """Say something in real time, when it is the user's turn, followed by the silence that ends
+        the turn. Waits for the session to be ready; may be called while another task iterates, and
+        before any task does.
 
         Args:
-            pcm: sound of any rate and length. At a pause that ends a turn it
-                waits for the answer, as a person does.
+            pcm: audio of any rate and length. If a pause in it ends a turn, sending waits for the
+                answer, as a person does.
 
         Returns:
-            Whether the server heard speech to its end.
+            True if the server detected speech and its end.
 
         Raises:
-            ParleyError: the session never began, or ended meanwhile.
+            ParleyError: the session did not start, or ended meanwhile.
         """
         rest = heard(pcm)
         async with self._listening():
@@ -147,7 +148,7 @@ class HalfDuplexClient(LiveClient):
             self.send_audio(pcm)
 
     async def _my_turn(self) -> None:
-        """Within `_listening`: wait while an answer is made and played."""
+        """Within `_listening`: wait while an answer is generated and played."""
         while not self.is_my_turn and self.phase == "active":
             if self._is_answering:
                 await self._told()
@@ -155,12 +156,12 @@ class HalfDuplexClient(LiveClient):
                 await asyncio.sleep(max(0.0, self._quiet_until_s - self._clock.monotonic()))
 
     def send_audio(self, pcm: Pcm) -> None:
-        """Send sound of any length and rate, also while it is not our turn. The oldest that waits
-        is dropped if the network cannot keep up (`dropped`).
+        """Send audio of any length and rate, even if it is not the user's turn. If the network
+        cannot keep up, the oldest waiting audio is dropped (`dropped`).
 
         Raises:
             NotReady: before `Ready`.
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is closed.
         """
         chunk = wire.HalfDuplexAudioChunk(
             audio_base64=self._sound.out(pcm), playback=self._playback()
@@ -169,14 +170,14 @@ class HalfDuplexClient(LiveClient):
 
     @property
     def is_my_turn(self) -> bool:
-        """True if to send sound now: not while an answer is made or played, nor shortly after, or
-        the server would hear its own voice."""
+        """True if audio should be sent now: not while an answer is generated or played, nor shortly
+        after, because the server would hear its own voice."""
         return not self._is_answering and self._clock.monotonic() >= self._quiet_until_s
 
     @property
     def may_send(self) -> bool:
-        """True if the server wants sound now: when it is our turn, and always where interruptions
-        were asked for."""
+        """True if the server accepts audio now: when it is the user's turn, and always if
+        interruptions were requested."""
         return self._may_interrupt or self.is_my_turn
 
     def _translate(self, message: Any) -> events.Event | None:
@@ -202,7 +203,8 @@ class HalfDuplexClient(LiveClient):
                 return self._piece(message, now_s)
             case wire.HalfDuplexTurnDone():
                 self._is_answering = False
-                # Playback runs from the first sound on; what is left of it must not be heard.
+                # Playback starts with the first audio; what remains of it must not be heard by the
+                # server.
                 started_s = now_s
                 if self._thinking_since is not None and self._first_sound_ms is not None:
                     started_s = self._thinking_since + self._first_sound_ms / 1000

@@ -1,13 +1,13 @@
-"""Shared by the three live clients: open, wait, get ready, talk, leave.
+"""Base of the three live clients: connect, wait, get ready, talk, leave.
 
     async with HalfDuplexClient("https://localhost:8006") as talk:
         async for event in talk:
             ...
 
-Iterating drives everything: events arrive as the server sends them, and the opening message goes
-out by itself when a worker is assigned. A broken connection is opened again (`Reconnecting`); in
-mid-conversation the session is resumed (`Reconnected`), for as long as the server keeps it,
-and `ConnectionLost` is raised where it cannot be.
+Iterating drives everything: events arrive as the server sends them, and the opening message is sent
+automatically when a worker is assigned. A broken connection is reopened (`Reconnecting`); during a
+conversation the session is resumed (`Reconnected`) for as long as the server keeps it, and
+`ConnectionLost` is raised if that is impossible.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
 
 SHORTEST_WAIT_S: Final = 0.1
-"""Between the first attempts to resume a session."""
+"""Pause between the first attempts to resume a session."""
 
 
 def common_event(message: Any) -> events.Event | None:
-    """The event of a message that several dialects share under some name; None: none."""
+    """The event for a message that several dialects share; None if there is none."""
     match message:
         case legacy.PlaceFields():
             return events.Waiting(
@@ -70,20 +70,20 @@ class LiveClient(ABC):
     """A live conversation. Use one of the subclasses."""
 
     chunk_samples: ClassVar[int] = 512
-    """Samples at 16 kHz that are sent at a time: what a microphone should deliver. Half a window
-    of the server's detector: it soon hears that the user has finished, or interrupts."""
+    """Number of samples at 16 kHz to send at a time, e.g. from a microphone. Half a window of the
+    server's detector, so that it quickly detects ends of turns and interruptions."""
 
     _messages: ModuleType
-    """The module of `parley.protocol` that has the messages of this dialect."""
+    """The module of `parley.protocol` with the messages of this dialect."""
     _opening: Outgoing
     """The message that prepares the session."""
     _closing: Outgoing | None = None
-    """The message that asks for the end; None: the dialect has none."""
+    """The message that ends the session; None: the dialect has none."""
     _live_s = LIVE_S
     _sound_fields: ClassVar[tuple[str, str]]
-    """Fields with sound in this dialect's messages: the client's, the server's."""
+    """Fields with audio in this dialect's messages: of the client, of the server."""
     _error_ends = False
-    """True if every error is the last message of this dialect."""
+    """True if an error is always the last message in this dialect."""
 
     def __init__(
         self, access: Access, path: str, *, clock: Clock | None = None, resume: bool = True
@@ -99,34 +99,34 @@ class LiveClient(ABC):
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
         self._coming_back: asyncio.Task[events.Event] | None = None
-        """Continues when the iterating task stops waiting and waits again later."""
+        """The pending read, which is kept if the iterating task stops waiting."""
         self._leaving = False
         self._was_opened = False
         self._kept: deque[events.Event | Exception] = deque()
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
         self.loudspeaker: Callable[[], float] | None = None
-        """Where `interruption` is on: returns how many seconds of the sound that has come have not
-        been played. The server learns it with every sound that is sent, and knows what was heard of
-        an answer that is interrupted; without it, it takes sound to be played as it comes."""
+        """If `interruption` is on: returns the seconds of received audio that were not played yet.
+        This is sent to the server with all audio, so that it knows which part of an interrupted
+        answer was heard; without it, the server assumes that audio is played as it arrives."""
         self.phase: str = "closed"
-        """`queued`, `connected`, `active` or `closed`, as the server sees it."""
+        """Phase of the session: `queued`, `connected`, `active` or `closed`."""
 
-    # -- what dialects add --
+    # -- overridden by dialects --
 
     def _decode(self, frame: str | bytes) -> Any:
         """Decodes a message of the server.
 
         Raises:
-            UnknownEvent: a later version says more than we know.
+            UnknownEvent: the message belongs to a later version.
         """
         return self._messages.decode_server(self._sound.text(frame))
 
     def _translate(self, message: Any) -> events.Event | None:
-        """A message of this dialect as an event; None for what clients need not know."""
+        """A message of this dialect as an event; None if clients do not need it."""
         return common_event(message)
 
-    # -- life --
+    # -- public methods --
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -142,8 +142,8 @@ class LiveClient(ABC):
         """The next event.
 
         Raises:
-            ParleyError: the server refused or ended the conversation; the class says why.
-            ConnectionLost: the connection broke in mid-conversation.
+            ParleyError: the server refused or ended the conversation; the class shows the reason.
+            ConnectionLost: the connection broke during the conversation.
         """
         async with self._reading:
             if not self._kept:
@@ -154,7 +154,7 @@ class LiveClient(ABC):
         return kept
 
     async def turns(self) -> AsyncGenerator[events.Turn, None]:
-        """Answers, each when it is complete; ends with the session. Other events are passed over.
+        """Answers, each when it is complete; ends with the session. Other events are skipped.
 
         Raises:
             ParleyError: as when iterating.
@@ -166,8 +166,8 @@ class LiveClient(ABC):
                 yield turn
 
     async def send_from(self, source: AsyncIterable[Pcm]) -> None:
-        """Send what a microphone brings (chunks of `chunk_samples`) until it ends, the session
-        ends, or the task is cancelled. Iterate meanwhile."""
+        """Send audio of a microphone (chunks of `chunk_samples`) until it ends, the session ends,
+        or the task is cancelled. Iterate in another task meanwhile."""
         async for chunk in source:
             if self.phase != "active":
                 return
@@ -175,8 +175,8 @@ class LiveClient(ABC):
 
     @abstractmethod
     def send_chunk(self, pcm: Pcm) -> None:
-        """Send the next sound of a microphone, normally `chunk_samples` of it; the oldest that
-        waits is dropped if the network cannot keep up (`dropped`).
+        """Send the next audio of a microphone, normally `chunk_samples`. If the network cannot keep
+        up, the oldest waiting audio is dropped (`dropped`).
 
         Raises:
             NotReady: before `Ready`.
@@ -184,11 +184,11 @@ class LiveClient(ABC):
         """
 
     async def ready(self, *, timeout_s: float | None = None) -> events.Ready:
-        """Wait until the session is prepared, letting queue events pass.
+        """Wait until the session is ready; queue events are skipped.
 
         Raises:
             TimedOut: `timeout_s` was not enough.
-            ParleyError: it never came to that.
+            ParleyError: the session did not become ready.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -202,10 +202,10 @@ class LiveClient(ABC):
         raise ConnectionLost(1000, "the session ended before it was ready", 0)
 
     def write(self, text: str, *pictures: bytes) -> None:
-        """Put written words into the conversation, and up to four pictures (JPEG, PNG or WebP
-        files); they are answered aloud. Pictures alone go with what is said or written next.
+        """Add written text to the conversation, and up to four pictures (JPEG, PNG or WebP files);
+        they are answered aloud. Pictures alone belong to the next speech or text.
 
-        A model that cannot take them says so by a `Problem` (half-duplex: by an error at the end).
+        If the model does not support this, there is a `Problem` (half-duplex: an error at the end).
 
         Raises:
             NotReady: before `Ready`.
@@ -218,14 +218,14 @@ class LiveClient(ABC):
         return legacy.InputText(text=text, images=images)
 
     async def stop(self) -> None:
-        """Ask the server to end the session; keep iterating until `Ended`."""
+        """Request the end of the session; keep iterating until `Ended`."""
         self._leaving = True
         if self._closing is not None:
             self._connected().post(self._closing)
 
     async def close(self) -> None:
-        """Leave. Requests the end first unless that was done; safe to repeat. While the connection
-        is broken the request goes by HTTP, so that the session's slot is free immediately."""
+        """Leave. Requests the end first, unless that was done; safe to repeat. If the connection is
+        broken, the request is sent by HTTP, so that the session's slot is free immediately."""
         link, self._link = self._link, None
         if link is None:
             return
@@ -235,7 +235,7 @@ class LiveClient(ABC):
             try:
                 link.post(closing)
             except ConnectionLost:
-                self._leaving = True  # The connection is gone.
+                self._leaving = True  # The connection is closed.
         self._lost, self.phase = None, "closed"
         coming, self._coming_back = self._coming_back, None
         if coming is not None:
@@ -252,15 +252,15 @@ class LiveClient(ABC):
 
     @property
     def dropped(self) -> int:
-        """Live messages given up here because the network did not keep pace."""
+        """Number of live messages that were dropped because the network could not keep up."""
         return 0 if self._link is None else self._link.dropped
 
-    # -- sending, whether or not the client is being iterated --
+    # -- sending, even if no task iterates --
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
-        """Read on during the block, so that what the server says takes effect. Events are kept for
-        the task that iterates, now or later; so are errors."""
+        """Read during the block, so that the server's messages take effect. Events and errors are
+        kept for a task that iterates now or later."""
         reading = asyncio.create_task(self._keep(), name="parley-client-reader")
         try:
             yield
@@ -283,10 +283,10 @@ class LiveClient(ABC):
         await self._news.wait()
 
     async def _until_active(self) -> None:
-        """Within `_listening`: wait for the place and the preparation.
+        """Within `_listening`: wait until the session is ready.
 
         Raises:
-            ParleyError: it does not come to that.
+            ParleyError: the session does not become ready.
         """
         while self.phase != "active":
             self._check_opened()
@@ -295,7 +295,7 @@ class LiveClient(ABC):
                 raise failed if isinstance(failed, ParleyError) else NotReady("sound", self.phase)
             await self._told()
 
-    # -- inside --
+    # -- private --
 
     async def _read(self) -> events.Event:
         self._check_opened()
@@ -324,7 +324,7 @@ class LiveClient(ABC):
                 self._link = await Link.open(self._access, path, live_s=self._live_s)
                 self._link.frame = self._sound.frame
                 if self._returning is not None:
-                    # Numbers start over with each session.
+                    # Numbers start again with each session.
                     self._returning = Returning()
                 self.phase = "queued"
                 return
@@ -347,7 +347,7 @@ class LiveClient(ABC):
         try:
             message = self._decode(frame)
         except UnknownEvent:
-            return None  # A later version says more than we know.
+            return None  # The message belongs to a later version.
         event = self._translate(message)
         match event:
             case events.Waiting(ticket_id=ticket_id):
@@ -369,14 +369,15 @@ class LiveClient(ABC):
                 if self._error_ends or isinstance(error, Refused):
                     self.phase = "closed"
                     raise error
-                # If the connection closes next, this is why.
+                # If the connection closes next, this is the reason.
                 self._problem = error
             case _ if event is not None:
                 self._problem = None
         return event
 
     async def _returned(self) -> events.Event | None:
-        """Wait for `_come_back`; None: we have left meanwhile. Cancelling loses nothing."""
+        """Wait for `_come_back`; None if the client has left meanwhile. Cancelling loses
+        nothing."""
         coming = self._coming_back
         if coming is None:
             coming = asyncio.create_task(self._come_back(), name="parley-client-return")
@@ -386,10 +387,10 @@ class LiveClient(ABC):
         return None if coming.cancelled() else coming.result()
 
     async def _come_back(self) -> events.Event:
-        """Continue with the session over another connection.
+        """Continue the session over another connection.
 
         Raises:
-            ParleyError: it does not continue; the loss of the connection, or why not.
+            ParleyError: it does not continue: the lost connection, or the reason.
         """
         link, returning, lost = self._connected(), self._returning, self._lost
         assert returning is not None
@@ -407,7 +408,7 @@ class LiveClient(ABC):
             try:
                 socket = await open_socket(self._access, resuming)
             except ParleyError:
-                # Whatever answers there, or does not, may be a server in the middle of its restart.
+                # Any response, or none, may be due to a server that is restarting.
                 continue
             try:
                 async with asyncio.timeout(self._access.open_timeout_s):
@@ -450,7 +451,7 @@ class LiveClient(ABC):
         if self._problem is not None:
             raise self._problem from None
         if self._leaving and phase == "active" and lost.ended_with not in FINAL_CODES:
-            # Whether the word for it has come is not known.
+            # It is unknown if the request for the end was received.
             await self._say_goodbye()
         if self._leaving or lost.ended_with == 1000:
             return None
@@ -473,5 +474,5 @@ class LiveClient(ABC):
 
 
 def given(value: str | msgspec.UnsetType) -> str | None:
-    """A field that may be absent."""
+    """A field that may be missing."""
     return value if isinstance(value, str) else None

@@ -10,8 +10,8 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 
 
 class Pace:
-    """Real time: `next` returns every `step_s`. Whoever was kept waiting for more than a tenth of a
-    second does not catch up."""
+    """Real time: `next` returns every `step_s`. After a delay of more than a tenth of a second it
+    does not catch up."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -28,7 +28,7 @@ class Pace:
 
 
 class Collected:
-    """Events gathered to turns."""
+    """Collects events into turns."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -37,7 +37,7 @@ class Collected:
         self._problems: list[ParleyError] = []
 
     def take(self, event: Event) -> Turn | None:
-        """Take an event; returns the turn that it completes."""
+        """Add an event; returns the turn that it completes, if any."""
         match event:
             case Piece(text=text, sound=sound):
                 self._add(text, sound)

@@ -1,4 +1,4 @@
-"""Realtime: full duplex on `/v1/realtime`, with sound alone or with video frames.
+"""Realtime: full duplex on `/v1/realtime`, with audio alone or with video frames.
 
 async with RealtimeClient("https://localhost:8006", mode="audio") as talk:
     await talk.ready()
@@ -23,7 +23,7 @@ class RealtimeClient(UnitClient):
     Args:
         url: the server, e.g. `https://localhost:8006`.
         mode: `video` or `audio`; cannot change within a session.
-        instructions: who the model is.
+        instructions: the system prompt.
         options: see `UnitClient`.
     """
 

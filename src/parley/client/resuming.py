@@ -19,17 +19,17 @@ from parley.protocol import codec, resume
 
 ACK_EVERY: Final = 32
 ACK_BYTES: Final = 2 << 20
-"""Number of the server's messages, and their size, after which the client acknowledges: what is
-not acknowledged is kept there twice, and each acknowledgement costs its gateway nearly as much as a
-second of sound."""
+"""Number and size of the server's messages after which the client acknowledges: unacknowledged
+messages are stored twice at the server, but each acknowledgement costs the gateway nearly as much
+as a second of audio."""
 UNSURE_BYTES: Final = 8 << 20
-"""Most that is kept of what the server may not have got; the oldest goes first."""
+"""Maximum size of messages that the server may not have received; the oldest are dropped first."""
 FINAL_CODES: Final = frozenset({1000, resume.REFUSED_CODE, resume.REPLACED_CODE})
-"""Closes after which there is nothing to come back to."""
+"""Close codes after which the session cannot be resumed."""
 
 END_LIMIT_S: Final = 2.0
-"""How long the end of a session is requested by HTTP: a gateway that is restarting may be there
-again."""
+"""Time for which the end of a session is requested by HTTP, because the gateway may be
+restarting."""
 END_PAUSE_S: Final = 0.25
 END_ATTEMPTS: Final = 5
 
@@ -44,11 +44,11 @@ class SentMessages:
 
     @property
     def count(self) -> int:
-        """Of all that was sent."""
+        """Number of messages sent in total."""
         return self._received + len(self._unsure)
 
     def add(self, text: str | bytes) -> None:
-        """This is about to be sent."""
+        """A message is about to be sent."""
         self._unsure.append(text)
         self._bytes += len(text)
         while self._bytes > UNSURE_BYTES and len(self._unsure) > 1:
@@ -62,12 +62,12 @@ class SentMessages:
             self._drop()
 
     def take_again(self, number: int) -> list[str | bytes]:
-        """The server, asked again, has so many: those that are to be sent again."""
+        """The messages to send again, after the server has reported how many it has received."""
         self.received(number)
         again = list(self._unsure)
         self._unsure.clear()
         self._bytes = 0
-        # Sent again they follow what the server has, whatever had to be given up in between.
+        # They follow the messages that the server has, even if some in between were dropped.
         self._received = number
         return again
 
@@ -96,7 +96,7 @@ class Returning:
         return bool(self._token)
 
     def take(self, frame: str | bytes) -> bool:
-        """Count a message of the server; False when it came before."""
+        """Count a message of the server; returns False if it is a repetition."""
         numbers = resume.numbers_of(frame)
         self.sent.received(numbers.received)
         if numbers.resume_token:
@@ -116,16 +116,16 @@ class Returning:
         return self.ack() if self._token and is_due else None
 
     def ack(self) -> resume.DeliveryAck:
-        """Everything so far has come."""
+        """Acknowledge all messages received so far."""
         self._acknowledged, self._unacknowledged_bytes = self._seq, 0
         return resume.DeliveryAck(seq=self._seq, generation=self._generation)
 
     async def open(self, socket: Socket) -> list[str | bytes]:
-        """Continue over `socket`; what is to be sent again.
+        """Continue over `socket`; returns the messages to send again.
 
         Raises:
-            SocketClosed: it broke; try another.
-            RemoteError: the session does not continue.
+            SocketClosed: it broke; try another one.
+            RemoteError: the session cannot be continued.
         """
         request = resume.ResumeRequest(
             session_id=self.session_id,
@@ -137,7 +137,8 @@ class Returning:
         try:
             answer = _answer.decode(await socket.receive())
         except msgspec.MsgspecError:
-            # An error in the dialect's words: this server is too busy, or knows nothing of this.
+            # An error message of the dialect: this server is too busy, or does not support
+            # resuming.
             raise SocketClosed(1006, "no answer to session.resume") from None
         if isinstance(answer, resume.ResumeWaiting):
             self.waits_s = answer.window_s
@@ -146,7 +147,7 @@ class Returning:
             raise RemoteError(f"resume_{answer.reason}", answer.message)
         self._token, self._generation = answer.resume_token, answer.generation
         self.window_s, self.waits_s = answer.resume_window_s, 0.0
-        # A session that has ended closes behind its last messages, which are still to be read.
+        # An ended session closes after its last messages, which must still be read.
         with contextlib.suppress(SocketClosed):
             await socket.send(codec.encode(self.ack()))
         return self.sent.take_again(answer.received)
@@ -156,14 +157,14 @@ _answer = msgspec.json.Decoder(resume.ResumeGranted | resume.ResumeRefusal | res
 
 
 def with_query(path: str, query: str) -> str:
-    """The path with one more parameter."""
+    """The path with an additional parameter."""
     return f"{path}{'&' if '?' in path else '?'}{query}"
 
 
 async def end_session(access: Access, session_id: str) -> bool:
-    """Ask the server by HTTP to end a session that was started with `resume`; whether it did so
-    within `END_LIMIT_S`. Otherwise the session keeps its slot to the end of the resume window.
-    Never fails."""
+    """Request the end of a session that was started with `resume` by HTTP; returns True if this
+    succeeded within `END_LIMIT_S`. Otherwise the session keeps its slot until the end of the resume
+    window. Never raises."""
     with contextlib.suppress(TimeoutError, ParleyError):
         async with asyncio.timeout(END_LIMIT_S), access.http() as http:
             for _ in range(END_ATTEMPTS):
@@ -176,6 +177,6 @@ async def end_session(access: Access, session_id: str) -> bool:
                     return True
                 if answer.status_code not in (404, 503):
                     break
-                # A gateway that has just started learns of its sessions from its workers.
+                # A gateway that has just started may not know its workers' sessions yet.
                 await asyncio.sleep(END_PAUSE_S)
     return False

@@ -1,4 +1,4 @@
-"""Sound on the wire, in the format that client and server agreed on."""
+"""Audio on the wire, in the format on which client and server agreed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SAMPLES = values.AudioFormat(input="pcm16", output="pcm16", binary=True)
 
 
 def fitting(access: Access) -> values.AudioFormat:
-    """What to ask for where the user did not say: as published on this machine, which costs
-    nothing there; over a network Opus, or 16-bit samples where PyAV is not installed."""
+    """The format to request by default: on this machine the published one, which costs nothing
+    there; over a network Opus, or 16-bit samples if PyAV is not installed."""
     if access.is_loopback():
         return values.PUBLISHED_FORMAT
     return COMPACT if coding.is_offered("opus") else SAMPLES
 
 
 def heard(pcm: Pcm) -> Pcm:
-    """Sound of any rate as models hear it, 16 kHz.
+    """Convert audio of any rate to 16 kHz.
 
     Raises:
         TypeError: it is not a `Pcm`.
@@ -46,10 +46,10 @@ def heard(pcm: Pcm) -> Pcm:
 
 
 def file_out(name: str, data: bytes) -> str:
-    """A file as the wire wants it: base64.
+    """A file as base64.
 
     Args:
-        name: of the argument, for the error.
+        name: of the argument, for errors.
 
     Raises:
         TypeError: it is not bytes.
@@ -60,12 +60,12 @@ def file_out(name: str, data: bytes) -> str:
 
 
 def sound_out(pcm: Pcm) -> str:
-    """Sound as the wire wants it: base64 of float32 at 16 kHz."""
+    """Audio as base64 of float32 samples at 16 kHz."""
     return codec.to_base64(to_float32_bytes(heard(pcm)))
 
 
 def voice_out(voice: Pcm | bytes | None) -> str | None:
-    """A reference voice as the wire wants it; the bytes of a WAV file go as they are.
+    """A reference voice as base64; the bytes of a WAV file are sent unchanged.
 
     Raises:
         TypeError, InvalidPayload: it is neither.
@@ -80,7 +80,8 @@ def voice_out(voice: Pcm | bytes | None) -> str | None:
 
 
 def voiced(prompt: str | None, voice: Pcm | bytes | None) -> tuple[values.VoicePart, ...] | None:
-    """A prompt with a voice: text, sample, text, the published best practice. None: no voice."""
+    """A prompt with a voice: text, sample, text, as recommended by the publishers. None: no
+    voice."""
     sample = voice_out(voice)
     if sample is None:
         return None
@@ -92,10 +93,12 @@ def voiced(prompt: str | None, voice: Pcm | bytes | None) -> tuple[values.VoiceP
 
 
 class ClientSound:
-    """The sound of one connection; as published until the server has agreed to something else.
+    """The audio of one connection; in the published format until the server has agreed to another
+    one.
 
     Args:
-        heard_field, said_field: where messages of the client and of the server have their sound.
+        heard_field, said_field: fields of the client's and the server's messages that contain
+            audio.
     """
 
     def __init__(self, heard_field: str, said_field: str) -> None:
@@ -103,12 +106,12 @@ class ClientSound:
         self._said_field = said_field
         self.format = values.PUBLISHED_FORMAT
         self.received_ms = 0.0
-        """Of all sound that has come."""
+        """Length of all received audio."""
         self._encoder = coding.encoder("float32", INPUT_RATE_HZ)
         self._decoder = coding.decoder("float32", OUTPUT_RATE_HZ)
 
     def agree(self, told: values.AudioFormat | msgspec.UnsetType) -> None:
-        """The server says what is in force."""
+        """The server reports the format in use."""
         if not isinstance(told, values.AudioFormat):
             return
         self.format = told
@@ -116,11 +119,11 @@ class ClientSound:
         self._decoder = coding.decoder(told.output, OUTPUT_RATE_HZ)
 
     def out(self, pcm: Pcm) -> str:
-        """Sound of any rate as the wire wants it."""
+        """Encode audio of any rate for the wire."""
         return codec.to_base64(self._encoder.encode(heard(pcm)))
 
     def come_in(self, text: str | None) -> Pcm | None:
-        """Sound from the wire, 24 kHz; None when there is none."""
+        """Decode audio from the wire, 24 kHz; None if there is none."""
         if not text:
             return None
         pcm = self._decoder.decode(codec.from_base64(text, field=self._said_field))
@@ -128,7 +131,7 @@ class ClientSound:
         return pcm if len(pcm) else None
 
     def frame(self, message: Any) -> str | bytes:
-        """A message of the client as it is sent."""
+        """Encode a message of the client."""
         sound = getattr(message, self._heard_field, None) if self.format.binary else None
         if not sound:
             return codec.encode(message)
@@ -136,14 +139,14 @@ class ClientSound:
         return binary.pack(codec.encode(bare), codec.from_base64(sound, field=self._heard_field))
 
     def text(self, frame: str | bytes) -> str | bytes:
-        """A message of the server as JSON."""
+        """Decode a message of the server to JSON."""
         if isinstance(frame, bytes) and self.format.binary:
             return binary.unpack(frame, self._said_field)
         return frame
 
 
 def sound_in(text: str | None, *, field: str) -> Pcm | None:
-    """Sound as published, 24 kHz; None when there is none."""
+    """Decode audio in the published format, 24 kHz; None if there is none."""
     if not text:
         return None
     return from_float32_bytes(codec.pcm_bytes(text, field=field), OUTPUT_RATE_HZ)

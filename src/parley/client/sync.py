@@ -8,8 +8,8 @@
             talk.say(pcm)
             print(next(talk.turns()).text)
 
-One thread with an event loop runs behind each connected server, so sound leaves while the script
-does something else. Every method waits for its result; errors are those of the asynchronous client.
+Each connected server has a thread with an event loop, so audio is sent while the script does
+something else. Every method waits for its result; errors are those of the asynchronous client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Portal:
-    """A thread that runs coroutines for others. Closing it twice is harmless."""
+    """A thread that runs coroutines for other threads. Closing it twice is harmless."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -45,7 +45,7 @@ class _Portal:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` over there and wait; an interrupt here cancels it there.
+        """Run `work` in the thread and wait; an interrupt here cancels it.
 
         Raises:
             SetupError: it was closed.
@@ -61,7 +61,7 @@ class _Portal:
             raise
 
     def iterate(self, events: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Run an asynchronous generator over there; leaving the loop closes it."""
+        """Run an asynchronous generator in the thread; leaving the loop closes it."""
         try:
             while True:
                 try:
@@ -112,7 +112,7 @@ class Talk:
             raise StopIteration from None
 
     def ready(self, *, timeout_s: float | None = None) -> Ready:
-        """Wait until the session is prepared."""
+        """Wait until the session is ready."""
         return self._portal.run(self._client.ready(timeout_s=timeout_s))
 
     def turns(self) -> Iterator[Turn]:
@@ -120,16 +120,16 @@ class Talk:
         return self._portal.iterate(self._client.turns())
 
     def write(self, text: str, *pictures: bytes) -> None:
-        """Put written words and pictures into the conversation, which are answered aloud."""
+        """Add written text and pictures to the conversation, which are answered aloud."""
         self._portal.run(_called(lambda: self._client.write(text, *pictures)))
 
     def stop(self) -> None:
-        """Ask for the end; keep iterating until `Ended`."""
+        """Request the end; keep iterating until `Ended`."""
         self._portal.run(self._client.stop())
 
     @property
     def dropped(self) -> int:
-        """Live messages given up because the network did not keep pace."""
+        """Number of live messages that were dropped because the network could not keep up."""
         return self._client.dropped
 
 
@@ -139,16 +139,16 @@ class HalfDuplexTalk(Talk):
     _client: HalfDuplexClient
 
     def say(self, pcm: Pcm) -> bool:
-        """Say something in real time; whether the server heard speech to its end."""
+        """Say something in real time; returns True if the server detected speech and its end."""
         return self._portal.run(self._client.say(pcm))
 
     def send_audio(self, pcm: Pcm) -> None:
-        """About half a second of sound."""
+        """Send about half a second of audio."""
         self._portal.run(_called(lambda: self._client.send_audio(pcm)))
 
     @property
     def is_my_turn(self) -> bool:
-        """True if to send sound now."""
+        """True if audio should be sent now."""
         return self._client.is_my_turn
 
 
@@ -158,29 +158,29 @@ class UnitTalk(Talk):
     _client: UnitClient
 
     def say(self, pcm: Pcm) -> None:
-        """Say something in real time; silence is sent from then on in between."""
+        """Say something in real time; from then on silence is sent in between."""
         self._portal.run(self._client.say(pcm))
 
     def show(self, *frames: bytes) -> None:
-        """Pictures that go with what is said from now on."""
+        """Set pictures to send with the following speech."""
         self._portal.run(_called(lambda: self._client.show(*frames)))
 
     def send_unit(
         self, pcm: Pcm, *, frames: Sequence[bytes] = (), force_listen: bool = False
     ) -> None:
-        """Sound of a second at most, with up to four frames."""
+        """Send at most a second of audio, with up to four frames."""
         self._portal.run(
             _called(lambda: self._client.send_unit(pcm, frames=frames, force_listen=force_listen))
         )
 
 
 class DuplexTalk(UnitTalk):
-    """A duplex conversation, which can rest."""
+    """A duplex conversation, which can be paused."""
 
     _client: DuplexClient
 
     def pause(self, timeout_s: float | None = None) -> None:
-        """Rest after the unit in flight; `Paused` confirms."""
+        """Pause after the current unit; `Paused` confirms."""
         self._portal.run(self._client.pause(timeout_s))
 
     def resume(self) -> None:
@@ -189,7 +189,7 @@ class DuplexTalk(UnitTalk):
 
 
 class SyncServer:
-    """A server, seen from a script. Make one with `connect`."""
+    """A server, for use in a script. Create one with `connect`."""
 
     def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
         Access.of(url, access, client="SyncServer")
@@ -204,7 +204,7 @@ class SyncServer:
         self.close()
 
     def close(self) -> None:
-        """End the thread behind; safe to repeat."""
+        """Close the connections and end the thread; safe to repeat."""
         self._portal.close()
 
     def ask(
@@ -230,8 +230,8 @@ class SyncServer:
         speech: bool = False,
         **attached: Unpack[chats.Attached],
     ) -> Iterator[Event]:
-        """One question, its answer as it is made; see `ChatClient.stream`. Leaving the loop early
-        (and the iterator with it) stops the server."""
+        """One question, with its answer as it is generated; see `ChatClient.stream`. Leaving the
+        loop early (and dropping the iterator) stops the answer."""
         client = self._chat(system=system, voice=voice, speech=speech)
         return self._portal.iterate(client.stream(ask, **attached))
 
@@ -259,7 +259,7 @@ class SyncServer:
         return self.call(lambda server: server.queue())
 
     def call(self, work: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
-        """Any verb of `Server`, waited for: `server.call(lambda s: s.recordings(limit=5))`."""
+        """Call any method of `Server` and wait: `server.call(lambda s: s.recordings(limit=5))`."""
         return self._portal.run(self._with_server(work))
 
     async def _with_server(self, work: Callable[[Server], Awaitable[T]]) -> T:
@@ -268,5 +268,5 @@ class SyncServer:
 
 
 def connect(url: str = "", **access: Unpack[AccessOptions]) -> SyncServer:
-    """A server to talk to from a script; use as `with`."""
+    """Connect to a server from a script; use as `with`."""
     return SyncServer(url, **access)

@@ -1,12 +1,12 @@
-"""Starts workers and keeps them running, wherever their processes are.
+"""Base class of executors, which start workers and keep them running.
 
 An executor never talks to workers. They connect to the gateway by themselves, so the gateway does
-not know who started them; whether one is alive is decided by its heartbeats there.
+not know who started them; their heartbeats there show if they are alive.
 
-A worker that dies is replaced, later and later if it keeps dying; one that says its set-up is wrong
-is not, unless it worked before: what it lacks, such as a disk, may be back later. A worker that
-hangs, i.e. gives no sign of life (`alive`, or `SIGN_OF_LIFE` while it loads) for too long, is
-killed and so replaced. Where processes run is up to the subclasses.
+A worker that dies is replaced, with increasing delays if it keeps dying. One that reports a wrong
+set-up is not, unless it worked before, because e.g. a missing disk may return. A worker that hangs,
+i.e. gives no sign of life (`alive`, or `SIGN_OF_LIFE` while it loads) for too long, is killed and
+thus replaced. Subclasses determine where processes run.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from parley.executor.node_worker import WORKER_COMMAND, NodeWorkerState
 SETUP_EXIT_CODE: Final = 2
 """Exit code if the command cannot start and a retry would not help."""
 RESTART_EXIT_CODE: Final = 75
-"""Exit code of a worker that an admin wants restarted."""
+"""Exit code of a worker that an admin has ordered to restart."""
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
 SETTLED_S: Final = 60.0
-"""A worker that ran this long is replaced without delay."""
+"""Run time after which a worker that dies is replaced without delay."""
 HEARTBEAT_LIMIT_S: Final = 60.0
 LOADING_LIMIT_S: Final = 1800.0
-"""A worker that is not ready yet is killed after this time without progress."""
+"""Time without progress after which a loading worker is killed."""
 SIGN_OF_LIFE: Final = "\x16"
 """Output line with which a starting worker reports progress; it is not displayed."""
 POLL_S: Final = 1.0
@@ -46,7 +46,8 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerNews:
-    """A worker process waits for a place, started, ended, failed for good or is not needed.
+    """News of a worker process: it waits for a device, was started, ended, failed permanently or is
+    not needed.
 
     `waiting`: there is no device for it yet. `started`: a process exists. `ended`: it exited and is
     restarted in `retry_in_s`. `given_up`: it cannot be started and is not retried. `retired`: it
@@ -70,17 +71,17 @@ def write_line(index: int, line: str) -> None:
 
 @dataclass(slots=True)
 class WorkerPlace:
-    """One worker: what holds its process (a `NodeWorker`, or its actor), and the state of that."""
+    """One worker: the holder of its process (a `NodeWorker`, or its actor), and its state."""
 
     holder: Any
     backoff: Backoff
     pid: int = 0
     born_at: float = 0.0
     due_at: float = math.inf
-    """Time at which it is killed unless it reports before."""
+    """Time at which it is killed unless there is a sign of life."""
     is_ready: bool = False
     was_ready: bool = False
-    """One of its processes was."""
+    """True if one of its processes was ready."""
     is_given_up: bool = False
     begins_at: float | None = None
     """Time at which its process is restarted."""
@@ -92,11 +93,11 @@ class Executor(ABC):
     """See the module. Belongs to an event loop. `tests/contracts/executor.py` tests every subclass.
 
     Args:
-        environments: one per worker, on top of our own environment.
-        command: what Python runs (`node_worker.WORKER_COMMAND`).
-        news: hears what happens.
-        write: takes a worker's number and one line of its output.
-        heartbeat_limit_s: a worker is killed when its last sign of life is older than this.
+        environments: one per worker, in addition to our own environment.
+        command: arguments of Python (`node_worker.WORKER_COMMAND`).
+        news: is called with `News`.
+        write: is called with a worker's index and one line of its output.
+        heartbeat_limit_s: a worker is killed if its last sign of life is older than this.
         loading_limit_s: the same before its first heartbeat; progress counts (`SIGN_OF_LIFE`).
     """
 
@@ -113,9 +114,9 @@ class Executor(ABC):
         self._places: dict[int, WorkerPlace] = {}
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
-        """Set when there is something to look at before `POLL_S` has passed."""
+        """Set if workers should be checked before `POLL_S` has passed."""
         self._asking = asyncio.Lock()
-        """Held while workers are asked for their state, so that none is ended meanwhile."""
+        """Held while workers are polled, so that none is ended meanwhile."""
 
     @property
     def workers(self) -> int:
@@ -124,14 +125,14 @@ class Executor(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start every worker once; does not wait until one is ready.
+        """Start all workers; does not wait until they are ready.
 
         Raises:
-            SetupError: none can be started here.
+            SetupError: no worker can be started here.
         """
 
     async def watch(self) -> None:
-        """Keep every worker alive; returns when all have been given up."""
+        """Keep all workers running; returns when all have been given up."""
         while True:
             async with self._asking:
                 if self._stopping.is_set():
@@ -143,8 +144,8 @@ class Executor(ABC):
             await self._rest()
 
     def alive(self, index: int, pid: int) -> None:
-        """Worker `index` reported from process `pid`; reports of other processes are ignored, which
-        on another node may have the same id."""
+        """Worker `index` gave a sign of life from process `pid`; reports of other processes are
+        ignored, because on another node one may have the same id."""
         place = self._places.get(index)
         if place is not None and place.pid == pid:
             place.is_ready = place.was_ready = True
@@ -187,7 +188,7 @@ class Executor(ABC):
                 await self._wake.wait()
         late_s = time.monotonic() - now - limit_s
         if late_s > POLL_S:
-            # This process was suspended and could not hear heartbeats.
+            # This process was suspended and could not receive heartbeats.
             for place in self._places.values():
                 place.due_at += late_s
 

@@ -1,9 +1,9 @@
 """The start of a local worker process: `python -m parley.executor.child PARENT_PID VERB …`.
 
-It never outlives the process that started it, even if that one is killed, and
-then becomes `python -m parley VERB …`. With `--prepare MODULE,…` before the verb it is started
-before its settings are known: it imports these modules, and waits for the rest of its environment,
-one line of JSON on its standard input.
+It never outlives the process that started it, even if that is killed. Then it becomes `python -m
+parley VERB …`. With `--prepare MODULE,…` before the verb it is started before its settings are
+known: it imports these modules and waits for the rest of its environment, one line of JSON on
+standard input.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ GRACE_S: Final = 15.0
 PREPARE: Final = "--prepare"
 
 SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
-"""Id of a process that an executor restarts. An id, because child processes inherit the variable
-and are not restarted."""
+"""Id of a process that an executor restarts. It is an id because child processes inherit the
+variable, but are not restarted."""
 
 ORPHANED: Final = signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else signal.SIGTERM
-"""Sent to a process whose parent is gone, perhaps several times: Linux sends it for each thread of
-the parent that ends, and a second SIGTERM would end sessions instead of leaving them to their logs.
+"""Signal to a process whose parent has died. It may be sent several times: Linux sends it for each
+thread of the parent that ends, and a second SIGTERM would end sessions instead of leaving them to
+their logs.
 """
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def is_supervised() -> bool:
-    """True if an executor started this very process and will restart it."""
+    """True if an executor started this process and will restart it."""
     return os.environ.get(SUPERVISED_VARIABLE) == str(os.getpid())
 
 
 def follow(parent: int) -> None:
-    """Exit soon after process `parent` has ended."""
+    """Make this process exit soon after process `parent` has ended."""
     if sys.platform == "linux":
-        # Immediate, but bound to the parent's starting thread and lost on setuid: the watch below
-        # is what can be relied on.
+        # Immediate, but tied to the parent's thread and lost on setuid: the watch below
+        # is reliable.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, ORPHANED)
     threading.Thread(target=_watch, args=(parent,), name="parent watch", daemon=True).start()
@@ -68,10 +69,10 @@ def _watch(parent: int) -> None:
 
 
 def prepare(modules: str) -> None:
-    """Import modules, then wait for the environment; exit if the parent never sends it."""
+    """Import modules, then wait for the environment; exit if the parent does not send it."""
     with importing(plain=True):
         for module in modules.split(","):
-            # Code that needs it imports it again, and reports what is missing.
+            # Code that needs it imports it again, and reports the error.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
     told = sys.stdin.readline()
@@ -84,7 +85,7 @@ def prepare(modules: str) -> None:
 
 
 class ProgressSigns:
-    """Reports progress while loading to the parent by a line of output, at most once a second."""
+    """Reports progress of loading to the parent by a line of output, at most once a second."""
 
     def __init__(self) -> None:
         self._told_at = -SIGN_EVERY_S
@@ -93,20 +94,20 @@ class ProgressSigns:
         now = time.monotonic()
         if now - self._told_at >= SIGN_EVERY_S:
             self._told_at = now
-            # The parent has gone: no process reads this.
+            # The parent has died: no process reads this.
             with contextlib.suppress(OSError):
                 os.write(1, f"{SIGN_OF_LIFE}\n".encode())
 
 
 def main() -> None:
-    """Follow the parent, then run the command line."""
+    """Watch the parent, then run the command line."""
     follow(int(sys.argv[1]))
     if sys.argv[2] == PREPARE:
         prepare(sys.argv[3])
         del sys.argv[2:4]
     os.environ[SUPERVISED_VARIABLE] = str(os.getpid())
     logs.on_progress(ProgressSigns())
-    # The parent read the same file and variables, and has said which names in them are unknown.
+    # The parent has read the same file and variables, and reported unknown names.
     logging.getLogger("parley.settings").setLevel(logging.ERROR)
     sys.argv = ["parley", *sys.argv[2:]]
     runpy.run_module("parley", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Workers as child processes of this one, each with its settings, the secret among them, in its
+"""Runs workers as child processes, each with its settings, including the secret, in its
 environment.
 """
 
@@ -28,7 +28,7 @@ from parley.settings.tree import values
 
 
 def prepare_worker(*modules: str) -> subprocess.Popen[str]:
-    """Start a worker process that imports modules while its settings are determined."""
+    """Start a worker process that imports modules while its settings are being determined."""
     *child, worker = WORKER_COMMAND
     return start([*child, PREPARE, ",".join(modules), worker], {}, stdin=subprocess.PIPE)
 
@@ -54,7 +54,7 @@ class LocalExecutor(Executor):
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            # The loop has ended, and with it the watch.
+            # The event loop has ended, and with it the watch.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._wake.set)
 
@@ -74,7 +74,7 @@ class LocalExecutor(Executor):
                 stopping.result()
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM to all, SIGKILL to the groups of those left after `grace_s`."""
+        """Send SIGTERM to all, and SIGKILL to the process groups of those left after `grace_s`."""
         await super().stop(grace_s)
         for index, state in (await asyncio.to_thread(self._poll)).items():
             for line in state.lines:
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 def visible_gpus(
     environment: Mapping[str, str], driver: Path = Path("/proc/driver/nvidia/gpus")
 ) -> list[str]:
-    """GPUs that children may use, in the form of `CUDA_VISIBLE_DEVICES`. Determined without CUDA,
+    """GPUs that children may use, in the format of `CUDA_VISIBLE_DEVICES`. Determined without CUDA,
     so that this process never allocates device memory."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
@@ -116,7 +116,7 @@ def visible_gpus(
 
 
 def worker_environments(settings: Settings, count: int, **worker: Any) -> list[dict[str, str]]:
-    """One environment for each of `count` workers, any of which may meet on one machine.
+    """One environment for each of `count` workers, any of which may run on the same machine.
 
     Args:
         worker: settings of `[worker]`.
@@ -127,8 +127,8 @@ def worker_environments(settings: Settings, count: int, **worker: Any) -> list[d
 
 
 def local_environments(settings: Settings, gpus: Sequence[str]) -> list[dict[str, str]]:
-    """One environment per worker on this machine: the given number, or one per GPU, or one; spread
-    over the GPUs. `settings` already contain the gateway and the secret."""
+    """One environment per worker on this machine: the given number, or one per GPU, or one;
+    distributed over the GPUs. `settings` must already contain the gateway and the secret."""
     count = settings.workers or max(1, len(gpus))
     environments = worker_environments(settings, count, host="127.0.0.1")
     if gpus and settings.model.device in ("auto", "cuda"):

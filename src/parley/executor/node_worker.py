@@ -1,5 +1,5 @@
-"""One worker process and its output, on the machine that has the device: in the process of
-`parley serve`, or in an actor on a node of a Ray cluster. Ends with the process that holds it.
+"""One worker process and its output, on the machine with the device: in the process of `parley
+serve`, or in an actor on a node of a Ray cluster. Ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Final
 from parley import __version__
 
 WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
-"""What Python runs. -P: a file in the working folder must not stand for a module of its name."""
+"""Arguments of Python. -P: a file in the working folder must not replace a module with the same
+name."""
 LINES_KEPT: Final = 10_000
 LINE_CHARS: Final = 1 << 16
 KILL_WAIT_S: Final = 10.0
 LAST_LINES_S: Final = 1.0
-"""Time for reading the last output of an ended worker. A process that left its group may keep the
-output open longer."""
+"""Time limit for reading the last output of an ended worker, because a process that left its group
+may keep the output open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class NodeWorker:
     """One worker process on this node.
 
     Args:
-        environment: on top of this process's own, in which Ray has chosen the device.
-        command: words behind Python's; `{parent}` becomes this process's id.
-        version: of the server that wants it.
+        environment: in addition to this process's own, in which Ray has chosen the device.
+        command: arguments of Python; `{parent}` is replaced by this process's id.
+        version: of the server that starts it.
         digest: identifies the set-up.
         prepared: a process that becomes the first worker (`local.prepare_worker`).
-        wake: called from a thread when there is output, or the worker has ended.
+        wake: called in a thread when there is output, or the worker has ended.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class NodeWorker:
         self.begin()
 
     def version(self) -> tuple[str, str]:
-        """This node's parley version, and the set-up that runs here."""
+        """This node's parley version, and the current set-up."""
         return __version__, self._digest
 
     def begin(self) -> None:
-        """Start the worker unless one runs. Another version is refused."""
+        """Start the worker unless one is running. Another version is refused."""
         if __version__ != self._version:
             self._lines.append(
                 f"error: This node has parley {__version__}, the gateway {self._version}."
@@ -90,7 +91,8 @@ class NodeWorker:
         self._reader.start()
 
     def _take_prepared(self) -> subprocess.Popen[str] | None:
-        """The prepared process with its environment; None if there is none or it has ended."""
+        """Send the environment to the prepared process and return it; None if there is none or it
+        has ended."""
         child, self._prepared = self._prepared, None
         if child is None or child.poll() is not None:
             return None
@@ -107,7 +109,7 @@ class NodeWorker:
         child = self._child
         pid, returncode = (0, 2) if child is None else (child.pid, child.poll())
         if returncode is not None and self._reader is not None:
-            # A worker's own helpers must not stay behind.
+            # A worker's own child processes must not remain.
             kill_group(pid)
             self._reader.join(LAST_LINES_S)
             self._reader = None
@@ -146,7 +148,8 @@ class NodeWorker:
 def start(
     command: Sequence[str], environment: Mapping[str, str], stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[str]:
-    """Start Python in a process group of its own: a Ctrl-C at the terminal reaches only us."""
+    """Start Python in its own process group, so that Ctrl-C at the terminal reaches only this
+    process."""
     words = [word.replace("{parent}", str(os.getpid())) for word in command]
     return subprocess.Popen(
         [sys.executable, *words],

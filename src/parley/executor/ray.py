@@ -1,13 +1,13 @@
-"""Workers on the nodes of a Ray cluster: Ray chooses a node for each, and another one when a node
-dies.
+"""Runs workers on the nodes of a Ray cluster: Ray chooses a node for each, and another one if a
+node dies.
 
 One named, detached actor per worker holds the device and runs the worker process
-(`executor/node_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
-heartbeats at the gateway, as everywhere. Actors outlive a gateway that dies: the next one finds
-them by name and starts no second ones, unless its set-up or version is another.
+(`executor/node_worker.py`). Ray places and replaces actors; as everywhere, heartbeats at the
+gateway show if a worker is alive. Actors outlive a gateway that dies: the next one finds them by
+name and reuses them, unless its set-up or version differs.
 
-With a `Scaling` there are more workers while people wait, up to as many as there are environments,
-and an autoscaler is asked for their nodes; a worker that is not needed is stopped when it is idle.
+With a `Scaling`, workers are added while clients wait, up to the number of environments, and an
+autoscaler is asked for their nodes; a worker that is not needed is stopped when it is idle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from parley.executor.node_worker import NodeWorker, NodeWorkerState
 from parley.executor.scaling import Demand, Scaling
 
 WAITING_AFTER_S: Final = 5.0
-"""An actor that does not answer for this long has no node yet."""
+"""Time without a response after which an actor is assumed to have no node yet."""
 ANSWER_LIMIT_S: Final = 15.0
 RETIRE_GRACE_S: Final = 5.0
 HEAD_LIMIT_S: Final = 10.0
@@ -49,7 +49,7 @@ class _Holder:
 
     def begin(self) -> None:
         self.actor.begin.remote()
-        # What was asked before knows nothing of the new process.
+        # Earlier requests do not refer to the new process.
         self.asked = None
 
     def kill(self) -> None:
@@ -61,12 +61,12 @@ class RayExecutor(Executor):
     """See the module, and `Executor` for the other arguments.
 
     Args:
-        environments: one per worker, those that are started while people wait included.
+        environments: one per worker, including those that are started while clients wait.
         cluster: distinguishes several servers in one Ray cluster.
-        gpus: of each worker; None: one where the cluster has GPUs, else none.
-        scaling: None: as many workers as environments, always.
-        look: what there is to do; asked once a second.
-        retire: told that a worker is to end, before it does; whether it is still empty.
+        gpus: of each worker; None: one if the cluster has GPUs, else none.
+        scaling: None: always as many workers as environments.
+        look: returns the load; called once a second.
+        retire: called before a worker is ended; returns True if it is still empty.
     """
 
     cluster: str = "default"
@@ -84,8 +84,8 @@ class RayExecutor(Executor):
         return len(self.environments) if self.scaling is None else self.scaling.least
 
     async def start(self) -> None:
-        """Adopt the workers of the cluster that this process is connected to
-        (`ray_cluster.connect`), and create the rest."""
+        """Adopt the existing workers of the cluster (`ray_cluster.connect`), and create the
+        others."""
         if self.gpus is None:
             may_come = self.scaling is not None
             gpus = 1 if may_come else await asyncio.to_thread(ray_cluster.cluster_gpus)
@@ -122,7 +122,7 @@ class RayExecutor(Executor):
                 try:
                     await self._call(index)
                 except ray_cluster.ray_errors() as error:
-                    # The cluster's head is away; asked again in a second.
+                    # The cluster's head is unavailable; retried in a second.
                     log.warning("worker_add_failed", worker=index, why=str(error)[:200])
                     return
         elif wanted < count and (unneeded := self._superfluous(demand)) is not None:
@@ -133,12 +133,12 @@ class RayExecutor(Executor):
             self.news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
-        """A worker that may end; one without a place comes before an empty one."""
+        """A worker that may be ended; one without a device comes before an empty one."""
         waiting = [index for index, place in self._places.items() if place.holder.is_waiting]
         if waiting:
             return max(waiting)
         for index in sorted(demand.idle & self._places.keys(), reverse=True):
-            # From here on it gets no session.
+            # From now on it gets no session.
             if self.retire(index):
                 return index
         return None
@@ -155,7 +155,7 @@ class RayExecutor(Executor):
                 log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
             super()._heard(index, place, state, now)
         elif isinstance(state, Exception):
-            # Its actor or its node died; Ray starts it again where there is room.
+            # Its actor or its node died; Ray restarts it where there is room.
             self._ended(index, place, f"its node or actor is gone ({type(state).__name__})", 0.0)
             self._waits(index, holder)
         elif now - holder.heard_at > WAITING_AFTER_S:
@@ -223,14 +223,14 @@ class RayExecutor(Executor):
             try:
                 return made.remote(environment, self.command, version=__version__, digest=digest)
             except ValueError:
-                # The name of one that was killed is free a moment later.
+                # The name of a killed actor is free a moment later.
                 if attempt == 19:
                     raise
                 time.sleep(0.5)
         raise AssertionError("unreachable")
 
     def _poll(self) -> dict[int, NodeWorkerState | Exception | None]:
-        """Answers of the actors within a second; None for the others."""
+        """Responses of the actors within a second; None for the others."""
         import ray
 
         holders: dict[int, _Holder] = {i: place.holder for i, place in self._places.items()}
@@ -258,7 +258,7 @@ class RayExecutor(Executor):
             return
         actors = [place.holder.actor for place in self._places.values()]
         ray_cluster.end_workers(actors, grace_s)
-        # What needs the cluster's head waits for it as long as it is away.
+        # Calls that need the cluster's head block while it is unavailable.
         leaving = threading.Thread(target=self._leave, args=(actors,), daemon=True)
         leaving.start()
         leaving.join(HEAD_LIMIT_S)

@@ -1,5 +1,5 @@
-"""What is asked of a Ray cluster itself: the connection, its GPUs, room for workers, their end; and
-what its workers are given: a secret that outlives the server, the gateway's address, environments.
+"""Operations on a Ray cluster: connecting, its GPUs, room for workers, ending them; and the data
+for its workers: a secret that outlives the server, the gateway's address, environments.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logs.get(__name__)
 
 
 def connect(address: str) -> None:
-    """Connect this process to a Ray cluster, unless it is.
+    """Connect this process to a Ray cluster, unless it is connected.
 
     Args:
-        address: `host:port`; `auto`: the one this machine belongs to; `local`: a new one on this
+        address: `host:port`; `auto`: the cluster of this machine; `local`: a new one on this
             machine.
 
     Raises:
@@ -78,7 +78,8 @@ def end(actors: Sequence[Any], grace_s: float) -> None:
 
 
 def end_workers(actors: Sequence[Any], grace_s: float) -> None:
-    """End worker processes. Works without a head, because it calls the actors directly."""
+    """End worker processes. Works without the cluster's head, because it calls the actors
+    directly."""
     import ray
 
     stopping = [actor.stop.remote(grace_s) for actor in actors]
@@ -87,7 +88,7 @@ def end_workers(actors: Sequence[Any], grace_s: float) -> None:
 
 
 def end_actors(actors: Sequence[Any]) -> None:
-    """End actors and what is left of their workers."""
+    """End actors and the remains of their workers."""
     import ray
 
     for actor in actors:
@@ -110,7 +111,8 @@ def ask_for_nodes(workers: int, gpus: float) -> None:
 
 
 def cluster_secret(data_dir: Path) -> str:
-    """The worker secret of a server that was given none: workers outlive it, so it is kept.
+    """The worker secret of a server that has none in its settings. It is stored, because workers
+    outlive the server.
 
     Raises:
         SetupError: it cannot be written.
@@ -151,7 +153,8 @@ def gateway_address(settings: Settings, port: int) -> str:
 def ray_environments(
     settings: Settings, count: int, *, gateway_url: str, fingerprint: str | None
 ) -> list[dict[str, str]]:
-    """One environment per worker of a cluster. Relative folders mean the same path on each node."""
+    """One environment per worker of a cluster. Relative folders refer to the same path on each
+    node."""
     is_here = any(f"//{name}:" in gateway_url for name in ("localhost", "127.0.0.1", "[::1]"))
     storage = settings.storage.model_copy(update={"data_dir": settings.storage.data_dir.resolve()})
     return worker_environments(

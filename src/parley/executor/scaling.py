@@ -1,7 +1,8 @@
-"""How many workers to request of a cluster while clients wait, and when to release one. Pure.
+"""Decides how many workers to request from a cluster while clients wait, and when to release one.
+Pure.
 
-A model takes minutes to load, so more is asked for as soon as people have waited a moment, and
-released only after it was idle for long.
+A model takes minutes to load, so workers are requested as soon as clients have waited for a moment,
+and released only after a long idle time.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ class Demand:
     """The gateway's load.
 
     Args:
-        waiting: clients in the queue.
-        running: sessions that hold a slot.
-        slots: of one worker.
-        idle: numbers of workers without a session.
+        waiting: number of clients in the queue.
+        running: number of sessions with a slot.
+        slots: per worker.
+        idle: indices of workers without a session.
     """
 
     waiting: int
@@ -31,10 +32,11 @@ class Scaling:
     """Wanted number of workers.
 
     Args:
-        least: never fewer.
-        most: never more.
-        up_after_s: seconds of uninterrupted waiting, by any client, before workers are added.
-        down_after_s: how long fewer must have been enough without a break.
+        least: minimum number.
+        most: maximum number.
+        up_after_s: seconds of uninterrupted waiting, of any clients, before workers are added.
+        down_after_s: uninterrupted time for which fewer workers must have been enough before one is
+            released.
     """
 
     def __init__(self, least: int, most: int, *, up_after_s: float, down_after_s: float) -> None:
@@ -44,8 +46,8 @@ class Scaling:
         self._enough_since: float | None = None
 
     def wanted(self, demand: Demand, workers: int, now: float) -> int:
-        """Wanted number of workers, given `workers` now; `now` is in monotonic seconds. Shrinks by
-        one at a time, so that the effect can be observed."""
+        """Wanted number of workers, given the current number `workers`; `now` is in monotonic
+        seconds. Shrinks by one at a time, so that the effect can be observed."""
         needed = math.ceil((demand.running + demand.waiting) / max(1, demand.slots))
         if not demand.waiting:
             self._short_since = None

@@ -1,9 +1,9 @@
 """Presets: prompts and voices by mode, as YAML files that an operator may add to.
 
-Shipped ones are in this folder, a server's own in `data_dir/presets`; a file there with the same
-id replaces a shipped one. Files are read again when they change. Sounds that a preset names must
-lie below the presets folder it comes from; links are not followed. A file that cannot be used is
-left out and reported, and the others stay. Source: service.md 5.4.
+Built-in presets are in this folder, a server's own in `data_dir/presets`, where a file with the
+same id replaces a built-in one. Files are read again when they change. Audio files that a preset
+names must be below its presets folder; links are not followed. A file that cannot be used is
+skipped and reported. Source: service.md 5.4.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Part of a system message: text or a sound file."""
+    """Part of a system message: text or an audio file."""
 
     text: str = ""
     sound: Path | None = None
@@ -55,12 +55,12 @@ class Preset:
 
     @property
     def sounds(self) -> tuple[Path, ...]:
-        """Sound files of the content, in order."""
+        """Audio files of the content, in order."""
         return tuple(item.sound for item in self.content if item.sound is not None)
 
 
 class Presets:
-    """All presets. Blocks on the disk, so call it in a thread; thread-safe."""
+    """All presets. Reads the disk, so call it in a thread; thread-safe."""
 
     def __init__(self, data_dir: Path, *, shipped: Path = SHIPPED) -> None:
         self._roots = (shipped, data_dir / "presets")
@@ -119,11 +119,11 @@ class Presets:
 
 
 class BadPreset(Exception):
-    """A preset file that cannot be used; the text gives the reason."""
+    """A preset file cannot be used; the message gives the reason."""
 
 
 def read_sound(path: Path) -> Pcm:
-    """The sound of a preset, 16 kHz mono.
+    """The audio of a preset, 16 kHz mono.
 
     Raises:
         BadInput, OSError: it cannot be used.
@@ -133,7 +133,7 @@ def read_sound(path: Path) -> Pcm:
 
 
 def duration_s(path: Path) -> float | None:
-    """Length of a sound; None if it cannot be read."""
+    """Length of an audio file; None if it cannot be read."""
     try:
         return round(read_sound(path).duration_s, 3)
     except (BadInput, OSError):
@@ -141,7 +141,7 @@ def duration_s(path: Path) -> float | None:
 
 
 def _parse(path: Path, root: Path) -> Preset:
-    import yaml  # only when presets are asked for
+    import yaml  # imported only when presets are requested
 
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -193,10 +193,10 @@ def _content(content: Any, root: Path) -> tuple[Item, ...]:
 
 
 def inside(root: Path, relative: str) -> Path:
-    """A plain file below `root`, reached over no link.
+    """A plain file below `root`, without links in its path.
 
     Raises:
-        BadPreset: the path leads elsewhere, or to nothing.
+        BadPreset: the path leads elsewhere, or does not exist.
     """
     parts = Path(relative).parts
     if not parts or Path(relative).is_absolute() or ".." in parts or "\0" in relative:

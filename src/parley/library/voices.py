@@ -1,12 +1,12 @@
 """Reference voices: the server's default one, and registered ones.
 
-A registered voice is a WAV file (16 kHz, mono, 16 bit) under a random id, with a small JSON file
+A registered voice is a WAV file (16 kHz, mono, 16 bit) with a random id, and a small JSON file
 alongside it. Names never become paths: a voice is found by its id, or by its name in the list.
-Functions here block on the disk; the gateway and the worker call them in threads.
+Functions here read the disk; the gateway and the worker call them in threads.
 
-A voice belongs to the client that registered it: a key, an admin, or a client without a
-key, for whom the id, which cannot be guessed, is the permission. An admin may publish a voice;
-everybody lists, hears and uses it then.
+A voice belongs to the client that registered it: a key, an admin, or a client without a key, for
+which the unguessable id is the permission. An admin may publish a voice; then all clients can list,
+hear and use it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
 
 SHIPPED: Final = Path(__file__).parent / "default_voice.wav"
 """Included in the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, with level
-and edges evened out. The output of such a program is free of its licence."""
+and edges evened out. The licence of the program does not cover its output."""
 
 OFFICIAL_CHECKPOINT: Final = "openbmb/MiniCPM-o-4_5"
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -50,9 +50,10 @@ LIMIT_BYTES: Final = 10 * 1024 * 1024
 
 LIMIT_VOICES: Final = 500
 CACHED_VOICES: Final = 8
-"""Voices kept decoded, 4 MB at most each."""
+"""Number of decoded voices in memory, at most 4 MB each."""
 SETTLED_NS: Final = 2_000_000_000
-"""A folder that changed less than this ago may change again within the resolution of its clock."""
+"""If a folder changed less than this time ago, its modification time may not show further
+changes."""
 LIMIT_STRANGERS: Final = 250
 NAME_CHARS: Final = 80
 
@@ -62,7 +63,7 @@ _log = logs.get(__name__)
 
 
 class TooManyVoices(Refused):
-    """The library is full, or its owner has as many voices as it may have."""
+    """The library is full, or the owner has reached its number of voices."""
 
     code = "too_many_voices"
     http_status = 409
@@ -82,8 +83,8 @@ class VoiceUser:
     """The requester of a voice.
 
     Args:
-        key_id: of the key that was shown.
-        client: stands for the address of a caller without a key, without revealing it.
+        key_id: id of its key.
+        client: pseudonym for the address of a caller without a key.
     """
 
     is_admin: bool = False
@@ -125,8 +126,8 @@ ADMIN: Final = VoiceUser(is_admin=True)
 
 @dataclass(frozen=True, slots=True)
 class VoiceCard:
-    """Metadata of a registered voice. `owner`: see `VoiceUser`; a voice registered before voices
-    had owners is opened by its id."""
+    """Metadata of a registered voice. `owner`: see `VoiceUser`; a voice that was registered before
+    voices had owners is accessible by its id."""
 
     id: str
     name: str
@@ -140,11 +141,11 @@ class VoiceCard:
 
 
 def default_voice_path(configured: Path | None, model: str) -> Path:
-    """The voice file that clients are offered when they bring none.
+    """The default voice file, for clients that send none.
 
     Args:
-        configured: `model.default_voice` of the settings; wins.
-        model: model name, checkpoint folder or hub id; a checkpoint's own voice comes next.
+        configured: `model.default_voice` of the settings; takes precedence.
+        model: model name, checkpoint folder or hub id; a checkpoint's own voice is used next.
     """
     if configured is not None:
         return configured
@@ -181,8 +182,8 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
     """A voice file below the operator's assets folder, by the path that the published
     configuration prints: `assets/ref_audio/name.wav`, or without the first part.
 
-    Nothing outside the folder can be named, also not through a link inside it. None when there is
-    no such file.
+    Files outside the folder are not accessible, even through a link inside it. None if there is no
+    such file.
 
     Raises:
         InvalidPayload, TooLarge: the file is not a voice of at most `limit_s`.
@@ -199,7 +200,7 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
         if not path.is_relative_to(root) or not path.is_file():
             return None
     except (OSError, UnicodeError):
-        return None  # too long, or not writable as a name: no file has it
+        return None  # too long, or not valid as a name: there is no such file
     try:
         return read_voice(path, limit_s=limit_s).pcm
     except OSError as error:
@@ -208,11 +209,11 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
 
 
 class VoiceLibrary:
-    """Registered voices in `data_dir/voices`. Gateway and workers may look at the same folder.
+    """Registered voices in `data_dir/voices`. Gateway and workers may use the same folder.
 
     Args:
-        limit_s: the longest voice.
-        limit_each: voices of one owner, admins excepted.
+        limit_s: maximum length of a voice.
+        limit_each: number of voices per owner, except admins.
     """
 
     def __init__(self, data_dir: Path, *, limit_s: float, limit_each: int = 20) -> None:
@@ -221,10 +222,10 @@ class VoiceLibrary:
         self._limit_each = limit_each
         self._lock = threading.Lock()
         self._known: tuple[int, Sequence[VoiceCard]] | None = None
-        """The cards, and when their folder had changed last."""
+        """The cards, and the modification time of their folder."""
         self._read = functools.lru_cache(CACHED_VOICES)(self._read_wav)
         self.problems: list[str] = []
-        """Files that were found broken and set aside."""
+        """Damaged files, which are ignored."""
 
     def list(self, user: VoiceUser = ADMIN) -> list[VoiceCard]:
         """The voices that `user` may see, oldest first."""
@@ -232,8 +233,8 @@ class VoiceLibrary:
         return sorted(seen, key=lambda card: (card.created_at, card.id))
 
     def find(self, id_or_name: str, user: VoiceUser = ADMIN) -> Pcm | None:
-        """A voice by id or, failing that, by name (the oldest of that name that `user` sees); None
-        if there is none for `user`."""
+        """A voice by id or else by name (the oldest with that name that `user` sees); None if there
+        is none for `user`."""
         card = self.card(id_or_name, user)
         if card is None:
             card = next((card for card in self.list(user) if card.name == id_or_name), None)
@@ -247,7 +248,7 @@ class VoiceLibrary:
             return None
 
     def _read_wav(self, path: Path, changed_ns: int) -> Pcm:
-        del changed_ns  # another file is another voice
+        del changed_ns  # a changed file is another voice
         return read_voice(path, limit_s=self._limit_s).pcm
 
     def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
@@ -257,7 +258,7 @@ class VoiceLibrary:
         return card if card is not None and user.opens(card) else None
 
     def publish(self, voice_id: str, is_published: bool) -> bool:
-        """Publish a voice to all clients, or revoke that; False if it does not exist."""
+        """Publish a voice to all clients, or revoke that; returns False if it does not exist."""
         path = self._wav(voice_id)
         with self._lock:
             card = self._read_card(path.with_suffix(".json")) if path else None
@@ -268,12 +269,12 @@ class VoiceLibrary:
             return True
 
     def add(self, name: str, data: bytes, user: VoiceUser = ADMIN) -> VoiceCard:
-        """Register a voice from a sound file of any common format.
+        """Register a voice from an audio file of any common format.
 
         Raises:
-            InvalidPayload: no sound, too short, or no name.
+            InvalidPayload: it is not audio, too short, or has no name.
             TooLarge: too many bytes or seconds.
-            TooManyVoices: the library is full, or `user` has as many as it may have.
+            TooManyVoices: the library is full, or `user` has reached its limit.
         """
         name = " ".join(name.split())
         if not name or len(name) > NAME_CHARS or not name.isprintable():
@@ -302,7 +303,7 @@ class VoiceLibrary:
             if sum(1 for _ in self._root.glob("*.wav")) >= LIMIT_VOICES:
                 raise TooManyVoices
             self._check_own(user)
-            # The card comes last: a voice without one is not there.
+            # The card is written last: a voice without one does not exist.
             wav = self._root / card.filename
             _write(wav, encode_wav(pcm))
             try:
@@ -313,8 +314,8 @@ class VoiceLibrary:
         return card
 
     def _check_own(self, user: VoiceUser) -> None:
-        """Callers without a key together may fill half of the library, so that there is room for
-        keys."""
+        """All callers without a key together may fill half of the library, so that there is room
+        for keys."""
         if user.is_admin:
             return
         owners = [card.owner for card in self._cards()]
@@ -332,7 +333,7 @@ class VoiceLibrary:
         return sum(self.remove(voice_id) for voice_id in own)
 
     def remove(self, voice_id: str, user: VoiceUser = ADMIN) -> bool:
-        """Delete a voice; False if there is none that `user` may delete."""
+        """Delete a voice; returns False if there is none that `user` may delete."""
         path = self._wav(voice_id)
         if path is None:
             return False
@@ -350,7 +351,8 @@ class VoiceLibrary:
         return self._root / f"{voice_id}.wav" if _ID.fullmatch(voice_id) else None
 
     def _cards(self) -> Sequence[VoiceCard]:
-        """All cards. Files are replaced, never changed: the time of the folder shows a change."""
+        """All cards. Files are replaced, never changed, so the folder's modification time shows
+        changes."""
         try:
             changed_ns = self._root.stat().st_mtime_ns
         except FileNotFoundError:

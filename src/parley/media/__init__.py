@@ -1,1 +1,1 @@
-"""Signals as values: samples that know their rate, images, clips. No torch, no sockets."""
+"""Media as values: samples with their rate, images, clips. No torch, no sockets."""

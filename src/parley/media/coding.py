@@ -1,8 +1,8 @@
-"""Sound as bytes in the formats a client may request: float32, pcm16, Opus.
+"""Encodes and decodes audio in the formats that a client may request: float32, pcm16, Opus.
 
-A coder belongs to one direction of one connection and remembers what Opus has to remember. Opus is
-packets of 20 ms, mono, at most `OPUS_BITS_PER_S`; each stands behind its length in two bytes, big
-end first, because a message carries several. PyAV does the work, where it is installed.
+A coder belongs to one direction of one connection and holds the state of Opus. Opus consists of
+packets of 20 ms, mono, at most `OPUS_BITS_PER_S`; each is preceded by its length in two bytes,
+big-endian, because a message contains several. PyAV does the coding, if it is installed.
 
 Source: RFC 6716; docs/protocols/README.md, "Audio format".
 """
@@ -32,11 +32,12 @@ from parley.protocol.values import AudioCoding
 OPUS_BITS_PER_S: Final = 24_000
 OPUS_PACKET_S: Final = 0.02
 OPUS_RATE_HZ: Final = 48_000
-"""Output rate of an Opus decoder, whatever was encoded."""
+"""Output rate of an Opus decoder, regardless of the input rate."""
 OPUS_TAIL_PACKETS: Final = 2
-"""Packets of silence after the last sound: decoder and resampler keep a few milliseconds back."""
+"""Number of packets of silence after the last audio, because decoder and resampler buffer a few
+milliseconds."""
 MOST_S: Final = 10.0
-"""Maximum length of the sound in one message."""
+"""Maximum length of the audio in one message."""
 
 
 def is_offered(coding: AudioCoding) -> bool:
@@ -45,12 +46,12 @@ def is_offered(coding: AudioCoding) -> bool:
 
 
 def encoder(coding: AudioCoding, rate_hz: int) -> _Samples | _OpusEncoder:
-    """An encoder for sound at `rate_hz`, piece by piece."""
+    """An encoder for audio at `rate_hz`, used piece by piece."""
     return _OpusEncoder(rate_hz) if coding == "opus" else _Samples(coding, rate_hz)
 
 
 def decoder(coding: AudioCoding, rate_hz: int) -> _Samples | _OpusDecoder:
-    """A decoder that returns sound at `rate_hz`, message by message.
+    """A decoder that returns audio at `rate_hz`, message by message.
 
     Its `decode` raises `InvalidPayload`: the bytes are not audio in this coding, or longer than
     `MOST_S`.
@@ -59,7 +60,7 @@ def decoder(coding: AudioCoding, rate_hz: int) -> _Samples | _OpusDecoder:
 
 
 class _Samples:
-    """A coding in which each message is complete."""
+    """A format without state: each message is complete."""
 
     def __init__(self, coding: Literal["float32", "pcm16"], rate_hz: int) -> None:
         is_float = coding == "float32"
@@ -75,7 +76,7 @@ class _Samples:
         return self._from_bytes(data, self._rate_hz)
 
     def forget(self) -> None:
-        """Does nothing: no samples wait."""
+        """Does nothing, because no samples are buffered."""
 
 
 class _OpusEncoder:
@@ -106,7 +107,8 @@ class _OpusEncoder:
         return context
 
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
-        """Encode a piece; samples that do not fill a packet wait until more arrive or it `ends`."""
+        """Encode a piece; samples that do not fill a packet are buffered until more arrive or it
+        `ends`."""
         sound = join([self._waiting, pcm], self._rate_hz)
         size = self._packet_samples
         self._has_started = self._has_started or bool(len(sound))
@@ -123,7 +125,7 @@ class _OpusEncoder:
         return packets
 
     def forget(self) -> None:
-        """Drop samples that wait for a full packet."""
+        """Drop buffered samples."""
         self._waiting = Pcm.empty(self._rate_hz)
         self._has_started = False
 

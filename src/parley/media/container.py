@@ -1,8 +1,8 @@
-"""Untrusted sound and video files, opened with FFmpeg.
+"""Opens untrusted audio and video files with FFmpeg.
 
-Formats that only name other places (SDP, HLS, DASH, concat …) are left out: FFmpeg would read files
-of this machine or open sockets for them. What is left holds its media itself. Needs PyAV; belongs
-into a decoder's child (see `decoder`).
+Formats that refer to other files (SDP, HLS, DASH, concat …) are excluded, because FFmpeg would read
+files of this machine or open sockets for them. The remaining formats contain their media. Needs
+PyAV; call it only in a decoder's child process (see `decoder`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FORMATS: Final = (
 
 
 def open_container(data: bytes) -> Any:
-    """An `av` container to read from.
+    """Open an `av` container for reading.
 
     Raises:
-        av.FFmpegError: none of these formats.
+        av.FFmpegError: the file has none of these formats.
     """
     import av
 

@@ -1,18 +1,18 @@
-"""Decodes untrusted media in processes of their own with limits.
+"""Decodes untrusted media in child processes with limits.
 
-A small file can hold gigabytes of white, or work for hours. So everything but small pictures and
-plain sound is decoded in a child process whose address space and processor time are limited, with
-a deadline for every job; when it dies, only its job fails, and the next job starts another one.
-Children start when they are first needed and end when they have been idle for a while. What comes
-back is raw bytes that are read once, into the array that is used.
+A small file can contain gigabytes of white, or hours of work. So everything except small pictures
+and plain audio is decoded in a child process with limited address space and processor time, and a
+deadline for every job. If it dies, only its job fails, and the next job starts a new process.
+Children are started when they are first needed and end when they have been idle for a while. The
+results are raw bytes, which are read directly into the final array.
 
-Clips have `DecoderLimits.children` processes; pictures and sounds have as many of their own, so
-they never wait for a clip. `decoding_order` chooses among the jobs that wait.
+Clips have `DecoderLimits.children` processes; pictures and audio have the same number of separate
+ones, so they never wait for a clip. `decoding_order` chooses among the waiting jobs.
 
-Systems without `resource` (Windows) decode in the process itself, with checks only; the log says
-so. On macOS there is a process and a deadline, but no limit of memory.
+Systems without `resource` (Windows) decode in this process, with checks only, which is logged. On
+macOS there is a process and a deadline, but no limit of memory.
 
-Everything here but `aside` blocks: call it in a thread, any thread.
+Everything here except `aside` blocks: call it in a thread; any thread will do.
 """
 
 from __future__ import annotations
@@ -57,17 +57,20 @@ owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
 MIB: Final = 1024 * 1024
 
 RESULT_BYTES: Final = 512 * MIB
-"""A child that announces a larger result is broken. Each kind of media has its own, lower limit."""
+"""Maximum size of a result; a child that announces more is broken. Each kind of media has its own,
+lower limit."""
 
 THREADS: Final = 64
-"""Callers that may wait for a decoder in parallel; a worker has no more than its slots."""
+"""Maximum number of callers that wait for a decoder in parallel; a worker has at most as many as
+slots."""
 
 PATIENCE: Final = 3.0
-"""Allowance for a busy machine, which gives a job a third of a processor or more."""
+"""Factor between wall-clock and processor time: a busy machine gives a job at least a third of a
+processor."""
 
 LIGHT_SHARE: Final = 0.5
-"""Share of a clip's processor time for a picture or a sound: 64 million pixels of PNG take about 3
-s."""
+"""Processor time of a picture or audio file, as a share of that of a clip: 64 million pixels of PNG
+take about 3 s."""
 
 HAS_LIMITS: Final = importlib.util.find_spec("resource") is not None
 
@@ -82,14 +85,14 @@ class DecoderLimits:
     """Limits of decoding.
 
     Args:
-        children: processes for clips, and as many for pictures and sounds; 0 decodes in this
+        children: number of processes for clips, and also for pictures and audio; 0: decode in this
             process, with checks only.
-        memory_bytes: of one process, beyond what the libraries take.
-        job_s: processor time of one clip; a picture or a sound gets half. The process is killed
-            then, or after `PATIENCE` times as long by the clock.
-        wait_s: how long a job waits for its turn.
-        idle_s: without a job for so long, a process ends.
-        start_s: how long a process may take to start.
+        memory_bytes: of one process, in addition to that of the libraries.
+        job_s: processor time for one clip; a picture or audio file gets half. After that, or after
+            `PATIENCE` times as much real time, the process is killed.
+        wait_s: maximum time for which a job waits for its turn.
+        idle_s: time without a job after which a process ends.
+        start_s: time limit for starting a process.
     """
 
     children: int = 1
@@ -110,7 +113,7 @@ class DecoderLimits:
 
 
 class Stop:
-    """Cancels a job; `set` may be called from any thread and repeatedly."""
+    """Cancels a job; `set` may be called in any thread, repeatedly."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,7 +160,7 @@ class Decoder:
         """A picture, shape (H, W, 3). Small ones are decoded in this process.
 
         Raises:
-            InvalidPayload, TooLarge: see `decode_image`; also when it takes too much.
+            InvalidPayload, TooLarge: see `decode_image`; also if it exceeds the limits.
         """
         from parley.media.image import LIMIT_PIXELS, decode_light_image
 
@@ -171,10 +174,10 @@ class Decoder:
     def sound(
         self, data: bytes, *, limit_s: float, what: str = "The audio", stop: Stop | None = None
     ) -> Pcm:
-        """A sound file of any common format, 16 kHz mono.
+        """Decode an audio file of any common format to 16 kHz mono.
 
         Raises:
-            InvalidPayload, TooLarge: see `decode_sound`; also when it takes too much.
+            InvalidPayload, TooLarge: see `decode_sound`; also if it exceeds the limits.
         """
         options = {"limit_s": limit_s, "what": what}
         return jobs.sound_from(*self._run("sound", what, data, options, stop))
@@ -190,7 +193,8 @@ class Decoder:
         """A clip.
 
         Raises:
-            InvalidPayload, TooLarge, ContextFull: see `decode_video`; also when it takes too much.
+            InvalidPayload, TooLarge, ContextFull: see `decode_video`; also if it exceeds the
+                limits.
         """
         options = {"stack_frames": stack_frames, "room": asdict(room) if room else None}
         return jobs.video_from(*self._run("video", "The video", data, options, stop))
@@ -259,7 +263,7 @@ class Decoder:
         self._retire(idle_s=self.limits.idle_s / 2)
 
     def _retire(self, *, idle_s: float) -> None:
-        """End the processes that have been idle too long; return the others."""
+        """End the processes that have been idle for too long; returns the others."""
         kept: list[_Child] = []
         now_s = time.monotonic()
         while True:
@@ -318,7 +322,7 @@ class _Child:
             stdout=subprocess.PIPE,
             bufsize=0,
             env=_environment(),
-            # Ctrl-C in a terminal is for the server, which ends its children itself.
+            # Ctrl-C in a terminal is meant for the server, which ends its children itself.
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -335,10 +339,10 @@ class _Child:
     def work(
         self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
     ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
-        """Have a job done within `limit_s` of processor time.
+        """Run a job within `limit_s` of processor time.
 
         Raises:
-            _Died: the process is gone, and so is the job.
+            _Died: the process died, and the job with it.
         """
         head = json.dumps({**order, "size": len(data), "limit_s": limit_s}).encode()
         if stop is not None:
@@ -415,7 +419,7 @@ class _Child:
 
 def _environment() -> dict[str, str]:
     """Our environment without our settings, which contain secrets, and with few threads, because
-    each has its own heap."""
+    each thread has its own heap."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLEY_")}
     return {**kept, "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -426,8 +430,8 @@ _threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="decoding")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Run decoding work in a thread of its own pool. A client's files may take minutes, and voice
-    detection and disk reads need the event loop's few threads."""
+    """Run decoding work in a separate thread pool. A client's files may take minutes, and voice
+    detection and disk reads need the few threads of the event loop."""
     run = contextvars.copy_context().run
     return await asyncio.get_running_loop().run_in_executor(_threads, run, work)
 

@@ -1,11 +1,12 @@
-"""The process in which a `Decoder` has large media decoded: reads jobs on stdin, answers on stdout.
+"""The process in which a `Decoder` decodes large media: reads jobs from stdin, writes results to
+stdout.
 
     python -m parley.media.decoder_child MEMORY_BYTES
 
-A message is four bytes of length (big-endian), that much JSON, then the raw bytes whose sizes the
-JSON lists. The memory limit holds for everything beyond what the libraries take themselves. The
-process ends when its stdin does, after a job that ran out of memory, and after one that left it
-large, so that what a job took goes back to the system.
+A message consists of four bytes of length (big-endian), JSON of that length, and the raw bytes
+whose sizes the JSON lists. The memory limit applies to everything in addition to the libraries. The
+process exits when stdin ends, after a job that ran out of memory, and after a job that left it
+large, so that the memory returns to the system.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> int:
     limit_bytes = int(sys.argv[1])
     source = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # libraries that print must not disturb the answers
+    os.dup2(2, 1)  # output of libraries must not disturb the results
     jobs.load_libraries()
     base_bytes = _confine(limit_bytes)
     _send(answers, {"ready": True}, [])
@@ -48,7 +49,7 @@ def main() -> int:
 def _work(
     order: dict[str, Any], source: BinaryIO, limit_bytes: int
 ) -> tuple[dict[str, Any], list[memoryview], bool]:
-    """Run one job; returns the answer, its raw parts, and whether the process must exit."""
+    """Run one job; returns the result, its raw parts, and True if the process must exit."""
     try:
         data = source.read(order["size"])
         soft_s = int(_cpu_s() + order["limit_s"]) + 1
@@ -83,7 +84,7 @@ def _confine(limit_bytes: int) -> int:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)
     if sys.platform == "linux":
-        # Elsewhere the limit is accepted and not kept, or refused.
+        # Elsewhere the limit is accepted but not enforced, or refused.
         _limit(resource.RLIMIT_AS, base_bytes + limit_bytes)
     return base_bytes
 

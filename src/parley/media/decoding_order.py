@@ -1,9 +1,9 @@
-"""Which of the waiting jobs a decoder process takes next.
+"""Chooses the waiting job that a decoder process takes next.
 
 Pure bookkeeping under one lock: it knows neither processes nor media. Each owner (an address) has
-one job running at a time, so one client with many files cannot occupy every process. Among the
-owners that wait, the one with the fewest jobs served goes first; among equals the cheapest job,
-then the oldest.
+one running job at a time, so one client with many files cannot occupy all processes. Among the
+waiting owners, the one with the fewest served jobs goes first; among equals the cheapest job, then
+the oldest.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class DecodingOrder:
         """Wait for a place and hold it while the block runs. Blocks the calling thread.
 
         Args:
-            owner: whose job it is; "": the server's own.
-            cost: what it is expected to take, in any unit that compares.
+            owner: of the job; "": the server itself.
+            cost: expected cost, in any unit that can be compared.
 
         Raises:
-            ServiceUnavailable: no place within `wait_s`, or too many jobs of this owner wait.
+            ServiceUnavailable: no place within `wait_s`, or too many jobs of this owner are
+                waiting.
         """
         one = self._join(owner, cost)
         if not one.turn.wait(wait_s) and self._give_up(one):
@@ -76,7 +77,7 @@ class DecodingOrder:
             return one
 
     def _give_up(self, one: _Waiting) -> bool:
-        """Leave the queue; true if the job was still waiting."""
+        """Leave the queue; returns True if the job was still waiting."""
         with self._lock:
             if one.turn.is_set():
                 return False

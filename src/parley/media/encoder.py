@@ -1,7 +1,7 @@
-"""Sound → bytes of a sound file, piece by piece while the sound is still being made.
+"""Encodes audio files piece by piece while the audio is being generated.
 
-WAV and raw samples are written here; MP3, Opus, AAC and FLAC by PyAV, where it is installed.
-Blocking: a second of sound takes some milliseconds.
+WAV and raw samples are written here; MP3, Opus, AAC and FLAC by PyAV, if it is installed. Blocking:
+a second of audio takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
 }
 
 _UNKNOWN_BYTES: Final = 0xFFFFFFFF
-"""Length field of a WAV file that is still being written, as players expect it in streams."""
+"""Length field of an unfinished WAV file, as players expect it in streams."""
 _WAV_HEADER_BYTES: Final = 44
 
 
 class Encoder(Protocol):
-    """Encodes sound."""
+    """Encodes audio."""
 
     def add(self, pcm: Pcm) -> bytes:
-        """Add sound at the encoder's rate; returns the bytes that are final, maybe none."""
+        """Add audio at the encoder's rate; returns the bytes that are final, possibly none."""
         ...
 
     def finish(self) -> bytes:
@@ -49,13 +49,13 @@ class Encoder(Protocol):
 def open_encoder(
     form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ, file: io.BytesIO | None = None
 ) -> Encoder:
-    """An encoder of mono sound.
+    """An encoder of mono audio.
 
     Args:
         file: see `AvEncoder`.
 
     Raises:
-        InvalidRequest: a format that this installation cannot write.
+        InvalidRequest: this installation cannot write the format.
     """
     match form:
         case "pcm":
@@ -79,7 +79,7 @@ def encode_whole(form: SoundFormat, pcm: Pcm) -> bytes:
     if form == "wav":
         data = to_pcm16_bytes(pcm)
         return wav_header(pcm.rate_hz, len(data)) + data
-    # Some headers say how long the sound is: a compressed format can go back to them in a file.
+    # Some headers contain the length: in a file, a compressed format can update them.
     whole = io.BytesIO()
     encoder = open_encoder(form, pcm.rate_hz, whole)
     data = encoder.add(pcm) + encoder.finish()
@@ -87,7 +87,7 @@ def encode_whole(form: SoundFormat, pcm: Pcm) -> bytes:
 
 
 def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
-    """Header of 16-bit mono samples; `data_bytes` is None if it is not known yet."""
+    """WAV header of 16-bit mono samples; `data_bytes` is None if the length is not known yet."""
     data = _UNKNOWN_BYTES if data_bytes is None else data_bytes
     whole = _UNKNOWN_BYTES if data_bytes is None else data_bytes + _WAV_HEADER_BYTES - 8
     form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
@@ -111,21 +111,21 @@ class SampleEncoder:
 
 
 _CODECS: Final[Mapping[str, tuple[str, str, dict[str, str]]]] = {
-    # Without its first frame of tables, which is written last, at the beginning.
+    # Without the first frame with tables, which is written last, at the start of the file.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0"}),
     "opus": ("ogg", "libopus", {"page_duration": "200000"}),
     "aac": ("adts", "aac", {}),
     "flac": ("flac", "flac", {}),
 }
-"""Container, codec and the container's options; Ogg pages of 200 ms instead of one second."""
+"""Container, codec and container options; Ogg pages of 200 ms instead of one second."""
 _BITS_PER_S: Final = {"mp3": 64_000, "opus": 32_000, "aac": 64_000}
 
 
 class AvEncoder:
-    """A compressed format, by FFmpeg.
+    """Encodes a compressed format with FFmpeg.
 
     Args:
-        file: takes the bytes instead of the caller, and can go back in them.
+        file: a seekable file that receives the bytes instead of the caller.
     """
 
     def __init__(self, form: Compressed, rate_hz: int, file: io.BytesIO | None = None) -> None:

@@ -1,6 +1,6 @@
-"""G.711, the coding of telephones: one byte per sample, 8 kHz. Source: ITU-T G.711.
+"""G.711, the codec of telephones: one byte per sample, 8 kHz. Source: ITU-T G.711.
 
-A code is the nearest of 256 values, so both laws are a table and a search in it.
+A code is the index of the nearest of 256 values, so both laws are a table and a search in it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ORDER: Final = {law: np.argsort(values, kind="stable") for law, values in _VALU
 
 
 def decoded(data: bytes, law: Law) -> Pcm:
-    """Decode G.711 codes to sound at 8 kHz."""
+    """Decode G.711 codes to audio at 8 kHz."""
     values = _VALUES[law][np.frombuffer(data, np.uint8)]
     return Pcm((values / 32768).astype(np.float32), RATE_HZ)
 
 
 def encoded(pcm: Pcm, law: Law) -> bytes:
-    """Codes of a sound of 8 kHz.
+    """Encode audio at 8 kHz.
 
     Raises:
         ValueError: it has another rate.

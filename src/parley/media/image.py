@@ -1,7 +1,8 @@
-"""JPEG, PNG or WebP ↔ an array of pixels: uint8, shape (H, W, 3), RGB, upright.
+"""Decodes and encodes pictures (JPEG, PNG or WebP): pixels are uint8, shape (H, W, 3), RGB,
+upright.
 
-Sizes are checked from the header, before any pixel is decoded. `decode_light_image` is for the
-event loop's own process; everything else belongs into a decoder's child (see `decoder`).
+Sizes are checked in the header, before any pixel is decoded. `decode_light_image` is for the
+server's process; call everything else only in a decoder's child process (see `decoder`).
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ LIMIT_PIXELS = 64_000_000
 LIGHT_PIXELS = 4_000_000
 LIGHT_BYTES = 4 * 1024 * 1024
 LIGHT_SCANS = 64
-"""A picture within these limits takes about 50 MB and a fraction of a second, whatever its content.
-A JPEG file may repeat its scans a hundred thousand times; cameras write at most a dozen."""
+"""A picture within these limits takes about 50 MB and a fraction of a second, regardless of its
+content. A JPEG file may repeat its scans a hundred thousand times; cameras write at most a
+dozen."""
 
 LIMIT_SIDE = 65_535
-"""JPEG has no longer side. A PNG of one row would take a hundred times its pixels to scale."""
+"""Maximum side, which is that of JPEG. Scaling a PNG of one row would take a hundred times its
+number of pixels."""
 
 CHUNKS = 10_000
 SEGMENTS = 1000
-"""Chunks of a PNG file; segments, and bytes of padding, before the pixels of a JPEG file. Pillow
-reads them one by one, in Python. Encoders write a chunk for every 8 KB, and a few segments."""
+"""Maximum number of chunks of a PNG file, and of segments and padding bytes before the pixels of a
+JPEG file. Pillow reads them one by one, in Python. Encoders write a chunk per 8 KB, and a few
+segments."""
 EXIF_SEGMENTS = 400
-"""Cost of one EXIF segment, a list of up to 5,000 tags."""
+"""Cost of one EXIF segment, which is a list of up to 5,000 tags."""
 EXIF_LIMIT_BYTES = 64 * 1024
-"""Longer ones are not read; a JPEG segment cannot have more."""
+"""Longer ones are not read; a JPEG segment cannot be longer."""
 
 _ORIENTATION = 0x0112
 """EXIF tag for the orientation of the camera."""
@@ -56,11 +60,11 @@ _UPRIGHT = {
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
 _ALONE = (b"\xff", b"\0")
-"""JPEG: behind 0xFF no marker of a segment, but padding."""
+"""JPEG: bytes after 0xFF that are padding, not the marker of a segment."""
 _DAMAGE = (OSError, ValueError, SyntaxError, TypeError, KeyError, struct.error)
 """Exceptions of Pillow for damaged files."""
 
-# Pillow warns of every damaged tag, thousands in one picture, and Python would keep each text.
+# Pillow warns about every damaged tag, thousands in one picture, and Python would store each text.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
@@ -69,14 +73,15 @@ def decode_image(
 ) -> Pixels:
     """Pixels of a still picture (the first one of an animation), EXIF rotation applied.
 
-    Transparent parts become white, as a person would see them on a page.
+    Transparent parts become white, as on a web page.
 
     Args:
-        keep_pixels: a picture of more is scaled down to about as many.
+        keep_pixels: a picture with more pixels is scaled down to about this number.
 
     Raises:
-        InvalidPayload: not a JPEG, PNG or WebP picture, damaged, or of too many pixels: a small
-            file can claim any number of them, so that is a bad picture and no large message.
+        InvalidPayload: not a JPEG, PNG or WebP picture, damaged, or with too many pixels: as a
+            small file can claim any number of them, this is an invalid picture, not a large
+            message.
         TooLarge: too many bytes.
     """
     with _open(data, limit_pixels) as picture:
@@ -98,10 +103,10 @@ def decode_light_image(
 
 
 def check_image(data: bytes, *, limit_pixels: int) -> int:
-    """Pixels of a picture, from its header alone.
+    """Number of pixels of a picture, from its header alone.
 
     Raises:
-        InvalidPayload, TooLarge: as `decode_image`, from what the header contains.
+        InvalidPayload, TooLarge: as `decode_image`, as far as the header shows it.
     """
     with _open(data, limit_pixels) as picture:
         return picture.width * picture.height
@@ -117,7 +122,7 @@ def _open(data: bytes, limit_pixels: int) -> Image.Image:
     except UnidentifiedImageError as error:
         raise InvalidPayload("The image is not a JPEG, PNG or WebP picture.") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        # Pillow refuses on its own far above our limit; the exact size stays unknown then.
+        # Pillow itself refuses sizes far above our limit; the exact size is then unknown.
         raise _too_many("far too many", limit_pixels) from error
     except _DAMAGE as error:
         raise InvalidPayload("The image cannot be read.") from error
@@ -134,7 +139,7 @@ def _open(data: bytes, limit_pixels: int) -> Image.Image:
 
 
 def _has_short_head(data: bytes) -> bool:
-    """False for a file whose head would take Pillow seconds."""
+    """False for a file whose header would take Pillow seconds."""
     if data.startswith(b"\x89PNG"):
         return _has_few_chunks(data)
     return not data.startswith(b"\xff\xd8") or _has_few_segments(data)

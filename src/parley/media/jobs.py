@@ -1,8 +1,7 @@
-"""Jobs of a decoder as plain values: JSON and raw bytes, so that another process can do them, and
-nothing it returns is trusted to be more than bytes.
+"""Jobs of a decoder as plain values: JSON and raw bytes, so that another process can run them, and
+its results need not be trusted.
 
-A job gives a description and the arrays that belong to it; `clip_from` and its like put them
-together again.
+A job returns a description and its arrays; `clip_from` and similar functions rebuild the result.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from parley.media.room import ContextRoom
 from parley.media.sound import decode_sound
 
 if TYPE_CHECKING:
-    # Pillow and PyAV are not part of every installation (a gateway needs neither): they are loaded
-    # where something is there to be decoded.
+    # Pillow and PyAV are not part of every installation (a gateway needs neither): they are
+    # imported
+    # when media has to be decoded.
     from parley.media.image import Pixels
     from parley.media.video import VideoClip
 
@@ -30,7 +30,7 @@ Described = tuple[dict[str, Any], list[npt.NDArray[Any]]]
 
 
 def load_libraries() -> None:
-    """Load the libraries first, so that memory limits count only the decoded data."""
+    """Import the libraries first, so that memory limits apply only to the decoded data."""
     for name in ("soundfile", "soxr", "av", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
@@ -51,18 +51,18 @@ def image_from(value: dict[str, Any], parts: Sequence[Bytes]) -> Pixels:
 
 
 def sound(data: bytes, *, limit_s: float, what: str) -> Described:
-    """Decode a sound file of any format to 16 kHz mono."""
+    """Decode an audio file of any format to 16 kHz mono."""
     pcm = decode_sound(data, limit_s=limit_s, what=what)
     return {"rate_hz": pcm.rate_hz}, [pcm.samples]
 
 
 def sound_from(value: dict[str, Any], parts: Sequence[Bytes]) -> Pcm:
-    """The sound of a `sound` job."""
+    """The audio of a `sound` job."""
     return Pcm(_samples(parts[0]), int(value["rate_hz"]))
 
 
 def video(data: bytes, *, stack_frames: int, room: dict[str, int] | None) -> Described:
-    """Decode a clip; returns times, shapes, and pixels and sounds in the order of `VideoClip`'s
+    """Decode a clip; returns times, shapes, and pixels and audio in the order of `VideoClip`'s
     fields."""
     from parley.media.video import decode_video
 
@@ -71,7 +71,7 @@ def video(data: bytes, *, stack_frames: int, room: dict[str, int] | None) -> Des
     places: dict[int, int] = {}
 
     def place(pixels: Pixels | None) -> int | None:
-        """Index of a picture among the parts; one that is shown twice is sent once."""
+        """Index of a picture among the parts; a picture that appears twice is sent once."""
         if pixels is None:
             return None
         if id(pixels) not in places:

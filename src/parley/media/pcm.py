@@ -1,7 +1,7 @@
-"""Samples that know their rate.
+"""Audio samples with their rate.
 
-`N` is the number of samples. Everything is mono float32 in [-1, 1]; two rates cannot meet by
-accident because joining refuses them.
+`N` is the number of samples. Everything is mono float32 in [-1, 1]. Different rates cannot be mixed
+by accident, because concatenating refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pcm:
-    """Mono sound.
+    """Mono audio.
 
     Args:
         samples: float32, shape (N,), any length including 0. Treated as immutable once wrapped.
@@ -72,12 +72,12 @@ class Pcm:
     @classmethod
     @functools.cache
     def empty(cls, rate_hz: int) -> Pcm:
-        """No sound."""
+        """Empty audio."""
         return cls.silence(0, rate_hz)
 
 
 def join(parts: Sequence[Pcm], rate_hz: int) -> Pcm:
-    """Concatenate sounds, which must all have `rate_hz`; no parts make an empty sound."""
+    """Concatenate audio, all of which must have `rate_hz`; without parts the result is empty."""
     for part in parts:
         if part.rate_hz != rate_hz:
             raise ValueError(f"cannot join {part.rate_hz} Hz to {rate_hz} Hz")
@@ -90,15 +90,15 @@ def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
     """Raw little-endian float32 samples, as they cross the wire. Values beyond ±1 are clipped.
 
     Raises:
-        InvalidPayload: not whole samples, a sample is not a finite number, or these are 16-bit
-            samples, scaled wrongly or not converted at all.
+        InvalidPayload: the length is not a multiple of the sample size, a sample is not a finite
+            number, or the samples are 16-bit ones that were scaled wrongly or not converted at all.
     """
     if len(data) % 4:
         raise InvalidPayload(
             f"Audio must be float32 samples of 4 bytes each, got {len(data)} bytes."
         )
     samples = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    # Not so where a sample is not a number either.
+    # False also if a sample is not a number.
     is_in_scale = samples.min(initial=0.0) >= -1.0 and samples.max(initial=0.0) <= 1.0
     if not is_in_scale:
         _check_scale(samples)
@@ -107,24 +107,24 @@ def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
 
 
 LOUDEST = 16.0
-"""Above any overdriven float32 sound, and below all but silence in 16-bit samples."""
+"""Above any overdriven float32 audio, and below everything except silence in 16-bit samples."""
 
 WILD = 1e6
 """Beyond the range of 16-bit numbers: the bytes are not float32."""
 
 WILD_KINDS = 8
-"""Number of distinct values that a broken filter would not produce by accident."""
+"""Number of distinct values that a faulty filter would not produce by accident."""
 
 
 def _check_scale(samples: Samples) -> None:
     """Distinguish 16-bit samples from float32 ones; clipped, they would be unexplained noise.
 
-    Two mistakes are common: integers converted to float32 without dividing by 32768, and the bytes
-    of 16-bit samples sent as they are. Two of those make a float32 whose exponent comes from the
-    second one: not a number or gigantic wherever that is below zero.
+    Two mistakes are common: integers converted to float32 without dividing by 32768, and bytes of
+    16-bit samples sent unchanged. Two such samples form a float32 whose exponent comes from the
+    second one, so it is not a number or gigantic if that sample is negative.
 
     Raises:
-        InvalidPayload: it is one of these, or holds samples that are not numbers.
+        InvalidPayload: it is one of these, or contains samples that are not numbers.
     """
     with np.errstate(invalid="ignore"):
         is_wild = ~(np.abs(samples) < WILD)
@@ -153,7 +153,7 @@ def from_pcm16_bytes(data: bytes, rate_hz: int) -> Pcm:
     """Little-endian 16-bit samples.
 
     Raises:
-        InvalidPayload: not whole samples.
+        InvalidPayload: the length is not a multiple of the sample size.
     """
     if len(data) % 2:
         raise InvalidPayload(f"Audio must be 16-bit samples, got {len(data)} bytes.")
@@ -176,5 +176,5 @@ def level_dbfs(pcm: Pcm) -> float:
 
 
 def peak(pcm: Pcm) -> float:
-    """Largest magnitude; 0 for an empty sound."""
+    """Largest magnitude; 0 for empty audio."""
     return float(np.abs(pcm.samples).max()) if len(pcm) else 0.0

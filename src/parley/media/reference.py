@@ -1,7 +1,7 @@
-"""A reference voice as clients send it → 16 kHz mono.
+"""Decodes a client's reference voice to 16 kHz mono.
 
-Source: service.md 4.0: raw float32 samples at 16 kHz, or a WAV file of any rate, width and number
-of channels, told apart by the RIFF/WAVE header.
+Source: service.md 4.0: raw float32 samples at 16 kHz, or a WAV file with any rate, width and number
+of channels, recognised by the RIFF/WAVE header.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from parley.media.wav import decode_wav
 from parley.protocol.codec import is_wav
 
 MIN_S = 0.1
-"""A shorter recording cannot show a voice."""
+"""Minimum length; a shorter recording does not represent a voice."""
 
 
 def decode_reference(data: bytes, *, limit_s: float = 60.0) -> Pcm:
     """The voice in `data`, 16 kHz mono.
 
     Raises:
-        InvalidPayload: neither a readable WAV file nor whole float32 samples, or too short.
-        TooLarge: longer than `limit_s`.
+        InvalidPayload: it is neither a readable WAV file nor float32 samples, or it is too short.
+        TooLarge: it is longer than `limit_s`.
     """
     if is_wav(data):
         voice = decode_wav(data, limit_s=limit_s)

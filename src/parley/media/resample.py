@@ -1,7 +1,7 @@
-"""Rate conversion, whole or as a stream; soxr at its high quality setting does the work.
+"""Rate conversion, of whole audio or as a stream, by soxr at its high-quality setting.
 
-Between the rates of OpenAI's protocols and ours there is a stream that is a value, for sessions
-that may continue on another worker.
+For OpenAI's rates there is a stream whose state is a value, for sessions that may continue on
+another worker.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def resample(pcm: Pcm, rate_hz: int) -> Pcm:
     if not len(pcm):
         return Pcm.empty(rate_hz)
     samples = soxr.resample(pcm.samples, pcm.rate_hz, rate_hz, quality=_QUALITY)
-    # Band limiting overshoots at clipped edges; everything in the server stays within ±1.
+    # Band limiting overshoots at clipped edges; all audio in the server stays within ±1.
     return Pcm(np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False), rate_hz)
 
 
 class ResampleStream:
-    """One sound converted piece by piece; the pieces join to what `resample` gives for the whole.
+    """Converts audio piece by piece; the concatenated pieces equal the result of `resample`.
 
-    The first pieces are shorter than their input (filter delay); `last=True` gives the rest, after
-    which the stream takes nothing more.
+    The first pieces are shorter than their input (filter delay); `last=True` returns the rest,
+    after which the stream must not be used.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
@@ -48,25 +48,26 @@ class ResampleStream:
         if pcm.rate_hz != self.from_hz:
             raise ValueError(f"the stream takes {self.from_hz} Hz, got {pcm.rate_hz} Hz")
         samples = self._stream.resample_chunk(pcm.samples, last=last)
-        # In place: a stream that is fed ten times a second feels every copy.
+        # In place: copies are expensive for a stream that is fed ten times a second.
         np.maximum(samples, -1.0, out=samples)
         np.minimum(samples, 1.0, out=samples)
         return Pcm(samples, self.to_hz)
 
 
 def _kernels(taps: int, places: tuple[float, ...], *, from_hz: int, cutoff_hz: float) -> Samples:
-    """What each output sample takes of the input samples around it, shape (T, S).
+    """Weights of the input samples around each output sample, shape (T, S).
 
     Args:
         taps: T.
-        places: of the S output samples, in input samples behind the last one of the first half.
+        places: positions of the S output samples, in input samples after the last one of the first
+            half.
     """
     around = np.arange(taps)[:, None] - (taps // 2 - 1) - np.array(places)
     width = 2 * cutoff_hz / from_hz
     inside = np.clip(1 - (around / (taps / 2)) ** 2, 0, None)
     kernels = width * np.sinc(width * around) * np.i0(_KAISER_BETA * np.sqrt(inside))
     kernels *= np.abs(around) < taps / 2
-    # A constant stays what it is.
+    # Normalised: constant input is unchanged.
     even: Samples = (kernels / kernels.sum(0)).astype(np.float32)
     return even
 
@@ -76,16 +77,17 @@ _FILTERS: Final = {
     (24_000, 8_000): (3, _kernels(192, (0.0,), from_hz=24_000, cutoff_hz=3700.0)),
     (8_000, 16_000): (1, _kernels(64, (0.0, 0.5), from_hz=8_000, cutoff_hz=3700.0)),
 }
-"""Of a conversion: how many input samples are as long as the columns of its kernels, and these."""
+"""Of a conversion: the number of input samples per period of its kernels, and the kernels."""
 
 
 @dataclass(slots=True, eq=False)
 class RateStream:
-    """Another rate piece by piece, each output sample from the input samples around it (2.7 to 4 ms
-    on either side). The pieces join to the whole, less the filter's delay, which is never returned.
+    """Converts the rate piece by piece; each output sample is computed from the input samples
+    around it (2.7 to 4 ms on either side). The concatenated pieces are the whole, without the
+    filter's delay, which is never returned.
 
     Args:
-        rest: input that later output needs, (N,).
+        rest: input that is needed for later output, shape (N,).
     """
 
     from_hz: int
@@ -110,7 +112,7 @@ class RateStream:
             return Pcm.empty(self.to_hz)
         strides = (step * samples.itemsize, samples.itemsize)
         windows = np.lib.stride_tricks.as_strided(samples, (count, taps), strides)
-        # A copy, because windows that overlap are multiplied slowly, and with the lock held.
+        # A copy, because multiplying overlapping windows is slow and holds the interpreter lock.
         found = (windows.copy() @ kernels).reshape(-1)
         np.clip(found, -1.0, 1.0, out=found)
         return Pcm(found, self.to_hz)

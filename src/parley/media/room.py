@@ -1,9 +1,9 @@
-"""What fits into a context, checked before anything is decoded.
+"""Checks if a request fits into a context, before anything is decoded.
 
 Counts are lower bounds: a picture is at least one slice, a message at least one token, and a token
-at most `CHARS_PER_TOKEN` characters of text. So whatever is refused here could not have fitted, and
-a request that cannot fit costs no decoding, and no time of the tokenizer, which all sessions on the
-worker would wait for.
+at most `CHARS_PER_TOKEN` characters of text. So a request that is refused here could not have
+fitted, and costs neither decoding nor the time of the tokenizer, for which all sessions on the
+worker would have to wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from parley.errors import ContextFull
 
 CHARS_PER_TOKEN: Final = 32
-"""More than the average of any text: English has four or five. Longer tokens are runs of one
+"""More than the average of any text; English has four or five. Longer tokens are repetitions of one
 character."""
 
 
@@ -27,11 +27,11 @@ def require_text_room(limit_tokens: int, *, chars: int, messages: int = 0) -> No
 
 @dataclass(frozen=True, slots=True)
 class ContextRoom:
-    """Tokens of a context, and what media take of it.
+    """The size of a context, and the tokens that media take.
 
     Args:
-        image_tokens: of one picture at least.
-        audio_tokens_per_s: of one second of sound.
+        image_tokens: minimum per picture.
+        audio_tokens_per_s: per second of audio.
     """
 
     limit_tokens: int
@@ -40,7 +40,7 @@ class ContextRoom:
     used_tokens: int = 0
 
     def take(self, *, pictures: int = 0, sound_s: float = 0.0) -> ContextRoom:
-        """Remaining tokens after a number of pictures and whole seconds of sound.
+        """Remaining tokens after a number of pictures and whole seconds of audio.
 
         Raises:
             ContextFull: they cannot fit.

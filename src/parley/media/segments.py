@@ -1,6 +1,6 @@
-"""Finds speech in a recording by its loudness: good enough to cut it between sentences.
+"""Finds speech in a recording by its level, which is good enough to split it between sentences.
 
-Nothing here decides whether a sound is speech; the voice detector of sessions does that.
+It does not decide if a sound is speech; the voice detector of sessions does that.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from parley.media.pcm import Pcm
 
 FRAME_S: Final = 0.02
 PAUSE_S: Final = 0.5
-"""Shorter silences belong to a sentence."""
+"""Shorter silences do not split a sentence."""
 MARGIN_S: Final = 0.15
-"""Kept before and after, because words begin quietly."""
+"""Margin before and after, because words start quietly."""
 LONGEST_S: Final = 28.0
-"""Recognisers process half a minute at a time."""
+"""Maximum length of a segment: recognisers process half a minute at a time."""
 QUIETER: Final = 0.05
-"""Share of the level of the loud parts below which sound counts as silence."""
+"""Share of the level of the loud parts below which audio counts as silence."""
 
 
 def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
-    """Start and end of each stretch of sound in seconds, in order; empty if there is only
-    silence."""
+    """Start and end of each segment in seconds, in order; empty if there is only silence."""
     heard = _loud_frames(pcm)
     if not len(heard):
         return []
@@ -44,7 +43,8 @@ def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
 
 
 def bounds_of(pcm: Pcm) -> tuple[float, float]:
-    """Start and end of all sound in seconds, without a margin; of everything if it is silent."""
+    """Start and end of all speech in seconds, without a margin; of the whole audio if it is
+    silent."""
     heard = _loud_frames(pcm)
     if not len(heard):
         return 0.0, pcm.duration_s
@@ -63,5 +63,6 @@ def _loud_frames(pcm: Pcm) -> npt.NDArray[np.intp]:
 
 
 def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
-    """As `segments_of`, but one for everything that a recogniser takes in one call."""
+    """As `segments_of`, but with one segment for everything that a recogniser can process in one
+    call."""
     return [(0.0, pcm.duration_s)] if pcm.duration_s <= LONGEST_S else segments_of(pcm)

@@ -1,7 +1,7 @@
-"""A sound file of any common format → 16 kHz mono.
+"""Decodes audio files of any common format to 16 kHz mono.
 
-Nothing is taken on trust: lengths in headers are not believed, and what is decoded is bounded
-before it is kept. Belongs into a decoder's child (see `decoder`).
+Nothing is trusted: lengths in headers are ignored, and decoded data is bounded before it is stored.
+Call it only in a decoder's child process (see `decoder`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from parley.media.wav import clipped, read_blocks
 
 
 class _File(io.BytesIO):
-    """A file for libsndfile, which damaged headers send to places before the start. It stays where
-    it is then; an error would be printed with a traceback, and not raised."""
+    """A file for libsndfile, which may seek before the start because of damaged headers. Such a
+    seek is ignored, because an error would be printed with a traceback instead of being raised."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         with contextlib.suppress(ValueError):
@@ -30,14 +30,14 @@ class _File(io.BytesIO):
 
 
 def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm:
-    """A sound file of any common format (WAV, FLAC, Ogg, MP3; M4A and WebM where PyAV is
-    installed), or raw float32 samples at 16 kHz, as 16 kHz mono.
+    """Decode an audio file of any common format (WAV, FLAC, Ogg, MP3; M4A and WebM if PyAV is
+    installed), or raw float32 samples at 16 kHz, to 16 kHz mono.
 
     Args:
-        what: names it in errors.
+        what: its name in errors.
 
     Raises:
-        InvalidPayload: nothing that can be heard.
+        InvalidPayload: it is not audio.
         TooLarge: longer than `limit_s`.
     """
     import soundfile
@@ -51,7 +51,7 @@ def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm
 
 
 def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) -> Pcm:
-    """Decode what libsndfile cannot read; raw samples in the wire format come last."""
+    """Decode files that libsndfile cannot read; raw samples in the wire format are tried last."""
     try:
         import av
     except ModuleNotFoundError:
@@ -81,7 +81,7 @@ def _raw(data: bytes, limit_s: float, what: str, failure: Exception) -> Pcm:
     sentence = "The audio has an unknown format. Send WAV, FLAC, MP3, Ogg, MP4 or WebM."
     if len(data) % 4 or not data:
         raise InvalidPayload(sentence) from failure
-    # A text or a picture read as float32 has wild numbers in it; sound has not.
+    # Text or a picture, read as float32, contains extreme numbers; audio does not.
     samples = np.frombuffer(data, "<f4")
     if not np.isfinite(samples).all() or np.abs(samples).max() > 8:
         raise InvalidPayload(sentence) from failure

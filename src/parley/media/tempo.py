@@ -1,4 +1,4 @@
-"""Changes the tempo of sound at constant pitch, while it is generated, with FFmpeg's `atempo`."""
+"""Changes the tempo of audio at constant pitch while it is generated, with FFmpeg's `atempo`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import Pcm
 
 SLOWEST: Final = 0.5
-"""Limit of one filter; two in a row do the rest."""
+"""Limit of one filter; two in a row are used beyond it."""
 
 
 class Tempo:
-    """Changes the speed of mono sound, piece by piece.
+    """Changes the speed of mono audio, piece by piece.
 
     Args:
-        speed: 0.25 to 4; 1 leaves everything as it is.
+        speed: 0.25 to 4; 1 means no change.
 
     Raises:
         InvalidRequest: PyAV is not installed.
@@ -46,12 +46,12 @@ class Tempo:
         for before, after in itertools.pairwise(parts):
             before.link_to(after)
         graph.configure()
-        # Its filters do not keep it.
+        # FFmpeg's filters do not keep a reference to it.
         self._graph = graph
         self._source, self._sink = parts[0], parts[-1]
 
     def add(self, pcm: Pcm) -> Pcm:
-        """Add sound; returns what is final."""
+        """Add audio; returns the part that is final."""
         if len(pcm):
             samples = pcm.samples.astype(np.float32).reshape(1, -1)
             frame = self._av.AudioFrame.from_ndarray(samples, format="flt", layout="mono")

@@ -1,11 +1,11 @@
-"""A clip → frames and sound, for a chat message with a video in it.
+"""Decodes a clip to frames and audio, for chat messages with a video.
 
-One frame per second with the sound of that second; clips of more than `MAX_FRAMES` seconds are
-thinned out evenly. Source of the rules: model.md 10.3.
+One frame per second with the audio of that second; in clips longer than `MAX_FRAMES` seconds,
+frames are thinned out evenly. Source of the rules: model.md 10.3.
 
-Nothing of a clip is trusted: bytes, duration and pixels have limits, and what is kept in memory is
-bounded in advance: frames and the pictures tiled of them are scaled so that all of them together
-take at most `VideoLimits.decoded_bytes`. Clips are decoded in a decoder's child (see `decoder`).
+Clips are not trusted: bytes, duration and pixels have limits, and the memory is bounded in advance:
+frames and tiled pictures are scaled so that together they take at most `VideoLimits.decoded_bytes`.
+Call it only in a decoder's child process (see `decoder`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import av
 
 MAX_FRAMES = 64
-"""Frames taken from one clip. Source: model.md 10.3."""
+"""Maximum number of frames from one clip. Source: model.md 10.3."""
 
 CANDIDATE_S = 0.1
-"""Spacing of the instants from which long clips are thinned out. Source: as above."""
+"""Interval of the candidate frames of long clips. Source: as above."""
 
 MIN_SOUND_SAMPLES = 1600
 """The last piece of sound is padded to this length. Source: as above."""
