@@ -4,7 +4,8 @@ It sees every operator that torch is asked for, so what it counts is the code as
 on the `meta` device nothing is computed and the published sizes cost nothing.
 
 Each operator is taken as one kernel (`KERNELS` names those that launch more). Its bytes are its
-inputs and outputs as if none came from a cache of the chip. Knows nothing of models.
+inputs and outputs as if none came from a cache of the chip. Knows nothing of models but what our
+kernels pad.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from parley.models.minicpmo45.quantize import row_blocks
 
 KERNELS: Final = {"parley::slot_attention": 2}
 """Kernels of operators that launch another number than one."""
@@ -288,8 +291,12 @@ def _flops(name: str, args: Any, outputs: list[Tensor]) -> int:
     match name.removeprefix("aten::"):
         case "linear" | "matmul" | "mm" | "bmm" | "_weight_int4pack_mm":
             return 2 * outputs[0].numel() * int(args[0].shape[-1])
-        case "parley::few_rows" | "parley::product_of_tiles":
+        case "parley::few_rows":
             return 2 * outputs[0].numel() * int(args[0].shape[-1])
+        case "parley::product_of_tiles":
+            rows, columns = map(int, args[0].shape)
+            rows += -rows % sum(row_blocks(rows))
+            return 2 * rows * int(outputs[0].shape[1]) * columns
         case "addmm":
             return 2 * outputs[0].numel() * int(args[1].shape[-1])
         case "conv1d" | "conv2d" | "convolution":

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.support.long import IS_LONG
 
+from parley.models.minicpmo45 import quantize
 from parley.models.minicpmo45.runtime import products, slot_attention
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
@@ -177,8 +178,13 @@ def other(
 @pytest.mark.parametrize("capability", SHARED_BYTES if IS_LONG else [86, 89, 90])
 def test_products_of_few_rows_compile_for_every_card(capability: int) -> None:
     four = ("*bf16", "*u8", "*i32", "*bf16", "*bf16", "i32", "i32", "i32")
-    sizes = {"GROUP": 128, "ROWS": 128, "OUTS": 64}
-    made = [other(kernels.from_tiles, four, sizes, capability, ahead=2, warps=8)]
+    made = []
+    for block, more in quantize.ROW_BLOCKS:
+        for programs in (1, 32):
+            outs, warps = quantize.tile_outs(12288, programs, is_split=more > 0)
+            if programs == 1 or not more:
+                sizes = {"GROUP": 128, "ROWS": block, "MORE": more, "OUTS": outs}
+                made.append(other(kernels.from_tiles, four, sizes, capability, 2, warps))
     # Older cards have no instruction that reads e4m3.
     if capability >= 89:
         small = ("*fp8e4nv", "*fp32", "*bf16", "i32")

@@ -189,7 +189,7 @@ def test_a_matrix_in_e4m3_is_unpacked_with_the_scales_of_its_rows() -> None:
 
 
 @interpreted
-@pytest.mark.parametrize(("group", "rows"), [(32, 5), (128, 79), (64, 130)])
+@pytest.mark.parametrize(("group", "rows"), [(32, 5), (128, 79), (64, 130), (128, 91)])
 def test_rows_are_multiplied_with_tiles_of_four_bits_in_any_order(group: int, rows: int) -> None:
     torch.manual_seed(group)
     q = torch.randint(0, 16, (72, 256))

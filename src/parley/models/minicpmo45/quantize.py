@@ -36,7 +36,6 @@ from parley.models.minicpmo45.runtime.fast_paths import guarded
 from parley.models.minicpmo45.runtime.products import (
     FEW_ROWS,
     ROWS_AT_ONCE,
-    TILE_ROWS,
     Fp8Linear,
     fits,
 )
@@ -57,8 +56,8 @@ _INNER_TILES: Final = 8
 _TILE: Final = (8, 16 * _INNER_TILES)
 """Rows and columns that a GPU's 4-bit kernel packs together, each tile like the others."""
 
-_TILE_OUTS, _MOST_TILE_ROWS = 64, 128
-"""Outputs, and most rows, of a program of our product with such tiles."""
+ROW_BLOCKS: Final = ((128, 0), (64, 32), (64, 16))
+"""Rows of a program of our product with such tiles, in one block or in two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,12 +188,33 @@ def product_in_order(x: Tensor, packed: Tensor, scales: Tensor, places: Tensor) 
 
     x, out = x.contiguous(), shape_of_product(x, packed, scales)
     rows, columns = x.shape
-    at_once = min(_MOST_TILE_ROWS, max(TILE_ROWS, 1 << (rows - 1).bit_length()))
-    kernels.from_tiles[(-(-out.shape[1] // _TILE_OUTS), -(-rows // at_once))](
-        x, packed.view(torch.uint8), places, scales, out, rows, out.shape[1], columns,
-        GROUP=columns // scales.shape[0], ROWS=at_once, OUTS=_TILE_OUTS, num_warps=8, num_stages=2,
+    (block, more), outs = row_blocks(rows), out.shape[1]
+    programs = -(-rows // (block + more))
+    tile, warps = tile_outs(outs, programs, is_split=more > 0)
+    kernels.from_tiles[(-(-outs // tile), programs)](
+        x, packed.view(torch.uint8), places, scales, out, rows, outs, columns,
+        GROUP=columns // scales.shape[0], ROWS=block, MORE=more, OUTS=tile,
+        num_warps=warps, num_stages=2,
     )  # fmt: skip
     return out
+
+
+def row_blocks(rows: int) -> tuple[int, int]:
+    """The blocks of a program that pad so many rows least: 79, of a unit with a picture, to 80."""
+    return min(ROW_BLOCKS, key=lambda blocks: -rows % sum(blocks))
+
+
+def tile_outs(outs: int, programs: int, *, is_split: bool) -> tuple[int, int]:
+    """Outputs and warps of a program. Half as many outputs where they would not fill a large card,
+    and where two blocks of rows leave no registers for more.
+
+    Args:
+        programs: that share a tile of outputs.
+        is_split: rows are in two blocks.
+    """
+    if is_split or -(-outs // 64) * programs < slot_attention.PROGRAMS:
+        return 32, 4
+    return 64, 8
 
 
 def _nibbles(packed: Tensor) -> Tensor:

@@ -348,7 +348,8 @@ def int4(device: torch.device, dtype: torch.dtype) -> None:
     layer, wanted = Int4Linear(groups, dtype), groups.weight()
     head = RowQuantizedLinear(wanted.to(dtype))
     hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
-    for rows in (1, 7, 17, 65):
+    # Each is a program of its own, which must not be compiled while people talk.
+    for rows in (1, 7, 17, 65, 91, 128):
         x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
         product = x.float() @ wanted.T
         hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")

@@ -257,26 +257,36 @@ def unpacked_rows(packed, scales, out, columns, BLOCK: tl.constexpr):
     tl.store(out + place, number.to(out.dtype.element_ty), mask=here)
 
 
+@triton.jit
+def _rows_of(x, row, column, rows, columns):
+    """Some columns of some rows of x; zeros of those that it does not have."""
+    place = x + row[:, None] * columns + column[None, :]
+    return tl.load(place, mask=(row < rows)[:, None], other=0.0)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def from_tiles(
     x, packed, order, scales, out, rows, outs, columns,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, MORE: tl.constexpr, OUTS: tl.constexpr,
 ):  # fmt: skip
-    """Products of rows with `OUTS` rows of a matrix in 4 bits, which lies in tiles of 8 rows and
-    128 columns. A block of columns is a group, whose rows share a scale and a zero.
+    """Products of `ROWS` and `MORE` rows with `OUTS` rows of a matrix in 4 bits, which lies in
+    tiles of 8 rows and 128 columns. A block of columns is a group, whose rows share a scale and a
+    zero.
 
-    `order` has, for each number of a tile, which of its half bytes it is.
+    `order` has, for each number of a tile, which of its half bytes it is. A block of rows is a
+    power of two, so that rows in two blocks are padded less.
     """
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    one = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
-    is_row, is_out = row < rows, one < outs
-    first_tile, in_tile = one // 8 * (columns // 128), one % 8 * 128
+    row = tl.program_id(1) * (ROWS + MORE) + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, OUTS), tl.float32)
+    if MORE > 0:
+        other = tl.program_id(1) * (ROWS + MORE) + ROWS + tl.arange(0, MORE)
+        rest = tl.zeros((MORE, OUTS), tl.float32)
+    one = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    is_out = one < outs
+    first_tile, in_tile = one // 8 * (columns // 128), one % 8 * 128
     for group in range(0, columns // GROUP):
         column = group * GROUP + tl.arange(0, GROUP)
-        given = tl.load(
-            x + row[:, None] * columns + column[None, :], mask=is_row[:, None], other=0.0
-        )
+        given = _rows_of(x, row, column, rows, columns)
         half = tl.load(order + in_tile[None, :] + (column % 128)[:, None])
         tile = first_tile + group * GROUP // 128
         pair = tl.load(packed + tile[None, :] * 512 + half // 2, mask=is_out[None, :], other=0)
@@ -284,10 +294,15 @@ def from_tiles(
         of_group = scales + (group * outs + one) * 2
         scale = tl.load(of_group, mask=is_out, other=0.0).to(tl.float32)
         zero = tl.load(of_group + 1, mask=is_out, other=0.0).to(tl.float32)
-        weights = (q.to(tl.float32) - 8.0) * scale[None, :] + zero[None, :]
-        total = tl.dot(given, weights.to(given.dtype), total, input_precision="ieee")
-    tl.store(
-        out + row[:, None] * outs + one[None, :],
-        total.to(out.dtype.element_ty),
-        mask=is_row[:, None] & is_out[None, :],
-    )
+        weights = ((q.to(tl.float32) - 8.0) * scale[None, :] + zero[None, :]).to(given.dtype)
+        total = tl.dot(given, weights, total, input_precision="ieee")
+        if MORE > 0:
+            given = _rows_of(x, other, column, rows, columns)
+            rest = tl.dot(given, weights, rest, input_precision="ieee")
+    made = out + row[:, None] * outs + one[None, :]
+    is_made = (row < rows)[:, None] & is_out[None, :]
+    tl.store(made, total.to(out.dtype.element_ty), mask=is_made)
+    if MORE > 0:
+        made = out + other[:, None] * outs + one[None, :]
+        is_made = (other < rows)[:, None] & is_out[None, :]
+        tl.store(made, rest.to(out.dtype.element_ty), mask=is_made)
