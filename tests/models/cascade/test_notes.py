@@ -355,6 +355,10 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("You are arrogant", [], "my best"),
         ("What is your mood?", [], "nothing of the kind"),
         ("Are you a friend or a foe?", [], "can't say"),
+        ("The doctor says I need a new one.", [], "I see"),
+        ("We were married for fifty years.", [], "That sounds good"),
+        ("The children hardly ever call.", [], "I see"),
+        ("What questions they will ask me?", [], "don't know that one"),
         ("She doesn't eat meat.", [], "I see"),
         ("Are monsters real?", [], "don't know"),
     ],
@@ -369,6 +373,12 @@ def test_what_no_note_knows_is_answered_by_its_form(text, earlier, said):
 )  # fmt: skip
 def test_the_model_greets_and_chats(text):
     assert unknown_to_us(text, [], []) is None
+
+
+def test_who_is_sad_is_not_congratulated():
+    answers = ["I'm sorry to hear that. Do you want to talk about it?", "I see."]
+
+    assert unknown_to_us("We loved the beach.", [], answers) == "I'm listening. Go on."
 
 
 def test_the_model_answers_what_follows_a_picture():

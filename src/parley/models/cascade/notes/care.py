@@ -56,7 +56,11 @@ def care_note(
             return f"{ASKED}{text.strip(' .?!')}?"
         if odds[0] > 1 - LEAST_SURE and least > LEAST_PLAIN and not asked_back(answers):
             has_asked = any(one.startswith(MEANT) for one in answers[-RECENT:])
-            return None if has_asked else f"{MEANT} Then please call {_TELLS['lines'][0]}."
+            return (
+                None
+                if has_asked or _SAYS["bodily"].search(low)
+                else f"{MEANT} Then please call {_TELLS['lines'][0]}."
+            )
         first = 2 if _SAYS["of_another"].search(low) else 1
         kind = danger.KINDS[first + int(odds[first:].argmax())]
         if kind == "emergency" and (not has_cared or odds[0] < 1 - LEAST):

@@ -56,6 +56,11 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
     if code is not None:
         return f"{_REPLIES[code]} {ONLY_ENGLISH}"
     words = _LETTERS.findall(_plain(text))
+    strange = {word for word in words if is_word and not is_word(word)}
+    if strange and len(words) <= 3:
+        own = next((code for code, known in _WORDS.items() if strange <= known), None)
+        if own:
+            return f"{_REPLIES[own]} {ONLY_ENGLISH}"
     is_known = len(words) <= 3 and bool(_ELSEWHERE.intersection(words))
     if is_known and not _ENGLISH.intersection(words):
         return UNDERSTANDS_ENGLISH

@@ -154,7 +154,10 @@ def unknown_to_us(
         return None
     told = memory.listen([*earlier, text])
     said = memory.said_before(low, told) if _SAYS["of_told"].search(low) else None
-    return said or _FORMS.find(low, len(answers))
+    reply = said or _FORMS.find(low, len(answers))
+    if reply and _SAYS["cheerful"].match(reply) and any(map(_SAYS["sorry"].search, answers[-3:])):
+        return "I'm listening. Go on." if answers[-1].startswith("I see") else "I see. Go on."
+    return reply
 
 
 def _asks_again(text: str, before: str) -> bool:
@@ -283,7 +286,7 @@ def _advice(low: str, earlier: Sequence[str]) -> str | None:
     """Advice, if users ask for some, on what they name, or told before."""
     if not _SAYS["advice"].search(low):
         return None
-    told = (low, *map(lowered, earlier[:-4:-1]))
+    told = (low, *(lowered(one) for one in earlier[:-4:-1] if not one.rstrip().endswith("?")))
     found = next(filter(None, map(_ADVICE.find, told)), None)
     return fact_note(found[2:].lower()) if found and found.startswith("? ") else found
 

@@ -52,6 +52,7 @@ def _untangled(text: str) -> str:
     text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
     # Words that are left out, or stand elsewhere in a question.
+    text = _SAYS["inverted"].sub(r"\g<asks> \g<verb> \g<who>", text)
     text = _SAYS["can_you"].sub(_asked, _SAYS["do_you"].sub("do you ", text))
     return _SAYS["i_did"].sub(r"\g<said>I ", text)
 
