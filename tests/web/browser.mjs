@@ -289,6 +289,21 @@ const scenarios = {
     await page.getByRole('button', { name: /^A dark dot/ }).click();
     await until(page, () => document.querySelectorAll('.message').length === 2);
     assert.equal(page.url(), address);
+    // Two tabs with this chat lose nothing of each other.
+    const other = await page.context().newPage();
+    await other.goto(address);
+    for (const [tab, text, count] of [
+      [page, 'One', 4],
+      [other, 'Two', 6],
+      [page, 'Three', 8],
+    ]) {
+      await until(tab, (before) => document.querySelectorAll('.message').length === before, { given: count - 2 });
+      await tab.locator('.compose textarea').fill(text);
+      await tab.keyboard.press('Enter');
+      await tab.locator('.message.assistant [aria-label="Answer again"]').waitFor({ state: 'detached' });
+      await tab.locator('.message.assistant [aria-label="Answer again"]').waitFor();
+      await until(tab, (after) => document.querySelectorAll('.message').length === after, { given: count });
+    }
     return `${done.generated_tokens} tokens`;
   },
 

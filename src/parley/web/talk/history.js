@@ -4,6 +4,20 @@
 
 const STORE = 'chats';
 
+/** @type {BroadcastChannel | undefined} */
+let channel;
+
+/** To other tabs of this browser. */
+function tabs() {
+  channel ??= new BroadcastChannel('parley.chats');
+  return channel;
+}
+
+/** @param {(id: string) => void} changed another tab has kept, renamed or deleted that chat */
+export function watchChats(changed) {
+  tabs().onmessage = ({ data }) => changed(data);
+}
+
 /** @returns {Promise<IDBDatabase>} */
 function open() {
   return new Promise((resolve, reject) => {
@@ -40,12 +54,20 @@ export async function listChats() {
   return all.sort((a, b) => b.updatedAt - a.updatedAt);
 }
 
-/** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
-export async function keepChat(chat) {
-  return await inStore('readwrite', (store) => store.put(chat)).then(
-    () => true,
+/** @param {string} id @param {(store: IDBObjectStore) => IDBRequest} act @returns {Promise<boolean>} true if it worked */
+async function write(id, act) {
+  return await inStore('readwrite', act).then(
+    () => {
+      tabs().postMessage(id);
+      return true;
+    },
     () => false,
   );
+}
+
+/** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
+export async function keepChat(chat) {
+  return await write(chat.id, (store) => store.put(chat));
 }
 
 /**
@@ -53,18 +75,18 @@ export async function keepChat(chat) {
  * @param {string} id @param {string} name empty: its title again
  */
 export async function nameChat(id, name) {
-  await inStore('readwrite', (store) => {
+  await write(id, (store) => {
     const asked = store.get(id);
     asked.onsuccess = () => {
       if (asked.result) store.put({ ...asked.result, name: name || undefined });
     };
     return asked;
-  }).catch(() => {});
+  });
 }
 
 /** @param {string} id */
 export async function forgetChat(id) {
-  await inStore('readwrite', (store) => store.delete(id)).catch(() => {});
+  await write(id, (store) => store.delete(id));
 }
 
 /** The first words of a person. @param {import('./chat.js').ChatMessage[]} messages */

@@ -2,7 +2,7 @@
 
 import { askName, confirmed, h, say, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
-import { forgetChat, keepChat, listChats, nameChat, titleOf } from '../../talk/history.js';
+import { forgetChat, keepChat, listChats, nameChat, titleOf, watchChats } from '../../talk/history.js';
 import { date, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/history.js').Chat} Chat */
@@ -69,12 +69,28 @@ export class Chats {
     );
     this.node.removeAttribute('title');
     globalThis.addEventListener('popstate', () => void this.openAddress());
+    watchChats((id) => void this.#changedElsewhere(id));
+    globalThis.addEventListener('pageshow', ({ persisted }) => persisted && void this.#changedElsewhere(this.id));
+  }
+
+  /** Another tab has changed a chat: what is shown here and written back later must not be older. @param {string} id */
+  async #changedElsewhere(id) {
+    if (id !== this.id) return void this.draw();
+    if (!this.page.talk.isBusy) return await this.#turnTo(id);
+    // Both tabs are having it answered: this one's is another chat from here on.
+    this.id = newId();
+    this.#show(this.id, 'replaceState');
   }
 
   /** The chat that the page's address names; a new one where it names none. */
   async openAddress() {
     const id = decodeURIComponent(location.hash.slice(1));
     if (id === this.id || (!id && this.page.talk.messages.length === 0)) return;
+    await this.#turnTo(id);
+  }
+
+  /** @param {string} id */
+  async #turnTo(id) {
     const chat = id ? (await listChats()).find((one) => one.id === id) : undefined;
     await this.leave();
     if (!chat) this.page.talk.clear();
@@ -204,9 +220,11 @@ export class Chats {
   async leave() {
     const { talk, hush } = this.page;
     const last = talk.messages.at(-1);
-    if (talk.isBusy && last?.role === 'assistant') last.isInterrupted = true;
+    const isCut = talk.isBusy;
+    if (isCut && last?.role === 'assistant') last.isInterrupted = true;
     hush();
-    await this.keep();
+    // All else has been kept when it was said.
+    if (isCut) await this.keep();
   }
 
   async fresh() {
