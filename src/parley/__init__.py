@@ -4,8 +4,8 @@
 
     async with parley.HalfDuplexClient("https://localhost:8006") as talk: ...
 
-The names below are imported when they are first used; importing `parley` costs nothing and never
-imports torch.
+The names below are imported when they are first used; importing `parley` is cheap and never imports
+torch.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a traceback while it is imported, too."""
+    """Run the command line. Ctrl-C ends it without a traceback, even while modules are being
+    imported."""
     try:
         from parley import cli
     except KeyboardInterrupt:

@@ -1,7 +1,8 @@
-"""Certificates as values: creates a pair, names one by its fingerprint, trusts exactly one.
+"""Certificates as values: creates a pair, computes fingerprints, and trusts exactly one
+certificate.
 
-The gateway's own certificate and a worker's are for one server each and no authority. Whoever
-trusts such a certificate trusts that server, whatever name it is reached by, and no other.
+The certificates of the gateway and of a worker belong to one server each and are not authorities. A
+client that trusts such a certificate trusts only that server, under any name.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def make_pair(
 
 
 def _signs_handshakes() -> x509.KeyUsage:
-    """Key usage of a server's ECDSA key, and nothing else."""
+    """Key usage of a server's ECDSA key."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -92,10 +93,10 @@ def _signs_handshakes() -> x509.KeyUsage:
 
 
 class ServerPair:
-    """A certificate that lives as long as this process; its key is never left on disk.
+    """A certificate that exists as long as this process; its key is never left on disk.
 
     Attributes:
-        pem: the certificate, for those who are to trust it.
+        pem: the certificate, for peers that should trust it.
     """
 
     VALID_DAYS: Final = 3650
@@ -110,7 +111,7 @@ class ServerPair:
         self.pem = certificate.decode()
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Let a server context show this certificate."""
+        """Load this certificate into a server context."""
         with tempfile.TemporaryDirectory(prefix="parley-") as folder:
             pair = Path(folder, "pair.pem")
             pair.touch(mode=0o600)
@@ -148,14 +149,14 @@ def plain_fingerprint(text: str) -> str | None:
 
 
 def trust_exactly(pem: str) -> ssl.SSLContext:
-    """A client context that accepts the server with this very certificate, by any name.
+    """A client context that accepts only the server with this certificate, under any name.
 
     Raises:
         ValueError: it is not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # Also a certificate that an authority signed is trusted by itself, without that authority.
+    # Even a certificate that was signed by an authority is trusted by itself.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=pem)
@@ -167,12 +168,12 @@ def trust_exactly(pem: str) -> ssl.SSLContext:
 def trust_file(path: Path) -> ssl.SSLContext:
     """A client context from a PEM file: a server's own certificate, or authorities.
 
-    A file that begins with a server's certificate has that one trusted, by any name; authorities
-    vouch for names, which are checked then.
+    If the file starts with a server's certificate, that one is trusted under any name; with
+    authorities, names are verified.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it holds no certificate.
+        ValueError: it contains no certificate.
     """
     from cryptography import x509
 
@@ -194,10 +195,11 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def shown_certificate(host: str, port: int, *, limit_s: float) -> str:
-    """The certificate that a server shows, PEM; nothing is sent and nothing believed.
+    """The certificate that a server presents, as PEM; no data is sent, and the certificate is not
+    trusted.
 
     Raises:
-        OSError: it cannot be reached, or speaks no TLS.
+        OSError: it cannot be reached, or does not use TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,4 +1,4 @@
-"""Time as a value you can pass in, so that tests own the clock."""
+"""Time as a parameter, so that tests control the clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clock."""
 
-    # Asked dozens of times per unit: the C functions themselves, without a frame around them.
+    # Called dozens of times per unit, so the C functions are used directly.
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
 
@@ -41,18 +41,18 @@ class ManualClock:
         return self._time_s
 
     def advance(self, seconds: float) -> None:
-        """Move both readings forward by `seconds`."""
+        """Advance both readings by `seconds`."""
         self._monotonic_s += seconds
         self._time_s += seconds
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses before repeated attempts: each twice as long as the previous one.
+    """Pauses between repeated attempts, each twice as long as the previous one.
 
     Args:
         first_s, last_s: the shortest and the longest pause.
-        settled_s: what ran this long before it ended is started again after `first_s`.
+        settled_s: after a run of this length the pause is `first_s` again.
     """
 
     first_s: float
@@ -65,7 +65,7 @@ class Backoff:
         self.next_s = self.first_s
 
     def reset(self) -> None:
-        """Start again with the shortest pause."""
+        """Reset to the shortest pause."""
         self.next_s = self.first_s
 
     def take(self, ran_s: float = 0.0) -> float:

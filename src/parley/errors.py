@@ -43,10 +43,10 @@
 Errors of one module (a bad upload, a missing share link, an unreachable server) are defined there,
 as subclasses of these.
 
-Each class carries its facts as attributes and builds its own sentence. An error that came over the
-wire (`from_wire`) has only its sentence; its facts are None. Raise where the problem is found,
-translate once at the edge: a dialect turns an error into a message and a close code, REST into a
-status, the command line into an exit code. The dialect decides which errors end a connection;
+Each class has its facts as attributes and builds its own sentence. An error from the wire
+(`from_wire`) has only its sentence; its facts are None. Raise errors where problems are found, and
+translate them once at the edge: a dialect turns an error into a message and a close code, REST into
+a status, the command line into an exit code. The dialect decides which errors end a connection;
 `close_code` is the code if they do.
 """
 
@@ -63,7 +63,7 @@ class ParleyError(Exception):
     http_status: ClassVar[int] = 500
     is_client_error: ClassVar[bool] = False
     sentence: ClassVar[str] = ""
-    """Of errors that always say the same, or where nothing else is said."""
+    """Sentence of errors that always have the same one, or that are given none."""
     client_event_id: str | None = None
     """The client's own id of the message that caused it, in dialects that have such ids."""
     retry_after_s: int | None = None
@@ -74,7 +74,7 @@ class ParleyError(Exception):
 
     @classmethod
     def from_wire(cls, sentence: str) -> Self:
-        """An error as a client receives it: with its sentence, and None for every other field."""
+        """The error as a client receives it: with its sentence, and None for every other field."""
         return cls.__new__(cls, sentence)
 
 
@@ -105,7 +105,7 @@ class InvalidRequest(BadInput):
 
 
 class InvalidPayload(BadInput):
-    """A value of the wrong type, out of range, or that cannot be decoded."""
+    """A value has a wrong type, is out of range, or cannot be decoded."""
 
     code = "invalid_payload"
 
@@ -182,7 +182,7 @@ class AlreadyPrepared(WrongPhase):
 
 
 class TooLarge(BadInput):
-    """A `size` of `what` above its `limit`."""
+    """The `size` of `what` is above its `limit`."""
 
     code = "too_large"
     close_code = 1009
@@ -230,7 +230,7 @@ class QueueFull(Refused):
 
 
 class ServiceUnavailable(Refused):
-    """The server cannot serve at present; the sentence says why."""
+    """The server cannot serve at the moment; the sentence gives the reason."""
 
     code = "service_unavailable"
     retry_after_s = 10
@@ -267,7 +267,7 @@ class AppDisabled(Refused):
 
 
 class TooManySessions(Refused):
-    """A client that holds `held` sessions of at most `limit`."""
+    """A client has `held` sessions, and may have at most `limit`."""
 
     code = "too_many_sessions"
     retry_after_s = 5
@@ -283,7 +283,7 @@ class TooManySessions(Refused):
 
 
 class RateLimited(Refused):
-    """A key, or an address without one, that exceeded its requests per minute."""
+    """A key, or an address without one, exceeded its requests per minute."""
 
     code = "rate_limited"
     close_code = 1008
@@ -302,7 +302,7 @@ class RateLimited(Refused):
 
 
 class QuotaExceeded(Refused):
-    """A key that used up its minutes or tokens of the day (UTC)."""
+    """A key has used up its minutes or tokens of the day (UTC)."""
 
     code = "quota_exceeded"
     close_code = 1008
@@ -318,7 +318,7 @@ class QuotaExceeded(Refused):
 
 
 class SessionIdInUse(Refused):
-    """A session id that a live connection already uses."""
+    """The session id is already used by a live connection."""
 
     code = "session_id_in_use"
     close_code = 1008
@@ -331,7 +331,7 @@ class SessionIdInUse(Refused):
 
 
 class Unauthorized(Refused):
-    """A request without the valid token it needs."""
+    """A request lacks a valid token."""
 
     code = "unauthorized"
     close_code = 1008
@@ -340,7 +340,7 @@ class Unauthorized(Refused):
 
 
 class Forbidden(Refused):
-    """A valid token without the right for this request."""
+    """The token is valid, but has no right for this request."""
 
     code = "forbidden"
     close_code = 1008
@@ -348,7 +348,7 @@ class Forbidden(Refused):
 
 
 class OriginForbidden(Refused):
-    """A browser page from an origin that is not allowed."""
+    """The page's origin is not allowed."""
 
     code = "origin_forbidden"
     close_code = 1008
@@ -361,7 +361,7 @@ class OriginForbidden(Refused):
 
 
 class HostForbidden(Refused):
-    """A request for a host name that is not the server's."""
+    """The request's host name is not one of the server's."""
 
     code = "host_forbidden"
     close_code = 1008
@@ -398,7 +398,7 @@ class ContextFull(ParleyError):
 
 
 class SlowClient(ParleyError):
-    """A client that stopped reading while `waiting_bytes` were queued for it."""
+    """A client stopped reading while `waiting_bytes` were queued for it."""
 
     code = "slow_client"
     close_code = 1008
@@ -430,8 +430,8 @@ class SlotLost(InferenceFailed):
 
 
 class UpstreamFailed(InferenceFailed):
-    """A server behind the model, such as your own language model, did not answer; the sentence says
-    what happened and what to do. The session continues."""
+    """A server behind the model, such as your own language model, did not answer; the sentence
+    explains the problem and what to do. The session continues."""
 
     code = "upstream_failed"
     http_status = 502
@@ -451,14 +451,14 @@ class WorkerLost(ParleyError):
 
 
 class WorkerLostEarly(WorkerLost):
-    """The session's worker disappeared before the session was ready: the client loses nothing by
-    trying again."""
+    """The session's worker disappeared before the session was ready, so the client can simply try
+    again."""
 
     close_code = 1013
 
 
 class Cancelled(ParleyError):
-    """A request that was cancelled, e.g. its place in the queue through REST."""
+    """A request was cancelled, e.g. its ticket was cancelled through REST."""
 
     code = "cancelled"
     close_code = 1000

@@ -1,8 +1,9 @@
-"""Imports at the start of a server, which take most of its processor time until it listens.
+"""Speeds up the imports at a server's start, which take most of its processor time until it
+listens.
 
-What is imported stays, so looking through all of it for garbage every few hundred objects finds
-nothing and takes a tenth of the start. structlog and httpx import rich and pygments where they are
-installed, for tracebacks in colour and a command line that a server does not have: another tenth.
+Imported objects stay alive, so garbage collections every few hundred objects find nothing and take
+a tenth of the start. If rich and pygments are installed, structlog and httpx import them for
+coloured tracebacks and a command line, which a server does not need: another tenth.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 DECORATION: Final = ("rich", "pygments")
-"""Packages that others import only if they are installed, and that a server does not need."""
+"""Packages that other packages import if they are installed, and that a server does not need."""
 
 
 @contextlib.contextmanager
 def importing(*, plain: bool = False) -> Iterator[None]:
-    """The time in which modules are imported; garbage is collected afterwards.
+    """Context in which modules are imported; garbage is collected afterwards.
 
     Args:
-        plain: what is imported finds no package of `DECORATION` that is not imported yet;
-            afterwards they can be imported as ever.
+        plain: True: packages of `DECORATION` that are not imported yet cannot be imported within
+            the block.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -40,7 +41,7 @@ def without(*names: str) -> Iterator[None]:
     """While the block runs, modules that are not imported yet cannot be found."""
     hidden = [name for name in names if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
-    # Python's own way to say that there is no module of a name.
+    # This is how Python marks a module as missing.
     modules.update(dict.fromkeys(hidden))
     try:
         yield

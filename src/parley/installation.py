@@ -1,9 +1,9 @@
-"""What is installed, and the command that adds what is missing.
+"""Describes the installation, and builds the command that adds a missing part.
 
-The distribution is called `parley-voice`: on the public index the name `parley` belongs to another
-project, so no hint may say to install that. The command fits where the reader stands: in
-a clone it installs the clone, after an installation from a wheel file it names that file, elsewhere
-the distribution.
+The distribution is called `parley-voice`. On the public index the name `parley` belongs to another
+project, so hints must not suggest to install that. The command suits the installation: in a clone
+it installs the clone, after an installation from a wheel file it names that file, elsewhere the
+distribution.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def clone() -> Path | None:
 
 @functools.cache
 def build_id() -> str:
-    """Tells two builds of one version apart, 12 hexadecimal digits: the commit of a clone, or of an
-    installation by pip from a repository; for other installations a hash of the installed files.
-    "" if neither is known.
+    """Distinguishes builds of one version, 12 hexadecimal digits: the commit of a clone, or of an
+    installation by pip from a repository; for other installations a hash of the installed files. ""
+    if neither is known.
     """
     root = clone()
     if root is not None:
@@ -92,7 +92,7 @@ def build_id() -> str:
     if commit := origin.get("vcs_info", {}).get("commit_id"):
         return str(commit)[:12]
     files = (distribution.read_text("RECORD") or "").splitlines()
-    # Compiled files differ between installations of one wheel.
+    # Compiled files differ between installations of the same wheel.
     ours = sorted(line for line in files if line.startswith("parley/") and ".pyc" not in line)
     return hashlib.sha256("\n".join(ours).encode()).hexdigest()[:12] if ours else ""
 

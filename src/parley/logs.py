@@ -1,7 +1,7 @@
 """Logging, for gateway and workers alike.
 
-Lines are structured and carry the session id where there is one (`bind_session`). Prompts, sound
-and pictures are never logged, at any level.
+Lines are structured and contain the session id if there is one (`bind_session`). Prompts, audio and
+pictures are never logged, at any level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-# Local variables hold prompts and sound.
+# Local variables contain prompts and audio.
 _traceback_without_values = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
@@ -36,7 +36,8 @@ line feed, line separators, and marks of writing direction."""
 def _for_terminals(
     logger: Any, name: str, facts: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Escape characters in values that could control a terminal; values may come from strangers."""
+    """Escape characters in values that could control a terminal, because values may come from
+    strangers."""
     return {
         key: _UNPRINTABLE.sub(_typed, value) if isinstance(value, str) else value
         for key, value in facts.items()
@@ -48,18 +49,19 @@ def _typed(found: re.Match[str]) -> str:
 
 
 COMPLAIN_EVERY_S: Final = 60.0
-"""An unchanged complaint is repeated at this interval."""
+"""Interval at which an unchanged complaint is repeated."""
 
 
 class Complaints:
-    """What is wrong for long, and noticed again and again, is said once, and then once a minute."""
+    """Limits repeated complaints about a lasting problem: the first is logged, then one per
+    minute."""
 
     def __init__(self) -> None:
         self._newest = ""
         self._due_s = float("-inf")
 
     def is_news(self, what: str, now_s: float) -> bool:
-        """True if this is to be said now."""
+        """True if this should be logged now."""
         is_news = what != self._newest or now_s >= self._due_s
         if is_news:
             self._newest, self._due_s = what, now_s + COMPLAIN_EVERY_S
@@ -67,15 +69,15 @@ class Complaints:
 
 
 ROOM_S: Final = 0.2
-"""Time per minute for which lines wait for room, if the reader of the log is slow."""
+"""Time per minute for which lines wait for room, if the log's reader is slow."""
 PIECE_CHARS: Final = 1024
-"""A pipe that has room at all takes 4096 bytes without waiting."""
+"""A pipe with any room accepts 4096 bytes without blocking."""
 
 
 class SteadyStream:
     """A stream whose reader may stall: a pager, a paused terminal, a log collector that hangs. The
-    process does not stall with it: once lines have waited for `ROOM_S`, those that find no room are
-    dropped."""
+    process must not stall with it: once lines have waited for `ROOM_S`, lines for which there is no
+    room are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -96,10 +98,10 @@ class SteadyStream:
             self._is_torn = False
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Does nothing: no lines are buffered."""
 
     def take_dropped(self) -> int:
-        """Number of dropped lines, once there is room again."""
+        """Report the number of dropped lines once there is room again."""
         dropped = self._dropped if self._dropped and self._has_room() else 0
         self._dropped -= dropped
         return dropped
@@ -110,7 +112,7 @@ class SteadyStream:
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError):
-            return True  # It is in memory.
+            return True  # The stream is in memory.
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         now_s = time.monotonic()
@@ -123,7 +125,7 @@ class SteadyStream:
 
 @functools.lru_cache(maxsize=4)
 def _steady(stream: TextIO) -> SteadyStream:
-    """One for all that is printed on a stream."""
+    """The shared writer of a stream."""
     return SteadyStream(stream)
 
 
@@ -190,7 +192,7 @@ def configure(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # One line per request would drown the sessions, and request lines of pages reveal nothing new.
+    # One line per request would hide the sessions, and requests of pages are of no interest.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(LEVELS[level], logging.WARNING))
     if LEVELS[level] > logging.DEBUG:
@@ -200,16 +202,16 @@ def configure(
 
 
 def log_crashes() -> None:
-    """Let Python print the stack of each thread to standard error if a library crashes the process
+    """Have Python print the stack of each thread to standard error if a library crashes the process
     (a segmentation fault, an abort). Once per process is enough."""
-    # Its own stream, whatever stands in for it: that one has a file to write to. None where it was
-    # closed before the process began; then the number may belong to another file.
+    # The original stream, which has a file descriptor. None if it was
+    # closed before the process started; then the descriptor may belong to another file.
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """True if a line concerns more than one client's bad request: clients can cause any number of
+    """True if a line is about more than one client's bad request. Clients can cause any number of
     those, and `Recent` keeps only a few lines. A start ended by Ctrl-C has not failed."""
     said = str(record.msg)
     is_request = said in ("Invalid HTTP request received.", "Unsupported upgrade request.")
@@ -238,11 +240,11 @@ def report_failure(task: asyncio.Future[Any]) -> None:
 
 
 def print_line(line: str, stream: TextIO) -> None:
-    """Print a line that is not of this process's log: an announcement, or one of a worker's log. On
-    a full disk, or if its reader has stalled, the line is lost, not the server.
+    """Print a line that is not part of this process's log: an announcement, or a line of a worker's
+    log. If the disk is full or the reader has stalled, the line is lost, but the server continues.
 
     Raises:
-        OSError: it cannot be printed for another reason, as when its reader has left.
+        OSError: it cannot be printed for another reason, e.g. because the reader has exited.
     """
     try:
         _steady(stream).write(f"{line}\n")
@@ -260,9 +262,8 @@ def on_progress(listener: Callable[[], None]) -> None:
 
 
 def progress(logger: Any, event: str, **facts: object) -> None:
-    """Log that something long has come further: a sign of life of a process that is starting.
-
-    Only what has come further is progress: a loop that waits must not call this.
+    """Log progress of something long: a sign of life of a starting process. A loop that only waits
+    must not call this.
     """
     logger.info(event, **facts)
     _sign_of_life()
@@ -295,7 +296,7 @@ class Steps:
         self._began_s = self._last_s = clock()
 
     def step(self, **facts: object) -> None:
-        """One step is done: a sign of life, as `progress` is."""
+        """One step is complete: a sign of life, like `progress`."""
         now_s = self._clock()
         if now_s - self._last_s >= self._every_s:
             self._last_s = now_s
@@ -328,7 +329,7 @@ class Recent(logging.Handler):
 
     @property
     def lines(self) -> list[RecentLine]:
-        """Newest first."""
+        """The lines, newest first."""
         return list(reversed(self._lines))
 
     def emit(self, record: logging.LogRecord) -> None:

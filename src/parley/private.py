@@ -1,5 +1,5 @@
-"""Folders that only this user may read: a reader of the folder would learn the ids of recordings,
-and an id is the permission to read one.
+"""Folders that only this user may read: ids of recordings are visible in the folder, and an id is
+the permission to read a recording.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ log = logs.get(__name__)
 
 
 def make_files_private() -> None:
-    """Create files and folders for this user only (0600 and 0700), whatever the umask was:
+    """Create files and folders for this user only (0600 and 0700), regardless of the umask:
     recordings contain voices, and the state contains names."""
     os.umask(0o077)
 
 
 def keep_private(folder: Path) -> None:
-    """Make a folder for this user alone, and close one that is open to all users.
+    """Create a folder for this user only, or restrict one that is open to all users. A folder that
+    an operator opened to a group is unchanged, and so is a shared one such as `/tmp`.
 
-    One that an operator opened only to a group stays as it is; so does a shared one such as
-    `/tmp`.
-
-    Raises:
-        OSError: it cannot be made, or is no folder.
+        Raises:
+            OSError: it cannot be created, or is not a folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:

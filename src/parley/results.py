@@ -1,7 +1,7 @@
 """Results of work on a slot, from the engine to sessions, dialects and recordings.
 
-Values only: no tensors, no tasks. Models make them, the engine completes them with times, and what
-reads them gets them whole, so that a new fact has one place. Durations are milliseconds per stage.
+Values only: no tensors, no tasks. Models create them, the engine adds times, and readers get them
+unchanged, so that a new fact has one place. Durations are milliseconds per stage.
 `parley.engine.work` has the commands.
 """
 
@@ -35,11 +35,11 @@ class Stage(Enum):
 
 
 Timings = Mapping[Stage, float]
-"""Milliseconds per stage, spent on one piece of work."""
+"""Milliseconds per stage spent on one piece of work."""
 
 
 class Checkpoint(Protocol):
-    """A remembered point of one slot's context. Opaque, cheap, valid until the slot starts another
+    """A saved state of one slot's context. Opaque, cheap, valid until the slot starts another
     session or its window moves past it."""
 
     @property
@@ -62,11 +62,12 @@ class PrefillResult:
     """`added_tokens` went into the context, which now holds `context_tokens`.
 
     Args:
-        heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
-        words: of one sound, with their times, where the model knows them.
-        is_whole: these words are a turn that the model knows, so the user has most likely finished.
-        chosen: what the model decided in it, as values, for `Prefill.again`; None: the model takes
-            none, and decides the same from the same seed.
+        heard: the words of the audio in it, if the model transcribes (`ModelSpec.transcribes`).
+        words: with times, if there is one audio part and the model knows them.
+        is_whole: True if these words are a turn that the model knows, so that the user has most
+            likely finished.
+        chosen: the model's choices, as values, for `Prefill.again`; None: the model accepts none,
+            and decides the same from the same seed.
     """
 
     added_tokens: int
@@ -90,11 +91,11 @@ class HeardWords(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputPiece:
-    """A part of an answer, in order: text that is now final, sound that is now final (24 kHz), or
+    """A part of an answer, in order: text that is now final, audio that is now final (24 kHz), or
     both.
 
     Args:
-        logprobs: of the tokens up to here that no earlier piece had, if they were asked for.
+        logprobs: of the tokens since the previous piece, if requested.
     """
 
     text: str = ""
@@ -109,16 +110,16 @@ class GenerateResult:
     Args:
         text: everything said in this answer (reply: the whole turn; unit: this second).
         end_of_turn: duplex: the turn ended in this unit; reply: the model ended it.
-        text_tokens, speech_tokens: how many were produced and used.
-        context_tokens: length of the context now (duplex: before settling).
-        heard: the words of the sound that this answer is about, where the model makes any while it
-            answers (`ModelSpec.transcribes`); duplex: in the unit in which the
-            answer starts; its first sound may come in the next.
-        problem: what kept a part behind the model (a language model at an address) from answering,
-            and what to do, as a sentence for the client; "" where nothing did.
+        text_tokens, speech_tokens: numbers of generated tokens that were used.
+        context_tokens: current length of the context (duplex: before finalizing).
+        heard: the words of the audio that is answered, if the model transcribes while it answers
+            (`ModelSpec.transcribes`); duplex: in the unit in which the answer starts, whose first
+            audio may follow in the next unit.
+        problem: why a server behind the model (a remote language model) did not answer, and what to
+            do, as a sentence for the client; "" if there was no problem.
         chosen: as in `PrefillResult`.
-        needs_sound_s: how much of the live sound that came last is still to be listened to: the
-            utterance that continues. What came before has become `chosen`; None: all is needed.
+        needs_sound_s: length of the newest live audio that is still needed: the current utterance.
+            The results of earlier audio are in `chosen`; None: all audio is needed.
     """
 
     ending: Ending
@@ -136,7 +137,7 @@ class GenerateResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitChoices:
-    """A model's decisions about a unit; see `engine.work.Prefill.again`."""
+    """A model's choices for a unit; see `engine.work.Prefill.again`."""
 
     prefill: object = None
     step: object = None
@@ -144,17 +145,17 @@ class UnitChoices:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class UnitResult(GenerateResult):
-    """The result of one unit of duplex: what the model decided, with its prefill and its sound.
+    """The result of one duplex unit: the model's decision, with its prefill and its audio.
 
-    The engine makes it, and sessions, dialects and recordings read it as it is. Source of the
+    The engine creates it; sessions, dialects and recordings read it unchanged. Source of the
     fields: sessions.md 4.8.
 
     Args:
         text: empty when listening.
         end_of_turn: also true after a stop.
-        pcm: 24 kHz; None when listening, or when there is no sound (yet).
-        prefilled: of the unit's input; its time is part of `timings`.
-        current_time: units so far.
+        pcm: 24 kHz; None when listening, or if there is no audio (yet).
+        prefilled: result of prefilling the unit's input; its time is part of `timings`.
+        current_time: number of units so far.
         cost_encode_ms, cost_llm_ms, cost_tts_ms, cost_token2wav_ms, cost_all_ms: `timings`, by the
             names under which they are published.
     """
@@ -239,7 +240,7 @@ class UnitResult(GenerateResult):
 
 @dataclass(frozen=True, slots=True)
 class FinalizeResult:
-    """Bookkeeping done; `dropped_tokens` were forgotten by the window."""
+    """Result of finalizing; the window dropped `dropped_tokens`."""
 
     context_tokens: int
     dropped_tokens: int = 0

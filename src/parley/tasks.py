@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until one of the tasks ends, and cancel the others; raises what it raised."""
+    """Wait until one of the tasks ends, and cancel the others; raises its exception, if any."""
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:

@@ -1,8 +1,8 @@
 """OpenTelemetry traces: one per session, from the client's arrival at the gateway to the worker's
 units. Off unless an endpoint is set; nothing of OpenTelemetry is imported then.
 
-The gateway's session names its trace to the worker in a header (`traceparent`, W3C). Spans carry
-ids, kinds and durations; never prompts, sound or pictures.
+The gateway passes its trace to the worker in a header (`traceparent`, W3C). Spans contain ids,
+kinds and durations; never prompts, audio or pictures.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send the remaining spans; blocks, so do not call it on an event loop."""
+        """Send the remaining spans. Blocks: do not call it on an event loop."""
         if self._provider is not None:
             self._provider.force_flush(FLUSH_LIMIT_MS)
             self._provider.shutdown()

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has exited (`parley … | head`); keep the interpreter from
+        # The reader of our output has exited (`parley … | head`); prevent the interpreter from
         # reporting it again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_RUNTIME)
@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Standard streams that were closed before the process began (`2>&-`) lead nowhere, here and in
-    what it starts. Otherwise the next files that are opened would get their numbers, and what
-    libraries write to them."""
+    """Redirect standard streams that were closed before the process started (`2>&-`) to the null
+    device, here and in child processes. Otherwise the next opened files would get their
+    descriptors, and the output of libraries."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = open(os.devnull, mode)  # noqa: SIM115
@@ -195,7 +195,7 @@ def explain(
     wants_details: bool = False,
     say: Callable[[str, str], None] | None = None,
 ) -> int:
-    """Print an error to standard error, or `say` it and its hint; returns the exit code."""
+    """Print an error to standard error, or pass it and its hint to `say`; returns the exit code."""
     tell = say or _say
     if isinstance(error, ModuleNotFoundError) and extra_for(error.name or "") is not None:
         error = _without(error)
@@ -218,7 +218,7 @@ def _say(sentence: str, hint: str) -> None:
 
 
 def _logs_json() -> bool:
-    # The log is of servers; the client's verbs work without it.
+    # Only servers have a log; the client's verbs work without it.
     logs = sys.modules.get("parley.logs")
     return logs is not None and bool(logs.is_json())
 

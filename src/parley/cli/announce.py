@@ -1,5 +1,5 @@
-"""Sets up a server process, and prints lines for its operator: sentences on a terminal, JSON where
-the log is JSON, so that every line can be parsed. Printed at any log level.
+"""Sets up a server process, and prints lines for its operator: sentences on a terminal, JSON if the
+log is JSON, so that every line can be parsed. They are printed at any log level.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logs.get(__name__)
 
 
 def set_up(read: Callable[[], Settings]) -> Settings:
-    """The settings, with the log and the rights of new files set up as they say."""
+    """Read the settings, and set up the log and the permissions of new files accordingly."""
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     logs.log_crashes()
@@ -32,8 +32,8 @@ def set_up(read: Callable[[], Settings]) -> Settings:
 
 
 def allow_many_files() -> None:
-    """Let this process have as many connections and files open as the system allows its user. A
-    call takes two connections of a gateway; many systems start programs with a limit of 1024."""
+    """Raise the limit of open files and connections to the user's maximum. A call takes two
+    connections of a gateway, and many systems start programs with a limit of 1024."""
     if sys.platform == "win32":
         return
     import resource
@@ -60,7 +60,7 @@ def announce(event: str, sentence: str, *, err: bool = False, **facts: Any) -> N
 
 
 def described(event: str, message: str, *, level: str, logger: str) -> dict[str, Any]:
-    """A line of a JSON log that our logging has not written."""
+    """A line of a JSON log that was not written by our logging."""
     now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
     return {
         "event": event, "message": message, "level": level, "logger": logger, "timestamp": now

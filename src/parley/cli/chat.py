@@ -51,14 +51,14 @@ def chat(
         bool, typer.Option("--json", help="Print one JSON object when the answer is complete.")
     ] = False,
 ) -> None:
-    """Ask something, in words, pictures, sound or clips; the answer streams in.
+    """Ask something with text, pictures, audio or clips; the answer is streamed.
 
-    The answer is spoken when it can be heard (a loudspeaker) or kept (`--save`).
+    The answer is spoken if it can be heard (a loudspeaker) or saved (`--save`).
 
         parley chat "What is this?" --image photo.jpg
     """
     words = _words(text, bool(image or audio or video))
-    # Before connecting: a bad file must not cost a place in the queue.
+    # Before connecting: an invalid file must not cost a place in the queue.
     sounds = [files.sound(path) for path in audio or ()]
     images = [files.picture(path) for path in image or ()]
     clips = [files.clip(path) for path in video or ()]

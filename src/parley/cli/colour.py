@@ -1,4 +1,4 @@
-"""Coloured lines where a terminal shows them; plain ones elsewhere, and with NO_COLOR set."""
+"""Prints coloured lines on terminals, and plain ones elsewhere or if NO_COLOR is set."""
 
 from __future__ import annotations
 

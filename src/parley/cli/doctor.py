@@ -1,7 +1,8 @@
-"""`parley doctor`: what works on this machine, what does not, and how to repair it.
+"""`parley doctor`: shows what works on this machine, what does not, and how to fix it.
 
-Every check is a function that returns findings; none changes anything. Something essential that is
-broken makes the exit code 1; what is merely missing, such as a microphone, does not.
+Every check is a function that returns findings; none changes anything. If something essential is
+broken, the exit code is 1; something optional that is missing, such as a microphone, does not
+count.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def doctor(
 
 
 def _keep(finding: Finding) -> None:
-    """Print nothing: all findings are printed as one object."""
+    """Does nothing: all findings are printed as one object."""
 
 
 def _as_json(findings: list[Finding]) -> str:
@@ -200,7 +201,7 @@ def _parley_answers(gateway: GatewaySettings) -> bool:
     async def ask() -> bool:
         scheme = "http" if gateway.http else "https"
         url = f"{scheme}://127.0.0.1:{gateway.port}"
-        # Asking this machine about itself: the certificate is checked below, by name.
+        # This asks the local server; its certificate is checked below, by name.
         async with Server(url, insecure=True, open_timeout_s=2.0) as server:
             return bool((await server.health()).get("healthy"))
 
@@ -280,7 +281,7 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
 
 
 def check_session_logs(settings: Settings) -> Iterator[Finding]:
-    """Check where logs of running sessions are written; another worker continues sessions from
+    """Check where logs of running sessions are written, from which another worker can continue
     them."""
     stored = open_session_logs(settings)
     if not stored.name:

@@ -1,4 +1,4 @@
-"""`parley doctor --try`: which fast parts work on this machine, without a checkpoint."""
+"""`parley doctor --try`: checks which fast parts work on this machine, without a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from parley.models.minicpmo45.runtime.fast_paths import described, one_line
 from parley.settings import ModelSettings
 
 LEAST_BYTES: Final = 1024**3
-"""What the trials need on the card."""
+"""Memory that the trials need on the card."""
 
 
 def try_parts(settings: ModelSettings) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Finding]:
 def tries(
     settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> list[tuple[str, str, Callable[[], object]]]:
-    """The fast parts' names, what serves where one fails ("": nothing), and their trials."""
+    """Names of the fast parts, their replacements if they fail ("": none), and their trials."""
     chosen = asked(settings, device, sizes.config, sizes.flow, dtype)
     kernel = partial(trials.attention, chosen)
 
@@ -120,7 +120,7 @@ def tries(
         trials.fp8(device, dtype)
 
     return [
-        # First: the kernel multiplies float32 numbers as it says.
+        # First: the kernel multiplies float32 numbers correctly.
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
         ("kernel", "PyTorch's attention", partial(kernel, has_small_caches=False)),
         ("kernel, 8 bits", "unpacked caches", partial(kernel, has_small_caches=True)),
@@ -138,7 +138,7 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> Finding:
     """The result of one trial.
 
     Args:
-        instead: what serves where it fails; "": nothing.
+        instead: its replacement if it fails; "": none.
     """
     try:
         trial()

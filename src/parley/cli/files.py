@@ -1,7 +1,7 @@
 """Checks files named on the command line before a server receives a request.
 
-A wrong file is reported by its name here; over the wire it would be "the second image", after a
-wait in the queue. What fits is passed on as it is: the server knows best what it can decode.
+An invalid file is reported by its name here; the server would report "the second image", after a
+wait in the queue. Other files are sent unchanged: the server decides what it can decode.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MIB: Final = 1024 * 1024
 
 
 def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
-    """A WAV file with something in it.
+    """A WAV file that is not empty.
 
     Raises:
-        SetupError: it is none, or too long; names the file.
+        SetupError: it is not a WAV file, or too long; names the file.
     """
     try:
         pcm = wav.load(path, limit_s=limit_s)
@@ -48,20 +48,20 @@ def sample() -> Pcm:
 
 
 def voice(path: Path) -> bytes:
-    """A WAV file to imitate, as it is.
+    """A WAV file with a voice to imitate, unchanged.
 
     Raises:
-        SetupError: it is none, empty or too long.
+        SetupError: it is not a WAV file, empty or too long.
     """
     sound(path, limit_s=VOICE_LIMIT_S)
     return path.read_bytes()
 
 
 def picture(path: Path) -> bytes:
-    """A JPEG, PNG or WebP file, as it is.
+    """A JPEG, PNG or WebP file, unchanged.
 
     Raises:
-        SetupError: it is too large, or none by its first bytes.
+        SetupError: it is too large, or its first bytes are not those of such a file.
     """
     data = _read(path, IMAGE_LIMIT_BYTES, "A picture")
     is_picture = data.startswith((b"\xff\xd8", b"\x89PNG")) or (
@@ -73,7 +73,7 @@ def picture(path: Path) -> bytes:
 
 
 def clip(path: Path) -> bytes:
-    """A video file, as it is.
+    """A video file, unchanged.
 
     Raises:
         SetupError: it is too large or empty.
@@ -85,10 +85,10 @@ def clip(path: Path) -> bytes:
 
 
 def check_writable(path: Path) -> None:
-    """Check, before there is an answer, that it could be saved there.
+    """Check in advance that an answer can be saved there.
 
     Raises:
-        SetupError: the folder does not exist or may not be written.
+        SetupError: the folder does not exist or is not writable.
     """
     folder = path.absolute().parent
     if not folder.is_dir():

@@ -1,5 +1,5 @@
-"""Parameters that decorators add to verbs, and the flags that set settings: one table, so that they
-look alike in every verb.
+"""Parameters that decorators add to verbs, and the flags for settings: one table, so that they are
+the same in every verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from parley.settings.tree import leaves
 Config = Annotated[Path | None, typer.Option(help="Settings file (TOML).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reader = functools.partial[Settings]
-"""Reads the settings, each time it is called: as `settings.load`, with the flags of the command."""
+"""Reads the settings each time it is called, like `settings.load`, with the flags of the
+command."""
 
 
 class Flag(NamedTuple):

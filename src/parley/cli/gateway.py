@@ -46,7 +46,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> bool:
 
 
 def _say_ready(running: Gateway) -> None:
-    # Modules stay. Looking through them for garbage stops every connection for a twentieth of a
+    # Modules stay in memory. Scanning them for garbage blocks all connections for a twentieth of a
     # second.
     gc.freeze()
     announce("ready", f"gateway ready: {running.url}", url=running.url)

@@ -1,5 +1,5 @@
-"""Commands with verbs that are imported only when they are the ones called: some need packages that
-are not installed everywhere."""
+"""Commands whose verbs are imported only when they are called, because some need packages that are
+not installed everywhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def group(
     """A command with these verbs.
 
     Args:
-        verbs: options of each that is not loaded, as for `Typer.command`.
-        loaded: the function or the command of a verb.
+        verbs: options of each verb before it is loaded, as for `Typer.command`.
+        loaded: returns the function or the command of a verb.
         markup: of all help texts.
         callback, options: as for `Typer`.
     """

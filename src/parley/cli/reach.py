@@ -1,4 +1,5 @@
-"""How the client verbs find a server: shared options, and a default that fits `parley serve`."""
+"""Selects the server for the client verbs: shared options, and a default that matches `parley
+serve`."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def at_server(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def parameters(verb: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """What selects the server: options, and in verbs without arguments of their own also the URL as
+    """Parameters that select the server: options and, in verbs without other arguments, the URL as
     an argument."""
     own = inspect.signature(verb, eval_str=True).parameters.values()
     kinds = [kind for one in own for kind in getattr(one.annotation, "__metadata__", ())]
@@ -70,7 +71,7 @@ def parameters(verb: Callable[..., Any]) -> tuple[Parameter, ...]:
 
 
 def taken(given: dict[str, Any]) -> ServerAddress:
-    """The server that `parameters` select, taken out of what a verb was given."""
+    """The server that `parameters` select; removes them from the verb's arguments."""
     named, url = given.pop("named", None), given.pop("url")
     if named and url and named != url:
         raise SetupError(f"Two servers are named: {named} and {url}.", hint="Give one of them.")
@@ -83,8 +84,8 @@ def server(
 ) -> ServerAddress:
     """The server that the options name.
 
-    A server on this machine is trusted by the certificate it made, if that lies where we look and
-    PARLEY_CA names no other.
+    A server on this machine is trusted by its own certificate, if that is found in the usual place
+    and PARLEY_CA is not set.
     """
     gateway = load().gateway
     url = url or variable("URL")

@@ -41,7 +41,7 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
         folder = folders.find(name)
         if folder is None and "/" in name:
             folder = Folder(Path(name).resolve())
-            # Not any folder: `delete` removes all that is in it.
+            # Not any folder, because `delete` removes all of its content.
             folder = folder if folder.meta.is_file() or folder.journal.is_file() else None
         if folder is None:
             raise SetupError(

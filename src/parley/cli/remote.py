@@ -1,4 +1,4 @@
-"""Requests of the operator's verbs to a running server, and how their answers are printed."""
+"""Requests of the operator's verbs to a running server, and printing of the responses."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RemoteServer:
     access: Access
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The JSON (or text) that it answers.
+        """Send a request; returns the JSON (or text) of the response.
 
         Raises:
             Unreachable: there is no server.
-            ParleyError: it refused; the class says why.
+            ParleyError: it refused; the class shows the reason.
         """
         access = self.access
         address = access.http_url(path)
@@ -67,12 +67,12 @@ class RemoteServer:
 
 
 Columns = Mapping[str, str | Callable[[dict[str, Any]], Any]]
-"""Titles, and what stands below: a field of each row, or what is made of it."""
+"""Column titles, and their values: a field of each row, or a function of the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """A table of rows as the server sends them; `none` is printed if there are none."""
+    """A table of the server's rows; `none` is printed if there are none."""
 
     columns: Columns
     rows: Sequence[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""`parley rerun`: run recorded inputs through a model again and compare the results."""
+"""`parley rerun`: replays recorded inputs on a model and compares the results."""
 
 from __future__ import annotations
 

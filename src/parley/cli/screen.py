@@ -1,4 +1,4 @@
-"""A conversation on a terminal: text on standard output, everything about it on standard error,
+"""Shows a conversation on a terminal: text on standard output, everything else on standard error,
 with one status line that is rewritten in place.
 """
 

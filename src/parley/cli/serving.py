@@ -1,4 +1,4 @@
-"""A running server: the gateway in this process, workers as its children."""
+"""A running server: the gateway in this process, workers as child processes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ WORKERS_GRACE_S: Final = 5.0
 """Time for workers to exit after the gateway has ended their sessions."""
 PROGRESS_EVERY_S: Final = 5.0
 _ERROR_LINE: Final = re.compile(r"(^|\"message\": ?\")error: ")
-"""What a worker writes that cannot start; see `parley.cli.explain`."""
+"""Output of a worker that cannot start; see `parley.cli.explain`."""
 
 
 class Serve:
     """See the module.
 
     Args:
-        began_at: what the time until it is ready is counted from (monotonic clock).
+        began_at: monotonic time from which the time until it is ready is measured.
         prepared: a process that becomes the first worker (`prepare_worker`).
         read: reads the settings again, for `reload`.
     """
@@ -62,7 +62,7 @@ class Serve:
             secret = cluster_secret(settings.storage.data_dir)
         secret = secret or secrets.token_hex(32)
         security = settings.security.model_copy(update={"worker_secret": secret})
-        # Workers write to us, not to the terminal: what suits the terminal is decided here.
+        # Workers write to this process, not to the terminal: their log format is determined here.
         style = settings.log.format
         if style == "auto":
             style = "text" if sys.stderr.isatty() else "json"
@@ -79,7 +79,7 @@ class Serve:
         self._failing = False
 
     async def run(self) -> None:
-        """Serve until told to stop.
+        """Serve until stopped.
 
         Raises:
             SetupError: no worker can be started.
@@ -201,7 +201,7 @@ class Serve:
             logs.print_line(line, sys.stderr)
         else:
             write_line(index, line)
-        # Nobody should read that it still loads after reading why it cannot.
+        # Do not report progress of loading after the reason for its failure.
         self._failing = self._failing or _ERROR_LINE.search(line) is not None
 
     def _worker_joined(self, worker: Worker) -> None:

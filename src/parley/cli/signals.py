@@ -1,4 +1,4 @@
-"""Signals of a server process."""
+"""Signal handling of a server process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ending_on_signals(
     reload: Callable[[], object] | None = None,
     others: Mapping[signal.Signals, Callable[[], object]] = MappingProxyType({}),
 ) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end gracefully, a second signal immediately.
+    """Ctrl-C and SIGTERM stop gracefully, a second signal immediately.
 
     Args:
-        drain: on SIGTERM instead of `stop`.
-        reload: on SIGHUP, except where a terminal says with it that it closes.
-        others: on other signals.
+        drain: called on SIGTERM instead of `stop`.
+        reload: called on SIGHUP, except if SIGHUP means that a terminal was closed.
+        others: called on other signals.
     """
     loop = asyncio.get_running_loop()
     times = 0

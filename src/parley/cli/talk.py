@@ -28,13 +28,14 @@ from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
 POLL_S: Final = 0.1
 PAUSE_S: Final = 0.9
-"""A pause of a file in a duplex call that is between two sentences."""
+"""Pause of a file in a duplex call that separates two sentences."""
 ANSWER_S: Final = 5.0
-"""In a duplex call, a file waits this long for an answer before it speaks its next sentence."""
+"""Time for which a file in a duplex call waits for an answer before its next sentence."""
 SILENCE_DBFS: Final = -50.0
-"""A chunk below this level counts as silence."""
+"""Level below which a chunk counts as silence."""
 ABOVE_ROOM_DB: Final = 10.0
-"""So is one that is not this much louder than the quietest: microphones hear the room."""
+"""A chunk must be this much louder than the quietest one to count as speech, because microphones
+pick up the room."""
 
 
 @reach.at_server
@@ -94,7 +95,7 @@ def talk(
     """
     if duplex and realtime is not None:
         raise SetupError("--duplex and --realtime exclude each other.", hint="Choose one of them.")
-    # Before connecting: a bad file must not cost a place in the queue.
+    # Before connecting: an invalid file must not cost a place in the queue.
     if file is not None and sample:
         raise SetupError("--file and --sample exclude each other.", hint="Choose one of them.")
     spoken = files.sample() if sample else None
@@ -174,7 +175,7 @@ class FileSource:
         self._pcm = pcm
         self._chunk_samples = chunk_samples
         self._sent = 0
-        # A user who paused the conversation does not want to hear the backlog.
+        # After a pause of the conversation, the backlog is dropped.
         self._pace = Pace(chunk_samples / INPUT_RATE_HZ)
 
     @property
@@ -225,11 +226,11 @@ class TalkLoop:
         self.answers: list[Pcm] = []
 
     async def run(self) -> None:
-        """Talk until the file is answered, the server ends it, or the task is cancelled.
+        """Talk until the file is answered, the server ends the session, or the task is cancelled.
 
         Raises:
             SetupError: no microphone.
-            ParleyError: the server refused, failed or vanished.
+            ParleyError: the server refused, failed or disappeared.
         """
         samples = self._client.chunk_samples
         with ExitStack() as devices:

@@ -1,4 +1,4 @@
-"""Settings of the server: `tree` has their names and defaults, `reader` finds the values."""
+"""Settings of the server: `tree` has their names and defaults, `reader` reads the values."""
 
 from parley.settings.reader import load as load
 from parley.settings.tree import EtaSettings as EtaSettings

@@ -1,7 +1,7 @@
-"""Reading the settings: defaults, then a TOML file, then `PARLEY_*` in the environment, then flags.
+"""Reads the settings: defaults, then a TOML file, then `PARLEY_*` in the environment, then flags.
 
-Only the client's address and key are read from the environment elsewhere (`parley.client.access`).
-Unknown keys are reported and ignored.
+Other modules read no settings from the environment, except the client's address and key
+(`parley.client.access`). Unknown keys are reported and ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load(
 
     Args:
         file: a TOML file that must exist; None reads `parley.toml` in the working folder, if any.
-        flags: from the command line, nested or with dotted keys; None values are left out.
+        flags: from the command line, nested or with dotted keys; None values are ignored.
         warn: called with a sentence for every unknown key.
 
     Raises:
@@ -157,7 +157,7 @@ def _explain(
     else:
         place, change = f"in {path}", f"in {path}"
     wrong = "" if name in _SECRETS else f" is {first['input']!r}"
-    # A value that may be a number or a word has one error for each.
+    # For a value that may be a number or a word there is one error for each.
     same = [
         e
         for e in error.errors()

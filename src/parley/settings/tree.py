@@ -34,7 +34,7 @@ class Part(BaseModel):
 class ModelBehaviour(Part):
     """Known defects of the reference implementation: true = corrected, false = reproduced.
 
-    The last one is the other way round.
+    The last one is inverted.
     """
 
     listen_options_act_on_listen: bool = True
@@ -47,13 +47,13 @@ class ModelBehaviour(Part):
     """Forced listening also resets the TTS state of the interrupted turn; false: the next turn
     continues it."""
     waits_for_whole_units: bool = True
-    """A unit with too little audio is kept back as a whole; false: its opening and images are
+    """A unit with too little audio is held back as a whole; false: its opening and images are
     prefilled before its audio."""
     counts_window_exactly: bool = True
     """The turn-based context window drops exactly the rounds it counts; false: it counts as the
     reference does and drops others."""
     hides_layout_tokens: bool = True
-    """Tokens of the layout such as `<|listen|>` that the model writes in a turn are not part of its
+    """Layout tokens such as `<|listen|>` that the model generates in a turn are not part of its
     text; false: they are shown."""
     parses_typed_tags: bool = True
     """Tags such as `<image>` in user text become special tokens, as in the reference; false: they
@@ -184,7 +184,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"expected a JSON object, got {text[:40]!r} ({error})") from error
     if not isinstance(value, dict):
-        # Pydantic takes nothing else from a validator.
+        # Pydantic accepts only these from a validator.
         raise ValueError(f"expected a JSON object, got {text[:40]!r}")  # noqa: TRY004
     return value
 
@@ -204,7 +204,7 @@ class GatewaySettings(Part):
     """Private key; created on first start if missing."""
     drain_timeout_s: float = Field(0.0, ge=0)
     """On SIGTERM, running sessions may continue for this long; new ones are refused. A separate
-    gateway does not wait for sessions that can be resumed at the next."""
+    gateway does not wait for sessions that can be resumed at the next gateway."""
     lang: Literal["zh", "en"] | None = None
     """Initial language of the pages."""
     playback_delay_ms: int = Field(200, ge=0, le=2000)
@@ -217,10 +217,10 @@ class StandbySettings(Part):
     """Several gateways, of which one is active and the others replace it when it fails."""
 
     redis_url: str | None = None
-    """Redis or Valkey in which the gateways agree on who is active: redis://host:6379/0, rediss://…
-    with TLS. Unset: this gateway is the only one."""
+    """Redis or Valkey in which the gateways agree on the active one: redis://host:6379/0,
+    rediss://… with TLS. Unset: this gateway is the only one."""
     key: str = "parley:gateway"
-    """Redis key; of the gateways that share it, one is active."""
+    """Redis key; one of the gateways that share it is active."""
     name: str | None = None
     """Name of this gateway in logs and /ready; default: the host name."""
     ttl_s: float = Field(4.0, ge=0.5, le=60)
@@ -289,25 +289,25 @@ class LimitSettings(Part):
     output_stall_s: float = Field(10.0, gt=0)
     """Clients that read nothing for this long are disconnected."""
     resume_window_s: float = Field(30.0, ge=0, le=600)
-    """A session whose client was cut off keeps its slot for this long, where the client asked for
-    it; 0: no session does."""
+    """A session whose client was cut off keeps its slot for this long, if the client requested it;
+    0: no session does."""
     resume_journal_mb: float = Field(8.0, gt=0)
     """Maximum output stored for a client that may have to receive it again."""
     resume_journal_s: float = Field(60.0, gt=0)
     """Age after which stored output counts as received."""
     rollover: bool = False
-    """Sessions whose client asked for resuming have no total length and no full context: the oldest
-    of a duplex context is forgotten, as in half-duplex."""
+    """Sessions whose client requested resuming have no maximum length and never a full context: the
+    oldest part of a duplex context is forgotten, as in half-duplex."""
     session_log_mb: float = Field(64.0, ge=0)
-    """Largest log of one session whose client asked for resuming. From it another worker continues
-    the session: it contains pictures, results and, if the model does not report its choices, the
-    audio (2 MB a minute). A session beyond it continues without a log and ends with its worker. 0:
-    no session is logged."""
+    """Maximum size of the log of one session whose client requested resuming. Another worker can
+    continue the session from it: it contains pictures, results and, if the model does not report
+    its choices, the audio (2 MB a minute). A session beyond the limit continues without a log and
+    ends with its worker. 0: no session is logged."""
     rebuild_wait_s: float = Field(900.0, ge=0)
-    """How long the session of a lost worker waits for a slot while a worker is loading that could
-    continue it; otherwise resume_window_s."""
+    """Time for which a session of a lost worker waits for a slot while a worker is loading that
+    could continue it; otherwise resume_window_s."""
     session_logs_mb: float = Field(1024.0, ge=0)
-    """Largest size of all logs together; beyond it the largest are dropped."""
+    """Maximum size of all logs together; beyond it the largest are dropped."""
     sessions_per_client: int = Field(32, ge=1)
     """Sessions and tickets per address."""
     connections_per_client: int = Field(256, ge=1)
@@ -328,8 +328,8 @@ class LimitSettings(Part):
     decoder_mb: int = Field(1024, ge=64)
     """Memory limit for decoding one file, in MiB."""
     decode_s: float = Field(20.0, gt=0)
-    """Processor time for decoding one video, in seconds; an image or audio file gets half. By the
-    clock it may take three times as long."""
+    """Processor time for decoding one video, in seconds; an image or audio file gets half. In real
+    time it may take three times as long."""
 
 
 class SecuritySettings(Part):
@@ -358,10 +358,10 @@ class SecuritySettings(Part):
 
 
 class ForwardAuthSettings(Part):
-    """Users whom a proxy in front has signed in, e.g. by OIDC."""
+    """Users that a proxy in front of the gateway has signed in, e.g. by OIDC."""
 
     user_header: str | None = None
-    """Header in which the proxy names the user, e.g. X-Auth-Request-Email (oauth2-proxy),
+    """Header with the user's name, set by the proxy, e.g. X-Auth-Request-Email (oauth2-proxy),
     Remote-User (Authelia). Unset: no such proxy."""
     groups_header: str | None = None
     """Header with the user's groups, comma-separated."""
@@ -387,11 +387,11 @@ class WorkerSettings(Part):
     gateway_url: str = "http://127.0.0.1:8006"
     """Gateway to connect to; several, of which one is active: comma-separated."""
     gateway_fingerprint: str | None = None
-    """SHA-256 fingerprint of the gateway's certificate, which it prints at its start; no other
-    certificate is accepted then. Several: comma-separated."""
+    """SHA-256 fingerprint of the gateway's certificate, which it prints at its start; then no other
+    certificate is accepted. Several: comma-separated."""
     gateway_ca: Path | None = None
     """Certificate (PEM) of the gateway or of the authority that signed it. Default:
-    gateway.ssl_certfile where that exists, else the authorities of this machine."""
+    gateway.ssl_certfile if that exists, else the authorities of this machine."""
     host: str = "127.0.0.1"
     """Listen address for the gateway; a secret is required off loopback."""
     port: int | None = Field(None, ge=0, le=65535)
@@ -408,9 +408,9 @@ class WorkerSettings(Part):
     vad: Literal["silero", "energy"] = "silero"
     """Voice activity detector."""
     end_of_turn: str = "model"
-    """Judge of whether the user has finished, unless the client sets a silence: `model` (the
-    network included in parley, which listens to how the turn sounds), `silence`, or the path of an
-    ONNX file of Smart Turn's shape."""
+    """How the server decides that the user has finished, unless the client sets a silence: `model`
+    (the network included in parley, which judges the sound of the turn), `silence`, or the path of
+    an ONNX file with Smart Turn's inputs and outputs."""
     interruption_words: bool = True
     """Recognise words that interrupt an answer if `backchannel` is `words`. Off: `words` works like
     `ignore`."""
@@ -421,8 +421,8 @@ class WorkerSettings(Part):
     loading_limit_s: float = Field(1800.0, gt=0)
     """`parley serve` restarts a worker that is loading and makes no progress for this long."""
     step_limit_s: float | None = Field(None, gt=0)
-    """A worker exits when one model step takes longer: its device hangs. Default: 60 on a GPU, 600
-    on a CPU."""
+    """A worker exits if one model step takes longer, because its device hangs. Default: 60 on a
+    GPU, 600 on a CPU."""
 
 
 class StorageSettings(Part):

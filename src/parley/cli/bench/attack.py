@@ -1,9 +1,9 @@
-"""`parley bench attack`: what live sessions notice while one client misbehaves.
+"""`parley bench attack`: the effect of one misbehaving client on live sessions.
 
-A server of its own (gateway and worker with the parrot model, on loopback) carries duplex sessions
-that send a unit every second. Then one attacker of each kind, a process of its own that may use one
-core, does its worst for a bounded time. Measured are the answers of the live sessions, `/health`,
-and the memory of gateway and worker, quiet and under each attack.
+A separate server (gateway and worker with the parrot model, on loopback) runs duplex sessions that
+send a unit every second. Then one attacker of each kind, a separate process that may use one core,
+attacks for a limited time. The answers of the live sessions, `/health`, and the memory of gateway
+and worker are measured without an attack and during each.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ WARM_S: Final = 3.0
 REST_S: Final = 2.0
 """Pause between two attacks."""
 SPARE_SLOTS: Final = 4
-"""Slots for attackers that need a session."""
+"""Number of slots for attackers that need a session."""
 
 AIM_MS: Final = 100.0
-"""What the 99th percentile may lose to one attacker."""
+"""Allowed increase of the 99th percentile by one attacker."""
 
 HEAD: Final = (
     "| attacker      | p50 ms | quiet p99 | p99 ms  | more ms | max ms | units | /health  "
@@ -74,7 +74,7 @@ def attack(
     sessions: Annotated[int, typer.Option(min=1, max=100, help="Live sessions.")] = 20,
     seconds: Annotated[float, typer.Option(min=2, max=60, help="Length of each attack.")] = 8.0,
 ) -> None:
-    """Measure what live sessions notice while one client misbehaves.
+    """Measure the effect of one misbehaving client on live sessions.
 
     Ends with 1 if a live session was lost.
     """
@@ -86,7 +86,7 @@ def attack(
 
 
 async def measure(kinds: list[str], sessions: int, seconds: float) -> int:
-    """Run everything and print a line for each stretch as it ends.
+    """Run everything and print a line for each period as it ends.
 
     Returns:
         The number of live sessions that were lost.
@@ -176,7 +176,7 @@ class _Clients:
             if task.done():
                 seen.broken += 1
                 self._live[index] = self._begin(index / len(self._live))
-        # What is still in flight belongs to no test.
+        # Messages in flight belong to no period.
         self._seen = Observed()
         return dataclasses.replace(seen, answers_ms=list(seen.answers_ms))
 

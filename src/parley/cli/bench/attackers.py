@@ -1,8 +1,8 @@
-"""The clients that misbehave in `parley bench attack`, one process each.
+"""The misbehaving clients of `parley bench attack`, one process each.
 
-`python -m parley.cli.bench.attackers KIND URL SECONDS`: prints a line when it is ready, then does
-its worst against a server on this machine, and on no other, for so long. Everything is bounded:
-seconds, and the number of connections. A connection that the server ends is opened again.
+`python -m parley.cli.bench.attackers KIND URL SECONDS`: prints a line when it is ready, then
+attacks a server on this machine, and only on this machine, for SECONDS. Time and number of
+connections are bounded. A connection that the server ends is opened again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN_ADDRESS: Final = "127.0.0.2"
 
 Address = tuple[str, int]
 Attack = Callable[[Address, float], None]
-"""An attack on a server until a moment of the monotonic clock."""
+"""An attack on a server until a given monotonic time."""
 
 BODY_HEAD: Final = (
     b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % JSON_BYTES
@@ -73,10 +73,10 @@ def _upgraded(address: Address, path: str) -> socket.socket:
 def _repeat(
     address: Address, until: float, work: Callable[[socket.socket], object], path: str = ""
 ) -> None:
-    """Do `work` on one connection after the other; one ends with `work` or when it breaks.
+    """Do `work` on one connection after the other; a connection ends with `work` or when it breaks.
 
     Args:
-        path: of a WebSocket, `{}` in it is the connection's number; "": no WebSocket.
+        path: of a WebSocket, in which `{}` is the connection's number; "": no WebSocket.
     """
     number = 0
     while time.monotonic() < until:
@@ -88,7 +88,8 @@ def _repeat(
 
 
 def _drain(sock: socket.socket) -> bool:
-    """Take what has come, so that the connection is not ended for being slow; False at its end."""
+    """Read what has arrived, so that the connection is not closed for being slow; returns False at
+    its end."""
     sock.setblocking(False)
     try:
         while taken := sock.recv(PIECE):
@@ -152,7 +153,7 @@ def _ask(target: bytes, fields: bytes = b"") -> Attack:
 
 
 def _in_a_loop(request: Callable[[], bytes], path: str = "") -> Attack:
-    """Send, read something of the answer, send again."""
+    """Send, read a part of the answer, send again."""
 
     def attack(address: Address, until: float) -> None:
         def ask(sock: socket.socket) -> None:
@@ -167,7 +168,7 @@ def _in_a_loop(request: Callable[[], bytes], path: str = "") -> Attack:
 
 
 def _visit(path: str, words: bytes) -> Attack:
-    """Sockets that are left after the first answer."""
+    """Sockets that are abandoned after the first answer."""
 
     def attack(address: Address, until: float) -> None:
         def visit(sock: socket.socket) -> None:
@@ -205,7 +206,7 @@ def slow_reader(address: Address, until: float) -> None:
 
 
 def unread_answers(address: Address, until: float) -> None:
-    """Many spoken answers to a minute of sound, which are read byte by byte."""
+    """Many spoken answers to a minute of audio, which are read byte by byte."""
     words = _chat("audio", _noise_wav(60), tts={"enabled": True})
     with _many(address, words, until) as socks:
         while time.monotonic() < until:
@@ -233,7 +234,7 @@ def _noise_wav(seconds: int) -> bytes:
 
 
 def slow_session(address: Address, until: float) -> None:
-    """A session that asks for a lot and reads nothing."""
+    """A session that requests a lot and reads nothing."""
     unit = _text({"type": "audio_chunk", "audio_base64": "A" * 85_336})
 
     def talk(sock: socket.socket) -> None:

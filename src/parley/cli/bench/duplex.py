@@ -1,7 +1,7 @@
-"""`parley bench duplex`: whether a server is good to talk to.
+"""`parley bench duplex`: measures how well a server takes turns.
 
-Scripted conversations in real time against any server: turns, hesitations, interruptions, words of
-assent, noise. `duplex_score` says what is measured.
+Scripted conversations in real time with any server: turns, hesitations, interruptions,
+acknowledgements, noise. `duplex_score` defines the measures.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def duplex(
         data = {one.way.name: one.as_data() for one in found}
         typer.echo(json.dumps(data) if as_json else duplex_people.as_table(found))
         return
-    # The voice that answers is that of the questions, and would be taken for its echo.
+    # Answers have the voice of the questions, which would be taken for echo.
     material = bundled(interrupting=1) if folder is None else own(folder)
     reports: dict[str, TalkOutcome] = {}
     for name in DIALECTS if dialect == "all" else (dialect,):

@@ -1,7 +1,7 @@
-"""What `parley bench duplex` and `noise` say: the bundled voice, or one's own recordings.
+"""Speech for `parley bench duplex` and `noise`: the bundled voice, or the user's own recordings.
 
-A folder of one's own has WAV files in `turns/`, `interruptions/`, `acknowledgements/`, `commands/`
-and `others/`; a folder without these is all turns.
+A folder of recordings has WAV files in `turns/`, `interruptions/`, `acknowledgements/`, `commands/`
+and `others/`; a folder without these contains turns.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SOUNDS: Final = (".wav",)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """Speech without silence around it, mono float32 at 16 kHz, -26 dBFS. Any but the first may be
-    empty.
+    """Speech without silence around it, mono float32 at 16 kHz, -26 dBFS. All fields except the
+    first may be empty.
 
     Args:
         turns: whole sentences; of several people, one after the other.
         interruptions: sentences; `acknowledgements`, `commands`: short words.
-        others: what another person says, in the next room or in a loudspeaker.
+        others: speech of another person, in the next room or from a loudspeaker.
     """
 
     turns: tuple[Samples, ...]
@@ -119,7 +119,7 @@ def recordings(place: Path) -> tuple[Samples, ...]:
 
 
 def trimmed(pcm: Pcm) -> Samples:
-    """Without the silence around it, at the level of speech.
+    """Remove the silence around it, and set the level of speech.
 
     Raises:
         SetupError: it is silent.

@@ -1,10 +1,10 @@
 """`parley bench duplex --people`: recorded sentences of a person against a running server.
 
-For each of `WAYS`: how many answers start in a pause inside a sentence, and how long after the last
-word of a sentence the first sound comes. Every sentence is said in a session of its own with the
-server's default settings. Those with pauses run `AT_ONCE` side by side and end where the sentence
-continues, or, with units, is over; those that are timed run one after the other. Pauses and ends
-lie evenly in the seconds of a client that sends whole ones.
+For each of `WAYS`: the number of answers that start in a pause inside a sentence, and the time from
+the last word of a sentence to the first sound. Every sentence is spoken in a separate session with
+the server's default settings. Sentences with pauses run `AT_ONCE` in parallel and end where the
+sentence continues or, with units, is over; timed ones run one after the other. Pauses and ends are
+spread evenly over the seconds of a client that sends whole ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAD_S: Final = 0.6
 """Silence before a sentence, and up to a second more; with units, three more."""
 PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ONE_IN: Final = 12
-"""One cut in so many is allowed."""
+"""One wrong cut per this number of sentences is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ WAYS: Final = (
 
 @dataclass(slots=True)
 class WayOutcome:
-    """What happened: by length of a pause whether each was cut; ms to each first sound (None: there
-    was no answer); what failed."""
+    """Results: by length of a pause, True for each sentence that was cut; ms to each first sound
+    (None: there was no answer); failures."""
 
     way: Way
     cuts: dict[int, list[bool]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class _Paused:
 
     @property
     def silent_s(self) -> float:
-        """When the pause begins."""
+        """Time at which the pause starts."""
         return with_pause(self.sentence, self.pause_ms)[1] / INPUT_RATE_HZ - self.pause_ms / 1000
 
     async def said(
@@ -181,7 +181,7 @@ async def _say(
 ) -> float | None:
     """Play a scene in a session of its own; None, and a failure, if that breaks."""
     way = outcome.way
-    # Neighbours in the list, which are often alike, end in different parts of a second.
+    # Adjacent sentences, which are often similar, end in different parts of a second.
     silent_s = (5 * seed % SENTENCES + 0.5) / SENTENCES
     lead_s = LEAD_S + 3 * way.has_units + (silent_s - scene.silent_s - LEAD_S) % 1.0
     found: list[float | None] = []

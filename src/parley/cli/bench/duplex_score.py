@@ -1,18 +1,17 @@
-"""Measures of a spoken conversation for `parley bench duplex`, with intervals.
+"""Measures of spoken conversations for `parley bench duplex`, with confidence intervals.
 
-Names and meaning follow Full-Duplex-Bench where it has them; times are those of a listener who
-plays what comes immediately and without gaps.
+Names and definitions follow Full-Duplex-Bench if it has them; times are those of a listener who
+plays audio immediately and without gaps.
 
-- takeover rate: of completed turns of the user, how many were answered; a turn that was not is a
-  missed turn.
-- response latency: from the end of the user's speech to the first sound of the answer; negative
-  where the answer came before the end.
-- pause takeover rate: of pauses in the middle of a turn, by their length, in how many the assistant
-  began (lower is better).
-- stop rate and stop latency: of interruptions, how many ended the answer, and after how long from
-  their first sample.
-- backchannel yield: of short acknowledgements, how many ended the answer (lower is better).
-- false stops: answers ended by noise, per ten minutes of noise that was heard during answers.
+- takeover rate: share of the user's completed turns that were answered; others are missed turns.
+- response latency: from the end of the user's speech to the first sound of the answer; negative if
+  the answer started before the end.
+- pause takeover rate: share of pauses within turns, by length, in which the assistant started to
+  speak (lower is better).
+- stop rate and stop latency: share of interruptions that ended the answer, and the time from their
+  first sample.
+- backchannel yield: share of short acknowledgements that ended the answer (lower is better).
+- false stops: answers ended by noise, per ten minutes of noise during answers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Measure:
     """A value with its 95 % interval.
 
     Args:
-        count: of what it was computed from; 0: nothing was measured, the rest is NaN.
+        count: number of observations; 0: nothing was measured, the other fields are NaN.
         unit: `share`, `ms`, or `per 10 min`.
     """
 
@@ -62,11 +61,11 @@ class TalkOutcome:
 
     Args:
         turns: latency in ms of each completed turn; None: it was not answered.
-        pauses: by milliseconds of a pause, whether the assistant began in each.
+        pauses: by length in ms, True for each pause in which the assistant started to speak.
         interruptions: ms until each stopped the answer; None: it did not.
-        acknowledgements: whether each stopped the answer.
+        acknowledgements: True for each that stopped the answer.
         noise_s: seconds of noise during answers; `false_stops` of them were ended by it.
-        failures: conversations that broke, and why.
+        failures: conversations that broke, with reasons.
     """
 
     turns: list[float | None] = field(default_factory=list)

@@ -1,9 +1,9 @@
-"""One scripted conversation in real time: a simulated microphone that speaks into a client, and a
-simulated loudspeaker that plays what it receives.
+"""One scripted conversation in real time: a simulated microphone that feeds a client, and a
+simulated loudspeaker that plays its output.
 
 All times are of the event loop (monotonic seconds). The microphone's time is that of its samples,
-not of their sending: a client that sends whole seconds says the first sample of each a second
-before it leaves.
+not of their sending: a client that sends whole seconds records the first sample of each a second
+before sending it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ INTO_S: Final = 0.8
 """Seconds into an answer at which the user interrupts, acknowledges or coughs."""
 
 STOP_LIMIT_S: Final = 3.0
-"""An answer that ends later than this after the start of an interruption was not stopped by it."""
+"""Time after the start of an interruption after which the end of an answer is not attributed to
+it."""
 
 PAUSES_MS: Final = (500,)
 """Pauses inside a turn, shorter than the silence that ends a turn."""
@@ -88,7 +89,7 @@ class SimulatedLoudspeaker:
     def _play(self, seconds: float, now_s: float) -> None:
         last = self.played[-1] if self.played else None
         if last is not None and now_s <= last.end_s + 0.3 and not last.was_cut:
-            # Late by less than this is a gap within an answer.
+            # A shorter delay is a gap within an answer.
             last.end_s = max(last.end_s, now_s) + seconds
         else:
             self.played.append(Played(now_s, now_s + seconds))
@@ -99,7 +100,7 @@ class SimulatedLoudspeaker:
             self.played[-1].was_cut = True
 
     def left_s(self) -> float:
-        """Seconds that were received and not played yet."""
+        """Seconds of audio that were received and not played yet."""
         return max(0.0, self.played[-1].end_s - self._loop.time()) if self.played else 0.0
 
     def report(self) -> None:
@@ -137,8 +138,8 @@ class SimulatedLoudspeaker:
 
 
 class SimulatedMicrophone:
-    """Sends sound in real time; while nothing is said, the noise of a quiet room. Like a
-    microphone, it drops no time: a late chunk is followed immediately by the next."""
+    """Sends audio in real time; between utterances, the noise of a quiet room. Like a microphone,
+    it skips no time: a late chunk is followed immediately by the next."""
 
     def __init__(self, client: LiveClient, chunk_s: float) -> None:
         self._client = client
@@ -161,7 +162,7 @@ class SimulatedMicrophone:
             send(self._client, Pcm(chunk, INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
-        """Speak now; returns the times of the first and the last sample."""
+        """Start to speak now; returns the times of the first and the last sample."""
         waiting = sum(map(len, self._waiting))
         now = round((self._loop.time() - self._started_s) * INPUT_RATE_HZ)
         lead = max(0, now - waiting)
@@ -194,7 +195,7 @@ async def hold(
     """Hold one conversation until `play` is over.
 
     Args:
-        loudspeaker: what plays the answers; None: a new one.
+        loudspeaker: plays the answers; None: a new one.
 
     Raises:
         ParleyError: the session ended before, or could not start.
@@ -216,7 +217,7 @@ async def hold(
             playing,
         )
         try:
-            # Whichever ends first: the script, or, before its end, the session.
+            # Wait for the end of the script, or of the session if that comes first.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
@@ -278,8 +279,8 @@ class Scenes:
         await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 
     async def interruption(self, words: Samples) -> None:
-        """The user speaks during an answer, which should stop. An answer that only ran out
-        meanwhile says nothing."""
+        """The user speaks during an answer, which should stop. If the answer ends by itself
+        meanwhile, nothing is counted."""
         answer = await self._into_answer()
         if answer is None:
             return
@@ -293,7 +294,7 @@ class Scenes:
             self._observed.interruptions.append(max(0.0, 1000 * (end_s - start_s)))
 
     async def acknowledgement(self, words: Samples) -> None:
-        """The user says a word of assent during an answer, which should continue."""
+        """The user acknowledges during an answer, which should continue."""
         answer = await self._into_answer()
         if answer is None:
             return

@@ -1,8 +1,8 @@
-"""`parley bench field`: what a server says to recorded speech, for the scorers of others.
+"""`parley bench field`: records a server's responses to recorded speech, for external scorers.
 
-Each `input.wav` below a folder is spoken to a running server in real time, in a conversation of its
-own. Beside it come `output.wav`, what was heard of the server from the input's first sample to its
-last (Full-Duplex-Bench's layout, mono), and `times.json`, the same as seconds.
+Each `input.wav` below a folder is spoken to a running server in real time, in a separate
+conversation. The results are stored next to it: `output.wav`, the server's output from the input's
+first sample to its last (Full-Duplex-Bench's layout, mono), and `times.json`, its times in seconds.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class ServerSound:
     """A server's output; times in seconds since the input's first sample.
 
     Args:
-        played: when each answer began and ended, and whether it was cut.
-        pieces: sound, and when it was played; what an interruption cut is in it.
+        played: start and end of each answer, and True if it was cut.
+        pieces: audio with its time of playback, including parts that an interruption cut.
     """
 
     played: list[tuple[float, float, bool]] = dataclasses.field(default_factory=list)
     pieces: list[tuple[float, Pcm]] = dataclasses.field(default_factory=list)
 
     def sound(self, seconds: float) -> Pcm:
-        """All of it in so many seconds, `OUTPUT_RATE_HZ`."""
+        """The output as audio of this length, at `OUTPUT_RATE_HZ`."""
         samples = np.zeros(round(seconds * OUTPUT_RATE_HZ), np.float32)
         for start_s, pcm in self.pieces:
             ends_s = next((end for start, end, _ in self.played if start <= start_s < end), start_s)
@@ -88,7 +88,7 @@ class ServerSound:
         return Pcm(samples, OUTPUT_RATE_HZ)
 
     def times(self) -> dict[str, Any]:
-        """As `times.json` has them."""
+        """The contents of `times.json`."""
         answers = [
             {"start_s": round(start, 3), "end_s": round(end, 3), "was_cut": was_cut}
             for start, end, was_cut in self.played
@@ -97,7 +97,7 @@ class ServerSound:
 
 
 class _Tape(SimulatedLoudspeaker):
-    """A loudspeaker that keeps what it plays."""
+    """A loudspeaker that stores what it plays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Tape(SimulatedLoudspeaker):
 
 
 async def answers(url: str, access: AccessOptions, dialect: str, samples: Samples) -> ServerSound:
-    """One conversation in which this is said in real time (N,), 16 kHz.
+    """Run one conversation in which this audio, shape (N,), 16 kHz, is spoken in real time.
 
     Raises:
         ParleyError: the server refused it, or ended it.

@@ -1,8 +1,8 @@
 """`parley bench gpu`: measures and checks of the full-size model that need a card.
 
-Run it on your card, and read or send its report. Parts
-are compared with the CPU, kernels against their fallback, graphs against the steps they captured,
-memory against the plan, and units against their second.
+Run it on your card, and read or send its report. Parts are compared with the CPU, kernels with
+their fallback, graphs with the steps that they captured, memory with the plan, and units with their
+second.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def gpu(
         Path, typer.Option(help="Write the reports to this name with .txt and .json.")
     ] = Path("gpu-report"),
 ) -> None:
-    """Check and measure everything that only a GPU can show, and list what is out of tolerance."""
+    """Check and measure everything that needs a GPU, and list what is out of tolerance."""
     settings = load(
         config,
         {
@@ -139,7 +139,7 @@ def run(
     """All checks, those of parts first.
 
     Args:
-        keep: stores the report so far; called after each step, because a call may be cut off.
+        keep: stores the report so far; called after each step, because a run may be aborted.
     """
     budget = TimeBudget(plan.limit_s)
     place = choose_device(settings.device)
@@ -208,7 +208,7 @@ def _one_run(
         except (ParleyError, torch.OutOfMemoryError) as error:
             yield not_run(name, " ".join(str(error).split())[:300], hurts)
             return
-        # The next one takes about as long to load.
+        # The next one takes about the same time to load.
         budget.loading_s = max(0.0, time.monotonic() - begin_s - one.units)
 
 

@@ -1,8 +1,8 @@
-"""What only a card can show of the parts, tried against the CPU.
+"""Checks of the parts that need a card, compared with the CPU.
 
-Every check computes the same thing twice: on the device in the precision that serves, and on the
-CPU in float32 with the same weights, which is what the golden vectors are compared with. Nothing of
-a checkpoint is needed. `parley bench gpu` runs them.
+Every check computes the same thing twice: on the device in the precision that is used for serving,
+and on the CPU in float32 with the same weights, which the golden vectors verify. No checkpoint is
+needed. `parley bench gpu` runs them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ WAVE_TOLERANCE: Final = 5e-2
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried.
+    """One check.
 
     Args:
-        found, tolerance: a relative distance, or a number that must not be exceeded; None where
+        found, tolerance: a relative distance, or a number that must not be exceeded; None if
             nothing was measured.
-        hurts: who notices when it is out of tolerance.
-        facts: what else was measured.
+        hurts: what suffers if it is out of tolerance.
+        facts: other measurements.
     """
 
     name: str
@@ -81,7 +81,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 def fast_parts(
     settings: ModelSettings, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Check]:
-    """Every fast part against its plain form, as when a model is loaded."""
+    """Compare every fast part with its plain form, as when a model is loaded."""
     for subject, instead, trial in tries(settings, sizes, device, dtype):
         name, hurts = f"fast part: {subject}", f"all answers: {instead or 'nothing'} will serve"
         if device.type != "cuda" and subject not in ("int4", "fp8"):
@@ -181,7 +181,7 @@ def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
 
 
 def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
-    """Mel frames of a window, and sound of given frames."""
+    """Mel frames of a window, and audio of given frames."""
     hurts = "users who listen to it"
     pack = random_voice(tokens=75)
     frames: list[Tensor] = []

@@ -1,7 +1,6 @@
-"""What one call of `parley bench gpu` tries, and how long it may take.
+"""Plans what one run of `parley bench gpu` tries, and how long it may take.
 
-A plan is a TOML file, so that an operator with a card for minutes decides beforehand, and spends
-none of them on it:
+A plan is a TOML file, so that an operator who has a card for only minutes decides beforehand:
 
     limit_s = 570
 
@@ -12,7 +11,7 @@ none of them on it:
     card_gb = 24
     model = { quantize = "int4", kv_cache_dtype = "int8" }
 
-Runs continue in order. A number of slots is not started when it would end behind the limit.
+Runs are done in order. A number of slots is skipped if it would end after the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from parley.settings import ModelSettings
 from parley.settings.reader import unknown_names
 
 LIMIT_S: Final = 570.0
-"""Leaves half a minute of ten minutes for writing the report."""
+"""Default limit, which leaves half a minute of ten minutes for writing the report."""
 
 LOADING_S: Final = 30.0
 """Estimate for loading and warming up until the first load has been measured."""
@@ -42,7 +41,7 @@ class GpuRun(BaseModel):
 
     Args:
         slots: numbers of conversations to try, in order; units: seconds of each.
-        card_gb: pretend that the card has no more memory (10^9 bytes); None: all of it.
+        card_gb: limit memory to this (10^9 bytes), as if the card had no more; None: no limit.
         model: settings of `[model]` that differ from those of the call.
     """
 
@@ -109,7 +108,7 @@ class TimeBudget:
 
     Args:
         limit_s: from its start.
-        clock: seconds, monotonic; brought by tests.
+        clock: seconds, monotonic; replaced by tests.
     """
 
     limit_s: float

@@ -1,8 +1,8 @@
 """`parley bench load URL`: many concurrent conversations with a running server.
 
-Duplex sessions send one second of sound each second, whatever comes back; an answer that comes
-later than its second is a miss. Half-duplex sessions speak a recording and wait for the answer;
-chats ask. What is measured is what a client sees: network, queue, gateway, worker and model.
+Duplex sessions send one second of audio per second, regardless of the answers; an answer after the
+end of its second is a miss. Half-duplex sessions speak a recording and wait for the answer; chats
+ask. The measurements are those of a client and include network, queue, gateway, worker and model.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def load(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Put load on a running server and measure what its conversations experience."""
+    """Put load on a running server and measure the latency of its conversations."""
     address, access = server
     speech = made_up_speech(4) if file is None else wav.load(file)
     plan = Load(address, access, seconds, resample(speech, INPUT_RATE_HZ))
@@ -134,7 +134,7 @@ def load(
 def judge(
     report: LoadReport, max_p95_ms: float | None, max_miss_percent: float | None
 ) -> list[str]:
-    """List exceeded limits; with any limit set, failed sessions count too."""
+    """List exceeded limits; if any limit is set, failed sessions count too."""
     faults = []
     if max_p95_ms is not None and report.answers.p95_ms > max_p95_ms:
         faults.append(f"{report.dialect}: p95 {report.answers.p95_ms:.0f} ms > {max_p95_ms:g} ms")

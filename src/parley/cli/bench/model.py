@@ -1,8 +1,8 @@
-"""`parley bench model`: how many conversations a device carries.
+"""`parley bench model`: the number of conversations that a device can run.
 
-For each number of slots the model is loaded, as many duplex conversations run at one unit per
-second with their phases spread over the second, and each answer is compared with its deadline: the
-second must not end before it. The report shows the time per stage.
+For each number of slots the model is loaded, and as many duplex conversations run at one unit per
+second with their phases spread over the second. Each answer must be ready before the end of its
+second. The report shows the time per stage.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class ModelReport:
 
     Args:
         answer: from a unit's arrival to its answer.
-        prepare: from asking for a conversation to its being ready.
-        late: answers after the end of their second.
-        spoke: units in which the model spoke.
-        histograms: per stage, how many pieces of work took up to so long.
-        rows_per_step: how many conversations shared a step on average, per stage.
-        busy: share of the time in which the device was stepping.
+        prepare: time from requesting a conversation until it is ready.
+        late: number of answers after the end of their second.
+        spoke: number of units in which the model spoke.
+        histograms: per stage, number of pieces of work by duration.
+        rows_per_step: mean number of conversations per step, by stage.
+        busy: share of the time in which the device was busy.
     """
 
     slots: int
@@ -205,7 +205,7 @@ class BenchSession:
         self.prepares_ms.append(1000 * (self._clock.monotonic() - begin_s))
 
     async def run(self, begin_s: float, units: int) -> None:
-        """Send one unit per `pace_s`, whether or not the answers keep up."""
+        """Send one unit per `pace_s`, even if the answers cannot keep up."""
         limit = self._view.spec.context_limit_tokens - ROOM_TOKENS
         for index in range(units):
             arrival_s = begin_s + index * self._pace_s
@@ -231,9 +231,8 @@ class BenchSession:
 
 
 def make_talkative(loaded: Model) -> None:
-    """Let a model that chooses its words speak as much as a unit holds, in every unit.
-
-    Models without a `chooser` do as they like.
+    """Make a model with a `chooser` speak as much as possible in every unit. Other models are
+    unaffected.
     """
     chooser, tokenizer = getattr(loaded, "chooser", None), getattr(loaded, "tokenizer", None)
     if chooser is not None and tokenizer is not None:

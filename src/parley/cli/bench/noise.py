@@ -1,10 +1,10 @@
-"""`parley bench noise`: which sounds stop an answer wrongly, and how soon speech stops it.
+"""`parley bench noise`: measures which sounds wrongly stop an answer, and how soon speech stops it.
 
-The rules of interruptions (`turns/interruption.py`) with the real detector, as fast as they run, in
-chunks as a microphone brings them: minutes of coughs and clicks, of music, of a crowd 10 dB below
-speech, of the assistant's own echo 20 dB below what is played (also in a room that echoes, and two
-seconds late, as from a client that buffers and does not say so); acknowledgements; sentences.
-Nothing says what has been played. Voices are those of the pocket model.
+Runs the rules of interruptions (`turns/interruption.py`) with the real detector, faster than real
+time, in chunks like those of a microphone: minutes of coughs and clicks, of music, of a crowd 10 dB
+below speech, of the assistant's own echo 20 dB below the playback (also in a reverberant room, and
+two seconds late, as from a client that buffers without reporting it); acknowledgements; sentences.
+There are no playback reports. Voices are those of the pocket model.
 
 With `--people` or `--folder` recordings of people follow, in rooms made by rule (`noise_people`).
 """
@@ -41,7 +41,7 @@ from parley.turns.interruption import InterruptionDetector
 from parley.vad.silero import SileroModel
 
 POLICIES: Final = {"ignore": DEFAULTS, "heed": BARGE_IN}
-"""The default, and that of clients which know no softer playing."""
+"""The default policy, and that of clients that cannot lower the volume."""
 
 SENTENCES: Final = (
     "The weather was fine and we walked along the river until it was dark.",
@@ -59,12 +59,12 @@ INTERRUPTIONS: Final = (
 ACKNOWLEDGEMENTS: Final = ("Yes.", "Okay.", "Right.", "Sure.", "Yeah.", "I see.", "Mhm.", "Uh huh.")
 VOICES: Final = (0, 1)
 LATE_ECHO_S: Final = 2.0
-"""Of a client that buffers, and does not say so."""
+"""Delay of a client that buffers without reporting it."""
 
 MOST_STOPS: Final = 1.0
-"""In ten minutes of a noise."""
+"""Limit per ten minutes of a noise."""
 MOST_YIELD: Final = 0.05
-"""Of acknowledgements."""
+"""Limit as a share of acknowledgements."""
 
 
 @dataclass(slots=True)
@@ -74,10 +74,10 @@ class NoiseOutcome:
     Args:
         stops: by noise, in all minutes of it.
         minutes: of each noise.
-        acknowledged: how many of how many acknowledgements stopped the answer.
-        stopped: how many of how many sentences.
-        onset_ms: from the first sample of each such sentence until the chunk that decides it has
-            been heard.
+        acknowledged: number of acknowledgements that stopped the answer, and their total.
+        stopped: the same for sentences.
+        onset_ms: time from the first sample of each of these sentences to the end of the chunk that
+            decides.
     """
 
     stops: dict[str, int]
@@ -113,7 +113,8 @@ def noise(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Measure what wrongly stops an answer, and how soon speech does; needs no server."""
+    """Measure which sounds wrongly stop an answer, and how soon speech stops it; needs no
+    server."""
     model = SileroModel()
     # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None
@@ -138,7 +139,7 @@ def noise(
 
 
 def default_judges() -> TurnJudges:
-    """As a worker has them by default."""
+    """The judges that a worker has by default."""
     from parley.turns import onset
     from parley.turns.keywords import KeywordMatcher
     from parley.turns.smart_turn import end_of_turn
@@ -158,7 +159,7 @@ def measure(model: SileroModel, options: InterruptionOptions, minutes: float) ->
 
     yielded = [bool(onset(word, seed)) for seed, word in enumerate(words)]
     sentences = [w for voice in VOICES for w in bundled_words(INTERRUPTIONS, (voice,))]
-    # Each at several places between two chunks.
+    # Each at several offsets within a chunk.
     onsets = [onset(each, seed) for seed in range(5) for each in sentences]
     known = [ms for ms in onsets if ms is not None]
     acknowledged, stopped = (sum(yielded), len(yielded)), (len(known), len(onsets))
@@ -166,7 +167,7 @@ def measure(model: SileroModel, options: InterruptionOptions, minutes: float) ->
 
 
 def _noises(seconds: float) -> Iterator[tuple[str, Samples, Samples | None]]:
-    """Name, what the microphone hears, what is played."""
+    """Name, microphone input, playback."""
     quiet = room(seconds)
     talks = [np.concatenate(bundled_words(SENTENCES, (voice,))) for voice in VOICES]
     yield "coughs", quiet + coughs(seconds), None

@@ -1,7 +1,8 @@
-"""The rules of turns on people, in rooms made by rule: the table of docs/understand/turn-taking.md.
+"""Tests the rules of turn-taking on recorded people in simulated rooms: the table of
+docs/understand/turn-taking.md.
 
-No server and no clock: sound goes in, decisions come out, as fast as they run. The user says one
-sentence while nothing is played, then the assistant speaks, in another person's voice.
+There is no server and no real time. The user says one sentence while nothing is played, then the
+assistant speaks in another person's voice.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def rows(
     minutes: float,
     options: InterruptionOptions = DEFAULTS,
 ) -> list[NoiseRow]:
-    """All of them; `minutes` of everything that should not stop an answer."""
+    """All lines of the table; `minutes` of each sound that should not stop an answer."""
     bench = _Bench(people, detectors, judges, options, 60 * minutes)
     return [*bench.others(), *bench.echoes(), *bench.words(), *bench.interruptions(), *bench.ends()]
 
@@ -74,7 +75,8 @@ class _Bench:
         return found
 
     def echoes(self) -> list[NoiseRow]:
-        """The assistant's own voice from a loudspeaker, with walls as loud as the straight way."""
+        """The assistant's own voice from a loudspeaker, with reflections as loud as the direct
+        sound."""
         played = _looped(self.people.others, self.seconds, SPOKEN_DBFS)
         ways: dict[str, Callable[[Samples], Samples]] = {
             "clean": lambda dry: dry,
@@ -92,7 +94,7 @@ class _Bench:
         return found
 
     def words(self) -> list[NoiseRow]:
-        """Short words into an answer."""
+        """Short words during an answer."""
         found = []
         for name, clips, aim in (
             ("commands that stop it", self.people.commands, "66 of 70"),
@@ -110,7 +112,7 @@ class _Bench:
         return found
 
     def interruptions(self) -> list[NoiseRow]:
-        """Sentences into an answer, in silence and over its echo."""
+        """Sentences during an answer, in silence and over its echo."""
         found = []
         for name, softer in (("interruptions", None), ("interruptions over echo of -10 dB", 10)):
             after = [self._onset(clip, seed, softer) for seed, clip in enumerate(self.people.turns)]
@@ -180,7 +182,8 @@ class _Bench:
 
 
 def placed(clip: Samples, seed: int) -> tuple[Samples, int]:
-    """A clip in a quiet room, somewhere in a chunk, and its first sample there."""
+    """A clip in a quiet room, at some offset within a chunk, and the position of its first
+    sample."""
     begin = 3 * INPUT_RATE_HZ + int(np.random.default_rng(seed).integers(CHUNK_SAMPLES))
     heard = room((begin + len(clip)) / INPUT_RATE_HZ + 1.0, seed=seed)
     heard[begin : begin + len(clip)] += clip
@@ -190,7 +193,7 @@ def placed(clip: Samples, seed: int) -> tuple[Samples, int]:
 def onset_ms(
     detector: InterruptionDetector, heard: Samples, begin: int, played: Samples | None = None
 ) -> float | None:
-    """From the first sample of speech until the chunk that decides has been heard; None: it is no
+    """Time from the first sample of speech to the end of the chunk that decides; None: it is not an
     interruption."""
     after = (end - begin for end in interrupted(detector, heard, played))
     return next((1000 * samples / INPUT_RATE_HZ for samples in after if samples > 0), None)
@@ -199,7 +202,7 @@ def onset_ms(
 def interrupted(
     detector: InterruptionDetector, heard: Samples, played: Samples | None
 ) -> Iterator[int]:
-    """The samples at which interruptions are known, in chunks as a microphone brings them."""
+    """The samples at which interruptions are detected, in chunks like those of a microphone."""
     for start in range(0, len(heard), CHUNK_SAMPLES):
         end = start + CHUNK_SAMPLES
         if played is not None:
@@ -210,7 +213,7 @@ def interrupted(
 
 
 def _looped(clips: Sequence[Samples], seconds: float, dbfs: float) -> Samples:
-    """One after the other with pauses of 0.4 s."""
+    """The clips one after the other, with pauses of 0.4 s."""
     gap = np.zeros(2 * INPUT_RATE_HZ // 5, np.float32)
     once = np.concatenate([part for clip in clips for part in (clip, gap)])
     count = round(seconds * INPUT_RATE_HZ)
@@ -224,7 +227,7 @@ def _walls(seconds: float) -> Callable[[Samples], Samples]:
 
 
 def percentiles(values: Sequence[float]) -> str:
-    """The median and the 95th of milliseconds."""
+    """Median and 95th percentile in milliseconds."""
     if not values:
         return "-"
     return " / ".join(f"{np.percentile(values, each):.0f}" for each in (50, 95)) + " ms"

@@ -1,5 +1,5 @@
-"""Sounds next to speech that may be shipped, because a rule generates them from a seed: a quiet
-room, coughs and clicks, music; and speech in a crowd and from a loudspeaker.
+"""Generated sounds: a quiet room, coughs and clicks, music; and speech in a crowd and from a
+loudspeaker.
 
 All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
 """
@@ -53,7 +53,7 @@ def _click(rng: np.random.Generator) -> Samples:
 
 
 def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
-    """Chords with overtones that die away, two in a second."""
+    """Chords with decaying overtones, two per second."""
     rng = np.random.default_rng(seed)
     sound = np.zeros(round(seconds * INPUT_RATE_HZ))
     for start in range(0, len(sound), INPUT_RATE_HZ // 2):
@@ -68,10 +68,10 @@ def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
 def crowd(
     seconds: float, talks: Sequence[Samples], dbfs: float = -36.0, voices: int = 6
 ) -> Samples:
-    """Several people who talk at the same time, on and on.
+    """Several people who talk continuously at the same time.
 
     Args:
-        talks: what they say, in turn; each begins somewhere else in it.
+        talks: their speech, in turn; each person starts at a different position.
     """
     count = round(seconds * INPUT_RATE_HZ)
     sound = np.zeros(count)
@@ -89,11 +89,11 @@ def echo(played: Samples, delay_s: float = 0.25, drop_db: float = 20.0) -> Sampl
 
 
 def in_room(dry: Samples, seconds: float = 0.4, direct_db: float = 6.0, seed: int = 4) -> Samples:
-    """The same in a room that echoes, no louder.
+    """The same in a reverberant room, at the same level.
 
     Args:
-        seconds: until its walls are 60 dB softer.
-        direct_db: how much louder the straight way is than all walls together.
+        seconds: reverberation time (decay by 60 dB).
+        direct_db: level of the direct sound relative to all reflections.
     """
     rng = np.random.default_rng(seed)
     count = round(seconds * INPUT_RATE_HZ)

@@ -1,7 +1,7 @@
 """Recordings of people from installed packages, and speech in a simulated room.
 
 `asterisk-core-sounds-*-g722` (Debian) has prompts of five people in five languages with their
-texts. Nothing of them is shipped.
+texts. They are not part of this package.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
     for name, text in _texts(root, language):
         path = root / SOUNDS / SPEAKERS[language] / f"{name}.g722"
         is_sentence = 5 <= len(text.split()) <= 14 and text.rstrip(".?!").count(".") == 0
-        # Some texts are beginnings ("the time will be …") or describe a tone.
+        # Some texts are incomplete ("the time will be …") or describe a tone.
         is_whole = not re.search(r"[([]|\.\.|…|[:,]$", text)
         if not left or not is_sentence or not is_whole or not path.is_file():
             continue
@@ -99,7 +99,7 @@ def cut_between_words(samples: Samples, share: float = 0.55) -> int:
 
 
 def overdriven(samples: Samples) -> Samples:
-    """From a small loudspeaker that is too loud: clipped, and nothing below 350 Hz."""
+    """Audio from a small overdriven loudspeaker: clipped, and without frequencies below 350 Hz."""
     clipped = np.tanh(8 * samples)
     spectrum = np.fft.rfft(clipped)
     spectrum[np.fft.rfftfreq(len(clipped), 1 / INPUT_RATE_HZ) < 350] = 0

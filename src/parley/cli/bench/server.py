@@ -1,6 +1,6 @@
-"""Processes that a bench starts: servers of its own on free ports, and its other parts.
+"""Processes that a bench starts: servers on free ports, and its other parts.
 
-Every one is this interpreter with `-m MODULE`, and is gone when its block ends.
+Each runs this interpreter with `-m MODULE`, and is ended with its block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.errors import SetupError
 
 START_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 60.0
-"""A process that takes longer to end is killed."""
+"""Time after which a process that does not end is killed."""
 
 _READY = re.compile(r"ready(?: after .*?)?: (https?://\S+)")
 
@@ -43,8 +43,8 @@ async def start(
 async def child(
     module: str, *words: str, variables: Mapping[str, str] | None = None, **more: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process as `start` starts it. At the end of the block it is asked to stop: by the end of
-    its input where it has one, otherwise by SIGTERM."""
+    """A process started by `start`. At the end of the block it is asked to stop: by the end of its
+    input if it has one, otherwise by SIGTERM."""
     process = await start(module, *words, variables=variables, **more)
     try:
         yield process
@@ -111,7 +111,7 @@ async def running(
         ) as process:
             assert process.stdout is not None
             url = await _url_of(process.stdout)
-            # Once the pipe is full the server would block.
+            # The server would block once the pipe is full.
             reading = asyncio.create_task(_drain(process.stdout), name="server output")
             yield url
     finally:

@@ -1,7 +1,7 @@
 """Clients for the benches: one per dialect of live conversation, with one interface.
 
-The three own dialects have clients in `parley.client`; those of OpenAI and the newest MiniCPM-o
-dialect are spoken here as a stock client speaks them, over the same connection.
+Our three dialects have clients in `parley.client`; for OpenAI's dialects and the newest MiniCPM-o
+dialect, clients that behave like their usual ones are defined here, over the same connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CLOSE: Final[Json] = {"type": "session.close"}
 
 @dataclass(frozen=True, slots=True)
 class HistoryCut:
-    """The server says how much of the interrupted answer its history holds."""
+    """The server reports how much of the interrupted answer is in its history."""
 
     heard_ms: int
 
@@ -57,14 +57,14 @@ class Talker(LiveClient):
     """A client whose messages are plain objects, as far as the benches need them.
 
     Args:
-        interruption: who silences the answer.
+        interruption: policy for interrupting the answer.
     """
 
     path: ClassVar[str]
     greeting: ClassVar[str | None] = None
     """Type of the message after which the session is configured; None: immediately."""
     confirmation: ClassVar[str]
-    """Type of the message that says that it was."""
+    """Type of the message that confirms this."""
     _sound_fields = ("audio", "audio")
 
     def __init__(self, url: str, access: AccessOptions, interruption: InterruptionOptions) -> None:
@@ -116,8 +116,8 @@ class _Pcm16Talker(Talker):
     _last = np.zeros(1, np.float32)
 
     def coded(self, pcm: Pcm) -> str:
-        """Base64 of 16-bit samples at 24 kHz. Interpolated linearly, because a filter would delay
-        part of each piece, which a microphone at that rate does not."""
+        """Base64 of 16-bit samples at 24 kHz, interpolated linearly, because a filter would delay a
+        part of each piece, unlike a microphone at that rate."""
         samples = np.concatenate([self._last, pcm.samples])
         self._last = samples[-1:]
         step = INPUT_RATE_HZ / PCM_RATE_HZ
@@ -128,7 +128,7 @@ class _Pcm16Talker(Talker):
 
 
 def spoken(text: str) -> Speaking:
-    """An answer's sound: base64 of 16-bit samples, 24 kHz."""
+    """An answer's audio: base64 of 16-bit samples, 24 kHz."""
     samples = np.frombuffer(base64.b64decode(text), "<i2").astype(np.float32)
     return Speaking("", Pcm(samples / np.float32(32768), PCM_RATE_HZ), False, 0, None)
 
@@ -138,9 +138,8 @@ def interruption_of(message: Json) -> Interruption:
 
 
 class OpenAIRealtimeTalker(_Pcm16Talker):
-    """OpenAI Realtime: `server_vad`, or `semantic_vad` where acknowledgements are to be ignored.
-
-    As the clients of OpenAI do, it falls silent at `speech_started`.
+    """OpenAI Realtime: `server_vad`, or `semantic_vad` if acknowledgements should be ignored. Like
+    OpenAI's clients, it stops playing at `speech_started`.
     """
 
     path = "/v1/realtime?model=bench"

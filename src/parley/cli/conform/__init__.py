@@ -1,4 +1,4 @@
-"""`parley conform`: does a server speak a protocol as it is published?"""
+"""`parley conform`: checks if a server follows a published protocol."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def conform(
         float, typer.Option("--limit", min=1, help="Seconds to wait for an answer.")
     ] = 60.0,
 ) -> None:
-    """Play scripted sessions against a server and check every event: its shape, and its order.
+    """Play scripted sessions against a server and check every event: its fields and its order.
 
-    Any server will do, not only parley's. Exits with 1 when something is not as published.
+    Works with any server, not only parley. The exit code is 1 if something is not as published.
     """
     chosen = scenarios_of(dialect or DIALECTS)
     address, options = server

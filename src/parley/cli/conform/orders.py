@@ -1,4 +1,4 @@
-"""Checks that events come in the order of their protocol, and fit those before them."""
+"""Checks that events arrive in the order of their protocol and match earlier ones."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Order(Protocol):
     """Checks the order of events."""
 
     def see(self, event: Json) -> Iterator[str]:
-        """Take the next event; yields what is wrong with it."""
+        """Process the next event; yields its problems."""
         ...
 
     def end(self) -> Iterator[str]:
-        """Take the end of the connection; yields what is missing."""
+        """Process the end of the connection; yields what is missing."""
         ...
 
 
@@ -92,7 +92,7 @@ REALTIME_PARTS: Final = ("output_audio", "output_audio_transcript", "output_text
 
 
 class TableOrder:
-    """Order given by a table of states, with extra checks per event."""
+    """Order defined by a table of states, with additional checks per event."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -130,7 +130,7 @@ class TableOrder:
 
 
 class LiveOrder:
-    """`session.started` comes first, times never go back, and nothing follows `session.closed`."""
+    """`session.started` comes first, times never decrease, and nothing follows `session.closed`."""
 
     def __init__(self) -> None:
         self._has_started = self._has_closed = False
@@ -162,7 +162,7 @@ class LiveOrder:
 
 
 class RealtimeOrder:
-    """OpenAI Realtime: items, parts and calls of a response, from its beginning to its end."""
+    """OpenAI Realtime: items, parts and calls of a response, from its start to its end."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
@@ -252,7 +252,7 @@ class RealtimeOrder:
             return
         field = {"output_text": "text", "output_audio_transcript": "transcript"}.get(what)
         field = "arguments" if what == "function_call_arguments" else field
-        # Of an answer that was cut, less than was sent may count.
+        # For an answer that was cut, less than was sent may be counted.
         if field is not None and not self._deltas.get(key, "").startswith(str(event.get(field))):
             yield f"{name} is not what its deltas said"
 
@@ -281,7 +281,7 @@ def unseen(event: Json, seen: set[str]) -> Iterator[str]:
 
 
 def sound_problems(text: Any, sample_bytes: int) -> Iterator[str]:
-    """Problems of a sound field: it must be base64 of whole samples, at most one second."""
+    """Problems of an audio field: it must be base64 of complete samples, at most one second."""
     if not isinstance(text, str) or not text:
         return
     try:

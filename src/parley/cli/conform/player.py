@@ -18,7 +18,7 @@ COMPLAINTS_MOST: Final = 20
 
 
 class ScenarioEnded(Exception):
-    """The session cannot continue as scripted; the text gives the reason."""
+    """The session cannot continue as scripted; the message gives the reason."""
 
 
 def order_of(dialect: str) -> Order:
@@ -34,7 +34,7 @@ class Player:
     """One session.
 
     Args:
-        limit_s: how long an answer may take.
+        limit_s: time limit for an answer.
     """
 
     dialect: str
@@ -65,7 +65,7 @@ class Player:
         """The next event, checked.
 
         Raises:
-            ScenarioEnded: there is none in time, or none at all.
+            ScenarioEnded: there is none in time, or the connection has ended.
         """
         try:
             async with asyncio.timeout(self.limit_s):
@@ -81,7 +81,7 @@ class Player:
         """The next event of one of these types.
 
         Raises:
-            ScenarioEnded: it does not come, or an error does in its place.
+            ScenarioEnded: it does not arrive, or an error arrives instead.
         """
         while (event := await self.next())["type"] not in names:
             if event["type"] == "error":
@@ -89,7 +89,7 @@ class Player:
         return event
 
     async def ask(self, name: str, **message: Any) -> dict[str, Any]:
-        """Send a message; the next event of type `name`."""
+        """Send a message; returns the next event of type `name`."""
         await self.say(**message)
         return await self.until(name)
 

@@ -1,4 +1,4 @@
-"""The sessions that are played, dialect by dialect: a few turns, and a mistake."""
+"""The scripted sessions of each dialect: a few turns, and an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks that an event has the shape that its protocol gives it.
+"""Checks that an event has the fields that its protocol defines.
 
-OpenAI's events are compared with the types of the `openai` package where that is installed, else
-against our own structs; all others against our structs, in which no field may be too many.
+OpenAI's events are compared with the types of the `openai` package if that is installed, else with
+our own structs; all others with our structs, without additional fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parley.protocol import (
 from parley.protocol.openai import OpenAIServerEvent
 
 Check = Callable[[str], str | None]
-"""Returns what is wrong with a message, or None."""
+"""Returns the problem of a message, or None."""
 
 _V2: Final = (
     realtime.SessionQueued,
