@@ -170,9 +170,10 @@ def chunked_png(name, body, count):
         jpeg_with(segment(b"\xe1", b"Exif\0\0" + exif_of(5000)) * 20),
         chunked_png(b"tEXt", b"a\0b", 100_000),
         chunked_png(b"IDAT", b"", 100_000),
+        chunked_png(b"iCCP", b"a\0\0" + zlib.compress(bytes(1 << 20), 9), 5000),
         claimed_png(3_999_999, 1),
     ],
-    ids=["segments", "padding", "stuffing", "tags", "texts", "pieces", "row"],
+    ids=["segments", "padding", "stuffing", "tags", "texts", "pieces", "profiles", "row"],
 )
 def test_a_file_that_would_be_read_part_by_part_for_seconds_is_refused_immediately(data):
     def read_both_ways():

@@ -42,7 +42,10 @@ SEGMENTS = 1000
 JPEG file. Pillow reads them one by one, in Python. Encoders write a chunk per 8 KB, and a few
 segments."""
 EXIF_SEGMENTS = 400
-"""Cost of one EXIF segment, which is a list of up to 5,000 tags."""
+EXIF_SEGMENTS = 400
+PROFILE_CHUNKS = 500
+"""Cost of one EXIF segment, which is a list of up to 5,000 tags, and of a PNG's colour profile,
+which Pillow unpacks to 1 MiB before it drops the previous one."""
 EXIF_LIMIT_BYTES = 64 * 1024
 """Longer ones are not read; a JPEG segment cannot be longer."""
 
@@ -146,12 +149,11 @@ def _has_short_head(data: bytes) -> bool:
 
 
 def _has_few_chunks(data: bytes) -> bool:
-    place = 8
-    for _ in range(CHUNKS):
-        if place >= len(data):
-            return True
+    place, parts = 8, 0
+    while parts < CHUNKS and place < len(data):
+        parts += 1 + PROFILE_CHUNKS * (data[place + 4 : place + 8] == b"iCCP")
         place += 12 + int.from_bytes(data[place : place + 4])
-    return False
+    return place >= len(data)
 
 
 def _has_few_segments(data: bytes) -> bool:
