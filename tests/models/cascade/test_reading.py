@@ -8,8 +8,9 @@ from tests.support.cpu_time import takes_less_than
 
 from parley.models import pocket_data
 from parley.models.cascade.numerals import as_digits, as_ordinal, in_words
+from parley.models.cascade.voice.clauses import MAX_CHARS, cut
 from parley.models.cascade.voice.lexicon import Lexicon
-from parley.models.cascade.voice.reading import cut, read_out
+from parley.models.cascade.voice.reading import read_out
 from parley.settings import ModelSettings
 
 FORMS = [(written.replace("\\n", "\n"), said) for written, said in rows("reading")]
@@ -84,6 +85,9 @@ def test_what_streams_is_cut_like_the_whole(seed, is_first):
         "Well,",
         "really?",
         "yes.",
+        "7" * 70,
+        "½" * 70,
+        "```",
     ]
     text = " ".join(r.choice(words) for _ in range(r.randrange(1, 60)))
     whole, rest = cut(text, is_last=True, is_first=is_first)
@@ -107,17 +111,19 @@ def test_clauses_of_code_stay_whole_and_are_said_in_two_words():
     assert rest == ""
     assert clauses == [
         "Like this:\n",
-        "```python\nfor a in b:\n    print(a)\n```\n",
-        "That is all.",
+        "```python\nfor a in b:\n    print(a)\n```",
+        "\nThat is all.",
     ]
     assert words_of(clauses[1]) == "a block of code"
 
 
-@pytest.mark.parametrize("sign", ["\n", "- ", "(", "`", "$1", "a-", "| ", "1 ", "**a", "0"])
+@pytest.mark.parametrize("sign", ["\n", "- ", "(", "`", "$1", "a-", "| ", "1 ", "**a", "½"])
 def test_no_text_takes_long_to_read(sign):
     text = (sign * 8000)[:8000]
 
     assert takes_less_than(3, lambda: (read_out(text), cut(text, is_last=True)))
+    clauses, _ = cut(f"``` x ```{text}", is_last=True)
+    assert max(len(read_out(clause)) for clause in clauses) <= MAX_CHARS
 
 
 def test_any_signs_at_all_are_read():

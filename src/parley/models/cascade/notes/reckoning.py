@@ -89,7 +89,7 @@ def sum_note(low: str) -> str | None:
     text = re.sub(r"(?<=square root of )\s*\((\d+)\)", r"\1", text)
     if BEYOND.search(text):
         return None
-    if (found := _SAYS["brackets"].fullmatch(text)) and "(" in found[1]:
+    if (found := _SAYS["brackets"].fullmatch(text)) and _INNER.search(found[1]):
         return _bracketed(found[1])
     listed = _SAYS["list"].search(text)
     if listed:
@@ -131,10 +131,14 @@ def _percent(found: re.Match[str]) -> float:
     return float(found[1]) * float(found[2]) / 100
 
 
+_INNER: Final = re.compile(r"\(([^()]+)\)")
+"""Brackets without others inside."""
+
+
 def _bracketed(written: str) -> str | None:
     """A sum with brackets, worked out from the inside."""
-    inner, plain = re.compile(r"\(([^()]+)\)"), written
-    while found := inner.search(plain):
+    plain = written
+    while found := _INNER.search(plain):
         part = sum_note(found[1]) if re.search(r"\d\s*[-+*/x]", found[1]) else f"is {found[1]}."
         if not part or not (value := re.search(rf"is {NUMBER}\.$", part.replace(",", ""))):
             return None

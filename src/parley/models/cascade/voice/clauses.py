@@ -14,13 +14,19 @@ PAUSES: Final = ",;:—…"
 """Characters that make a pause within a sentence."""
 MIN_WORDS, MAX_WORDS = 3, 14
 """Minimum number of words of a clause and, where the text allows it, the maximum."""
+MAX_CHARS: Final = 120
+DIGIT_CHARS, SIGN_CHARS = 3, 5
+"""Maximum length of a clause, within words too, and what a digit and a sign count: it is made in
+one step, for which all conversations wait, and 600 halves in a row are eight minutes of speech."""
+_MARKS: Final = frozenset(" \n'\"()-" + STOPS + PAUSES)
+"""Characters that are not spoken."""
 FIRST_WORDS: Final = 2
 """Minimum of the first clause of an answer that somebody waits for: "I'm sorry," sounds for as long
 as the words behind it take."""
 
 _END: Final = re.compile(r"(?<=[.!?…])[\"')\]*_]*(?=\s)|(?<=[,;:—])(?=\s)|\n")
 _LONG: Final = re.compile(rf"\s*(?:\S+\s+){{{MAX_WORDS + 1}}}\S")
-_FENCE: Final = re.compile(r"^[ \t]*(```|~~~)", re.M)
+_FENCES: Final = ("```", "~~~")
 _SHORT: Final = (
     r"no|nos|vs|e\.g|i\.e|approx|fig|figs|vol|ch|sec|pp|pg|ca|cf|al|ave|blvd|inc|dept|est|max|min|"
     r"[A-Za-z]"
@@ -59,17 +65,17 @@ def cut(text: str, *, is_last: bool, is_first: bool = False) -> tuple[list[str],
 
 def _first(text: str, least: int) -> int:
     """Length of the first clause; 0 if it is incomplete."""
-    is_code = bool(_FENCE.match(text.lstrip("\n")))
     lead = len(text) - len(text.lstrip())
+    fence = text[lead : lead + 3]
+    if fence in _FENCES:
+        return text.find(fence, lead + 3) + 3 if fence in text[lead + 3 :] else 0
     for found in _END.finditer(text, lead):
         piece = text[: found.end()]
-        if is_code and len(_FENCE.findall(piece)) < 2:
-            continue
-        if not is_code and _is_long(piece):
+        if _is_long(piece):
             return _place(piece)
         if _is_end(piece, least, is_line="\n" in found[0]):
             return found.end()
-    return _place(text) if not is_code and _is_long(text) else 0
+    return _place(text) if _is_long(text) else 0
 
 
 def _is_end(piece: str, least: int, *, is_line: bool) -> bool:
@@ -84,12 +90,26 @@ def _is_end(piece: str, least: int, *, is_line: bool) -> bool:
 
 
 def _is_long(text: str) -> bool:
-    return _LONG.match(text) is not None
+    return _room(text) < len(text) or _LONG.match(text) is not None
+
+
+def _room(text: str) -> int:
+    """Position up to which a clause may reach."""
+    lead = len(text) - len(text.lstrip())
+    left = MAX_CHARS
+    for place, sign in enumerate(text[lead : lead + MAX_CHARS + 1], lead):
+        is_short = sign.isalpha() or sign in _MARKS
+        left -= 1 if is_short else DIGIT_CHARS if sign.isdecimal() else SIGN_CHARS
+        if left < 0:
+            return place
+    return len(text)
 
 
 def _place(text: str) -> int:
     """Position at which a text that is too long is cut: after a word, not within a phrase."""
+    room = _room(text)
     ends = [found.end() for found in islice(re.finditer(r"\S+", text), MAX_WORDS)]
+    ends = [end for end in ends if end <= room] or [room]
     for end in reversed(ends[MAX_WORDS // 2 :]):
         if not _TIES.search(text[:end]):
             return end

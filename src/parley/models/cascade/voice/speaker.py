@@ -32,7 +32,6 @@ LOWEST, HIGHEST = 0.6, 1.6
 """Range of the factor on a voice's own pitch."""
 SHARPER = 1.12
 """Factor on the fine structure of the spectrum, which training averages and so dulls."""
-LONGEST_S = 12.0
 PAUSE_S = {".": 0.22, "!": 0.22, "?": 0.22, ",": 0.09, ";": 0.12, ":": 0.12, "—": 0.1}
 
 
