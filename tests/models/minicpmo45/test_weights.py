@@ -1,6 +1,7 @@
 """Loading: everything accounted for, straight to its place, nothing left hollow."""
 
 import json
+import mmap
 import sys
 from pathlib import Path
 
@@ -224,6 +225,29 @@ def test_random_weights_fill_every_tensor():
 
     assert all(torch.isfinite(parameter).all() for parameter in built.parameters())
     assert float(built.llm.lm_head.weight.std()) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for large pages")
+def test_weights_on_a_cpu_lie_in_large_pages():
+    def large_kib() -> int:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("AnonHuge"))
+
+    with mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(bytes(8 << 20))
+        try:
+            memory.madvise(25)
+        except OSError:
+            pytest.skip("this kernel does not move memory into large pages")
+    layer, small = torch.nn.Linear(2048, 4096, bias=False), torch.nn.Linear(8, 8)
+    network = torch.nn.Sequential(layer, small)
+    before, wanted = large_kib(), layer.weight.detach().clone()
+
+    weights.finished(network, torch.device("cpu"))
+
+    # 32 MiB, of which both ends may lie in pages that are shared with others.
+    assert large_kib() - before >= 30 * 1024
+    assert torch.equal(layer.weight, wanted)
 
 
 def test_networks_without_memory_need_no_compiler(monkeypatch):

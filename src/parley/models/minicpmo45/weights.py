@@ -46,7 +46,7 @@ from parley.models.minicpmo45.quantize import (
     packed,
     stored_bytes,
 )
-from parley.models.minicpmo45.runtime.layers import Projection
+from parley.models.minicpmo45.runtime.layers import Projection, in_large_pages
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -234,6 +234,7 @@ def finished(network: Network, device: torch.device) -> Network:
         raise SetupError(f"Tensors were left without content: {some_names(sorted(hollow))}.")
     network.eval()
     network.requires_grad_(False)
+    in_large_pages(network.parameters())
     return network
 
 
