@@ -1,1 +1,1 @@
-"""The REST API: one module per subject, each a function that returns the routes of a server."""
+"""The REST API: one module per subject, each with a function that returns its routes."""

@@ -1,4 +1,4 @@
-"""Paths of OpenAI's API that this server does not have, and what to use instead."""
+"""Paths of OpenAI's API that this server does not have, and their alternatives."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROUTES: Final = (
     *("/chat/completions", "/responses", "/models", "/audio/speech", "/audio/transcriptions"),
     *("/realtime", "/live/sessions"),
 )
-"""What clients append to their base URL."""
+"""Paths that clients append to their base URL."""
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
@@ -51,14 +51,15 @@ def has_hint(path: str) -> bool:
 
 
 def meant(path: str) -> str | None:
-    """The path that a client with a wrong base URL means (`/chat/completions`, `//v1/models`)."""
+    """The intended path of a client with a wrong base URL (`/chat/completions`, `//v1/models`)."""
     path = path.rstrip("/")
     route = next((f"/v1{end}" for end in ROUTES if path.endswith(end)), path)
     return None if route == path else route
 
 
 def sentence(method: str, path: str) -> str:
-    """Why a path below `/v1/`, or one that means such a path, answers 404, and what to use."""
+    """The reason why a path below `/v1/`, or one that was meant to be below it, returns 404, and
+    the alternative."""
     if route := meant(path):
         hint = f"Use {route}: the base URL of a client must end in /v1, as http://host:port/v1."
         return f"Unknown request URL: {method} {path[:200]}. {hint}"

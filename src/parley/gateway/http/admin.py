@@ -46,7 +46,7 @@ class Audit(msgspec.Struct, kw_only=True):
 
 
 class StateReport(msgspec.Struct, kw_only=True):
-    """Files that were found broken, and set aside, when the server started."""
+    """Damaged files that were renamed when the server started."""
 
     problems: Annotated[
         list[str],
@@ -62,7 +62,7 @@ class StateReport(msgspec.Struct, kw_only=True):
 
 
 class CleanOrder(msgspec.Struct, kw_only=True):
-    """Limits for this run; those that are omitted are as set."""
+    """Limits for this run; omitted ones are as in the settings."""
 
     dry_run: bool = True
     retention_days: Annotated[int, Meta(ge=-1, le=100_000, examples=[30])] | None = None
@@ -70,14 +70,14 @@ class CleanOrder(msgspec.Struct, kw_only=True):
 
 
 class RemovedRecording(msgspec.Struct, kw_only=True):
-    """A deleted recording, and why: expired, capacity or broken."""
+    """A deleted recording, and the reason: expired, capacity or broken."""
 
     session_id: Annotated[str, Meta(examples=["20251001_090000_omni_0123456789abcdef01234567"])]
     reason: Annotated[str, Meta(examples=["expired"])]
 
 
 class CleanReport(msgspec.Struct, kw_only=True):
-    """Examined and deleted recordings; with `dry_run`, those that would be deleted."""
+    """Numbers of examined and deleted recordings; with `dry_run`, those that would be deleted."""
 
     status: Annotated[str, Meta(examples=["ok"])]
     scanned: Annotated[int, Meta(examples=[12])]
@@ -104,7 +104,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/state", name="state")
     async def stored() -> StateReport:
-        """Stored files that were found broken, and the last cleaning-up of recordings."""
+        """Damaged files, and the last clean-up of recordings."""
         return StateReport(
             problems=[*state.problems, *stores.voices.problems, *stores.presets.problems],
             last_clean=await state.fact("retention.last"),

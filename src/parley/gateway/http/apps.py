@@ -16,7 +16,7 @@ from parley.gateway.runtime import GatewayRuntime
 
 
 class AppInfo(msgspec.Struct, kw_only=True):
-    """An app: one way to talk."""
+    """An app: one kind of conversation."""
 
     app_id: Annotated[str, Meta(examples=["omni"])]
     name: Annotated[str, Meta(examples=["Video call"])]
@@ -24,13 +24,13 @@ class AppInfo(msgspec.Struct, kw_only=True):
 
 
 class AdminAppInfo(AppInfo, kw_only=True):
-    """An app, and whether it is on."""
+    """An app, and if it is on."""
 
     enabled: bool
 
 
 class AppList(msgspec.Struct, kw_only=True):
-    """Apps that are switched on, in fixed order."""
+    """Enabled apps, in fixed order."""
 
     apps: list[AppInfo]
 
@@ -54,7 +54,7 @@ class NamedSwitch(Switch, kw_only=True):
 
 
 class Switched(msgspec.Struct, kw_only=True):
-    """The app as it is now."""
+    """The current state of the app."""
 
     success: bool = True
     app: AdminAppInfo

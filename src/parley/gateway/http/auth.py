@@ -5,7 +5,7 @@ notices it.
 
 WebSockets are checked before they are accepted: the host name, the page's origin, the worker's
 secret, a program's key. Pages cannot see why an upgrade was refused, so their keys are refused on
-the open socket, in the dialect's words, before anything is read.
+the open socket, with the dialect's messages, before anything is read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from parley.protocol.control import CONTROL_PATH, VOICE_PATH
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
-"""Paths that need no key on a server with keys: pages, and those that share links open."""
+"""Paths that need no key on a server with keys: pages, and those for share links."""
 
 TALKS: Final = "/v1/realtime/"
-"""A client secret, which a stranger's browser has, opens these routes and WebSockets."""
+"""Routes and WebSockets that a client secret opens, which may be in a stranger's browser."""
 
 PAGES: Final = frozenset({*pages.PAGES, *pages.OTHER_NAMES, "/mobile", "/mobile-omni"})
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
-"""Asked for by machines every few seconds."""
+"""Paths that machines request every few seconds."""
 SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
 TOKEN_FIELD: Final = re.compile(rb"(?:^|&)token=([^&]+)")
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -47,10 +47,10 @@ log = logs.get(__name__)
 
 
 def check(scope: Scope, access: AccessControl) -> None:
-    """Identify who sent a request, for routes, and count it.
+    """Identify the sender of a request, for routes, and count the request.
 
     Raises:
-        ParleyError: it may not be sent.
+        ParleyError: it is not allowed.
     """
     headers, path, peer = scope["state"]["headers"], scope["path"], peer_of(scope)
     if path == VOICE_PATH:
@@ -68,7 +68,7 @@ def check(scope: Scope, access: AccessControl) -> None:
     )
     scope["state"]["requester"] = requester
     must_show = access.authenticator.needs_key and not is_open(path)
-    # Admins without a token are known by where they sit.
+    # Admins without a token are identified by their address.
     if must_show and requester.is_anonymous and not requester.is_admin:
         raise Unauthorized("A key is required.")
     if requester.caller.only_talks and not (path.startswith(TALKS) or is_open(path)):
@@ -81,7 +81,7 @@ def check_socket(scope: Scope, access: AccessControl) -> None:
     """Check a WebSocket before a route sees it.
 
     Raises:
-        ParleyError: it may not be opened.
+        ParleyError: it is not allowed.
     """
     headers = RequestHeaders(scope)
     if scope["path"] == CONTROL_PATH:
@@ -112,7 +112,7 @@ def log_access(scope: Scope, access: AccessControl, status: int, took_s: float) 
     log.info(
         "request",
         method=scope["method"],
-        # Whoever has a share link's token may look at what it shows.
+        # A share link's token allows access to its recording.
         path=SHARE_TOKEN.sub(f"{SHARE_PREFIX}…", scope["path"]),
         status=status,
         took_ms=round(1000 * took_s, 1),
@@ -122,7 +122,7 @@ def log_access(scope: Scope, access: AccessControl, status: int, took_s: float) 
 
 
 async def note(scope: Scope, runtime: GatewayRuntime, status: int) -> None:
-    """Write an audit entry for what an admin did, and not only read."""
+    """Write an audit entry for an admin's action that was not just reading."""
     if not scope["state"].get("is_audited") or scope["method"] in READING:
         return
     requester: Requester = scope["state"]["requester"]
@@ -137,7 +137,7 @@ async def note(scope: Scope, runtime: GatewayRuntime, status: int) -> None:
     try:
         await runtime.stores.state.note(entry)
     except sqlite3.Error as error:
-        # The action is done and logged; only its audit entry cannot be written.
+        # The action is complete and logged; only its audit entry cannot be written.
         log.error("audit_entry_lost", path=entry.path, why=str(error))
 
 

@@ -1,4 +1,4 @@
-"""Request bodies, parameters and answers: msgspec structs, how they are read and described."""
+"""Request bodies, parameters and responses: reads and describes msgspec structs."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ EVENTS: Final[dict[str, Any]] = {
         }
     }
 }
-"""Content of an answer that comes as server-sent events."""
+"""Content of a response with server-sent events."""
 
 
 class WrongField(BadInput):
-    """A JSON body, or a part of the path or the query, that is not what its route takes."""
+    """A JSON body, or a part of the path or the query, is invalid for its route."""
 
     http_status = 422
 
@@ -55,10 +55,10 @@ def _missing(field: str) -> WrongField:
 
 
 async def read_body(request: Request) -> bytearray:
-    """A JSON body, held once.
+    """Read a JSON body, with only one copy in memory.
 
     Raises:
-        InvalidRequest: it has more items than any request needs.
+        InvalidRequest: it has too many items.
         ClientDisconnect: the client left, or was too slow.
     """
     body = bytearray()
@@ -73,10 +73,10 @@ async def read_body(request: Request) -> bytearray:
 
 @asynccontextmanager
 async def read_form(request: Request, *, fields_most: int) -> AsyncIterator[FormData]:
-    """A form with at most one file.
+    """Read a form with at most one file.
 
     Raises:
-        InvalidRequest: it is not one.
+        InvalidRequest: it is not such a form.
         ClientDisconnect: the client left, or was too slow.
     """
     try:
@@ -90,15 +90,15 @@ async def read_form(request: Request, *, fields_most: int) -> AsyncIterator[Form
 
 
 def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitable[T | None]]:
-    """Reads the JSON body of a request, parsed in a thread if it is large; None for an empty one
-    that is optional. It raises BadInput for what is not such a body."""
+    """Reads the JSON body of a request, which is parsed in a thread if it is large; None for an
+    empty one that is optional. Raises BadInput for an invalid body."""
     shape = codec.Shape(struct, failed=_wrong, absent=_missing)
 
     async def read(request: Request) -> T | None:
         raw = bytes(await read_body(request))
         if is_optional and not raw:
             return None
-        # Other types are those that pages of other sites can send without being asked first.
+        # Pages of other sites can send other types without a preflight request.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
             raise WrongField(f"The content-type must be {JSON}, got {kind[:100] or 'none'}.")
@@ -112,8 +112,8 @@ def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitab
 def parameter_reader(
     struct: type[msgspec.Struct], in_path: Collection[str]
 ) -> Callable[[Request], dict[str, Any]]:
-    """Reads the fields of `struct` from the path and the query of a request. It raises BadInput for
-    those that do not fit."""
+    """Reads the fields of `struct` from the path and the query of a request. Raises BadInput for
+    invalid ones."""
     shape = codec.Shape(struct, is_text=True, failed=_wrong, absent=_missing)
     in_query = [name for name in struct.__struct_fields__ if name not in in_path]
 
@@ -134,7 +134,7 @@ def struct_in(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def filled(kind: type[T], source: object, /, **others: Any) -> T:
-    """An answer whose fields are the attributes of `source` of the same names, and `others`."""
+    """A response whose fields are the attributes of `source` with the same names, and `others`."""
     names = [name for name in kind.__struct_fields__ if name not in others]
     return kind(**{name: getattr(source, name) for name in names}, **others)
 
@@ -149,7 +149,7 @@ def json_body(
     description: str = "",
     is_required: bool = True,
 ) -> dict[str, Any]:
-    """A body of JSON; `struct` None: any object."""
+    """A JSON body; `struct` None: any object."""
     schema = struct or {"type": "object", "description": description}
     content = {"schema": schema} | ({} if example is None else {"example": example})
     return {"required": is_required, "content": {JSON: content}}
@@ -172,10 +172,10 @@ def answer(
     *,
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An answer that no type describes.
+    """A response that is not described by a type.
 
     Args:
-        example: of the JSON answer; its fields are always there.
+        example: of the JSON response; its fields are always present.
         content: of other media types.
     """
     told = dict(content or {})
@@ -186,12 +186,12 @@ def answer(
 
 
 def shown(example: Any, kind: Any = dict[str, Any]) -> dict[str, Any]:
-    """An answer of JSON by what it looks like."""
+    """A JSON response, described by an example."""
     return {"content": {JSON: {"schema": kind, "example": example}}}
 
 
 def schemas(kinds: Iterable[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """Schemas of types, and by name those of the structs in them."""
+    """Schemas of types, and the schemas of their structs by name."""
     found, structs = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     for schema in structs.values():
         if "description" in schema:

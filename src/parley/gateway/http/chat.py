@@ -1,6 +1,6 @@
 """`POST /api/chat`: one chat request, one answer.
 
-How it reaches a worker is in `chat_forwarder.py`.
+`chat_forwarder.py` passes it to a worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.transport import Message
 
 
 class TokenStats(msgspec.Struct, kw_only=True):
-    """Tokens of one answer."""
+    """Numbers of tokens of one answer."""
 
     cached_tokens: int = 0
     input_tokens: Annotated[int, Meta(examples=[41])]
@@ -57,7 +57,7 @@ EXAMPLE: Final = {
 
 
 def _checked(raw: bytearray) -> Message:
-    """A request's body as the message for the worker, which is to answer in one piece.
+    """Convert a request's body to the message for the worker, which must answer in one piece.
 
     Raises:
         BadInput: not a chat request.
@@ -67,7 +67,8 @@ def _checked(raw: bytearray) -> Message:
     if len(raw) <= READ_ON_LOOP_BYTES or "type" in value:
         whole = msgspec.structs.replace(asked, streaming=False)
         return Message.client_text(codec.encode_media(whole))
-    # Not encoded again: that would need the same memory twice. Of two equal names the last counts.
+    # Not encoded again, which would need the same memory twice. If a name occurs twice, the last
+    # counts.
     end = raw.rindex(b"}")
     raw[end:] = b',"streaming":false}'
     return Message.client_text(raw)
@@ -94,8 +95,8 @@ def _shape(
 
 
 def written(answer: ChatResponse) -> Response:
-    """The answer as JSON. Its sound is base64: megabytes that need not be searched for what JSON
-    escapes, on the event loop."""
+    """The answer as JSON. Its audio is base64, megabytes in which the event loop need not search
+    for characters to escape."""
     sound = answer.audio_data
     text = msgspec.json.encode(msgspec.structs.replace(answer, audio_data=None))
     if sound is not None:
@@ -115,7 +116,8 @@ def routes(forwarder: ChatForwarder) -> Router:
         answer=ChatResponse,
     )
     async def ask(request: Request) -> Response:
-        """Ask once; the answer comes whole. Waits in the queue; hanging up cancels."""
+        """Ask once; the answer is returned as a whole. Waits in the queue; disconnecting
+        cancels."""
         forwarder.check(request)
         with forwarder.visit(request, "http chat") as session_id:
             raw = await read_body(request)

@@ -1,7 +1,7 @@
 """Forwards one chat request over HTTP: admission, queue, lease, request, answer.
 
-The only path from an HTTP route to a worker. A request waits in the same queue as sockets do and
-reaches the worker in the chat dialect.
+The only path from an HTTP route to a worker. A request waits in the same queue as WebSockets and is
+sent to the worker in the chat dialect.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ BAD_INPUT_CODES = frozenset(
 
 
 class WorkerRefused(ParleyError):
-    """The worker answered with an error, which has a sentence, a code and perhaps a field."""
+    """The worker returned an error, which has a sentence, a code and possibly a field."""
 
     def __init__(self, code: str, sentence: str, field: str | None = None) -> None:
         super().__init__(sentence)
         self.field = field
-        # What is a constant elsewhere is the worker's word here.
+        # The code is a constant of other errors; here it comes from the worker.
         self.code = code  # type: ignore[misc]
         bad = code in BAD_INPUT_CODES
         unavailable = code in ("service_unavailable", "worker_busy")
@@ -71,12 +71,12 @@ class PendingAnswer:
         self.expected_wait_s = upstream.expected_wait_s
 
     async def messages(self) -> AsyncGenerator[chat.ServerMessage, None]:
-        """All messages up to `Done`, as they arrive; watches the client meanwhile.
+        """All messages up to `Done`, as they arrive; the client is watched meanwhile.
 
         Raises:
             Departed: the client left.
-            WorkerLost: the worker went away.
-            WorkerRefused: it answered with an error.
+            WorkerLost: the worker disconnected.
+            WorkerRefused: it returned an error.
         """
         while True:
             message = await self._watch.attend(self._next())
@@ -89,7 +89,7 @@ class PendingAnswer:
                 return
 
     async def done(self) -> chat.Done:
-        """The end of the answer; raises as `messages` does."""
+        """The end of the answer; raises the same errors as `messages`."""
         async with contextlib.aclosing(self.messages()) as messages:
             async for message in messages:
                 if isinstance(message, chat.Done):
@@ -97,7 +97,7 @@ class PendingAnswer:
         raise WorkerLost
 
     def stop(self) -> None:
-        """Stop the answer; `done` then returns what there is of it."""
+        """Stop the answer; `done` then returns the part that was generated."""
         self._upstream.connection.send_text(msgspec.json.encode(legacy.Stop()))
 
     async def _next(self) -> chat.ServerMessage:
@@ -118,7 +118,7 @@ def _read(message: Message) -> chat.ServerMessage:
 
 
 class ChatForwarder:
-    """Brings chat requests to workers."""
+    """Forwards chat requests to workers."""
 
     def __init__(self, runtime: GatewayRuntime) -> None:
         self.acquisition = runtime.serving.acquisition
@@ -134,7 +134,7 @@ class ChatForwarder:
         return self.acquisition.dispatcher.clock
 
     def check(self, request: Request) -> None:
-        """Refuse a client that may not ask, before its body is read.
+        """Refuse a client that may not send requests, before its body is read.
 
         Raises:
             OriginForbidden, AppDisabled.
@@ -144,10 +144,10 @@ class ChatForwarder:
 
     @contextlib.contextmanager
     def visit(self, request: Request, name: str) -> Iterator[str]:
-        """Count a request of its address and its key while the block runs; yields its session id.
+        """During the block, count a request for its address and key; yields its session id.
 
         Raises:
-            TooManySessions: they have as many as they may have.
+            TooManySessions: they have reached their limit.
         """
         who: Requester = request.state.requester
         session_id = f"chat_{secrets.token_hex(16)}"
@@ -161,7 +161,7 @@ class ChatForwarder:
             yield session_id
 
     def check_room(self, request: Request) -> None:
-        """Refuse, before anything is decoded for it, a request that could not even wait.
+        """Refuse a request that could not wait in the queue, before anything is decoded.
 
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: as `forward`.
@@ -172,10 +172,10 @@ class ChatForwarder:
     async def forward(
         self, request: Request, session_id: str, body: Message
     ) -> AsyncIterator[PendingAnswer]:
-        """Wait in the queue and ask; all resources are returned at the end.
+        """Wait in the queue and ask; all resources are released at the end.
 
         Raises:
-            Departed: the client hung up.
+            Departed: the client disconnected.
             TimedOut: no answer within `queue.request_timeout_s`.
             ParleyError: refused by the queue, or no worker could be reached.
         """
@@ -207,7 +207,7 @@ class ChatForwarder:
 
 
 class _RequestWatch(ClientWatch[None]):
-    """Watches an HTTP client: all it can do is hang up."""
+    """Watches an HTTP client, which can only disconnect."""
 
     def __init__(self, request: Request, closing: asyncio.Future[bool]) -> None:
         super().__init__(closing)

@@ -1,8 +1,8 @@
-"""Errors of the REST API: `{"detail": …, "code": …}` without internals. A person who followed a
-wrong link gets a page instead.
+"""Errors of the REST API: `{"detail": …, "code": …}` without internals. Browsers that follow a
+wrong link get a page instead.
 
-Below `/v1/` the clients are those of OpenAI: errors are their error objects there, a full queue is
-429 (which these clients try again by themselves), and `Retry-After` says when.
+Paths below `/v1/` are for OpenAI's clients: errors are OpenAI's error objects, and a full queue
+returns 429 with `Retry-After`, after which these clients retry by themselves.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CODES = {
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """Shape of every error; `code` is stable, `detail` is for people."""
+    """Format of errors; `code` is stable, `detail` is for people."""
 
     detail: Annotated[str, Meta(examples=["Queue full (1000 requests)"])]
     code: Annotated[str, Meta(examples=["queue_full"])]
@@ -65,17 +65,17 @@ class OpenAIErrorBody(msgspec.Struct, kw_only=True):
 
 
 class OpenAIError(msgspec.Struct, kw_only=True):
-    """Shape of every error below `/v1/`."""
+    """Format of errors below `/v1/`."""
 
     error: OpenAIErrorBody
 
 
 OPENAI_PREFIX: Final = "/v1/"
 REQUEST_ID: Final = b"x-request-id"
-"""Header of every answer: SDKs show it as `_request_id`, and the log has it as `request_id`."""
+"""Header of every response: SDKs show it as `_request_id`, and the log has it as `request_id`."""
 
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 15, 503: 10}
-"""Seconds by status, for errors that do not say it themselves."""
+"""Default of `Retry-After` in seconds, by status."""
 
 
 def openai_type(status: int) -> str:
@@ -99,7 +99,7 @@ def refusal(
     field: str | None = None,
     retry_after_s: int | None = None,
 ) -> JSONResponse:
-    """An error in the shape of the clients of `path`."""
+    """An error in the format for the clients of `path`."""
     if not path.startswith(OPENAI_PREFIX):
         return problem(status, detail, code, retry_after_s=retry_after_s)
     code = code or CODES.get(status, "error")
@@ -109,7 +109,7 @@ def refusal(
 
 
 def openai_error(status: int, message: str, code: str, field: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it; see `OpenAIError`."""
+    """An error in OpenAI's format; see `OpenAIError`."""
     kind = openai_type(status)
     return {"error": {"message": message, "type": kind, "param": field, "code": code_of(code)}}
 
@@ -149,14 +149,14 @@ NOWHERE: Final = """<!doctype html>
 
 
 def storage_status(error: Exception) -> int | None:
-    """507 for a full disk, 503 for one that cannot be written; None for anything else."""
+    """507 for a full disk, 503 for one that is not writable; None for other errors."""
     match error:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return 507
         case OSError(errno=errno.EROFS | errno.EIO | errno.EACCES | errno.EPERM):
             return 503
         case sqlite3.Error():
-            # The low byte is the primary result code; the rest says where it happened.
+            # The low byte is the primary result code; the rest has details.
             match getattr(error, "sqlite_errorcode", 0) & 0xFF:
                 case sqlite3.SQLITE_FULL:
                     return 507
@@ -166,17 +166,17 @@ def storage_status(error: Exception) -> int | None:
 
 
 def _is_reader(request: Request) -> bool:
-    """True if the request is of a browser that followed a wrong link."""
+    """True if the request comes from a browser that followed a wrong link."""
     path = request.url.path
     is_data = path.startswith(("/api/", "/static/", "/v1/", "/ws/"))
     return not is_data and "text/html" in request.headers.get("accept", "")
 
 
 class Failures:
-    """Turns what routes raise into answers in our shape, and counts it.
+    """Converts exceptions of routes to responses, and counts them.
 
     Args:
-        files: the pages; one is for people at an address where nothing is.
+        files: the pages, one of which is for unknown addresses.
     """
 
     def __init__(self, metrics: Metrics, files: WebFiles | None) -> None:
@@ -184,7 +184,7 @@ class Failures:
         self._files = files
 
     def answer(self, request: Request, error: Exception) -> Response:
-        """The answer to a request that failed before its answer began."""
+        """The response to a request that failed before its response started."""
         match error:
             case ParleyError():
                 return self.refusal(request.url.path, error)
@@ -193,7 +193,7 @@ class Failures:
                 answer.headers.update(error.headers or {})
                 return answer
             case ClientDisconnect() | Departed():
-                # Nobody reads it; it keeps the log honest.
+                # No client reads it; it is for the log.
                 return Response(status_code=CLIENT_CLOSED_STATUS)
         status = storage_status(error)
         if status is not None:
@@ -203,7 +203,7 @@ class Failures:
         return refusal(request.url.path, 500, detail, "internal_error")
 
     def refusal(self, path: str, error: ParleyError) -> Response:
-        """A refusal in the shape of the clients of `path`."""
+        """A refusal in the format for the clients of `path`."""
         self._metrics.error(error.code)
         return refusal(
             path,
@@ -215,7 +215,7 @@ class Failures:
         )
 
     def report(self, request: Request, error: Exception) -> None:
-        """Log an error that is a fault of ours, and count it."""
+        """Log and count an error of the server."""
         log.error(
             "request_failed",
             path=request.url.path,
@@ -230,7 +230,7 @@ class Failures:
                 return self._files.page(MISSING, request.scope, 404)
             return HTMLResponse(NOWHERE, 404)
         path, detail = request.url.path, str(error.detail)
-        # A path with an id takes names of things that are not there.
+        # A path with an id contains unknown names.
         is_unknown = (error.status_code, detail) in (
             (404, "Not Found"),
             (405, "Method Not Allowed"),
@@ -243,7 +243,7 @@ class Failures:
         return refusal(path, error.status_code, detail)
 
     def _answer_storage(self, request: Request, error: Exception, status: int) -> Response:
-        """A full or failing disk is a temporary fault of this server."""
+        """A full or failing disk is a temporary error of this server."""
         log.error("storage_failed", path=request.url.path, why=str(error))
         code = "insufficient_storage" if status == 507 else "storage_unavailable"
         self._metrics.error(code)

@@ -1,8 +1,8 @@
-"""The application in front of the routes: what holds for every HTTP exchange and every WebSocket.
+"""The application in front of the routes, which handles every HTTP exchange and every WebSocket.
 
-An exchange has an id, a caller that `auth.py` checked, a body of bounded size that fits into the
-memory for bodies, and an answer with the headers of `security.py`. Errors of routes become answers
-here (`errors.py`). WebSockets are checked before a route sees them.
+An exchange has an id, a caller checked by `auth.py`, a body of bounded size within the memory for
+bodies, and a response with the headers of `security.py`. Errors of routes become responses here
+(`errors.py`). WebSockets are checked before a route receives them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exchanges:
     """ASGI application in front of the routes.
 
     Args:
-        failures: makes the answers to requests that fail.
+        failures: creates the responses to requests that fail.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Exchanges:
         try:
             auth.check_socket(scope, self._runtime.access)
         except ParleyError as error:
-            # The realtime dialect of the requirement texts is below `/v1/`, too, so the refusal has
-            # our shape there.
+            # The published realtime dialect is also below `/v1/`, so the refusal has
+            # our format there.
             await self._failures.refusal("", error)(scope, receive, send)
             return
         await self._routes.serve(self._routes.find(scope), scope, receive, send)
@@ -87,24 +87,24 @@ class Exchanges:
             request = Request(scope, exchange.receive)
             if exchange.status:
                 self._failures.report(request, error)
-                raise  # uvicorn closes the connection: an answer that has begun cannot change
+                raise  # uvicorn closes the connection: a response that was started cannot change
             answer = self._failures.answer(request, error)
             await answer(scope, exchange.receive, exchange.send)
 
 
 class _Exchange:
-    """One request and its answer.
+    """One request and its response.
 
     Attributes:
-        scope: that of the request, with `state`: `headers`, `request_id` and, for routes that keep
+        scope: of the request, with `state`: `headers`, `request_id` and, for routes that allocate
             memory, `claim`.
-        status: of the answer; 0 until it begins.
+        status: of the response; 0 until it starts.
     """
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, *, runtime: GatewayRuntime
     ) -> None:
-        # Not from the system: reading its random numbers lets other threads have the interpreter.
+        # Not from the system: reading its random numbers releases the interpreter lock.
         self.id = f"req_{_ids.getrandbits(128):032x}"
         self._runtime = runtime
         self.status = 0
@@ -117,7 +117,7 @@ class _Exchange:
         self.headers = RequestHeaders(scope)
         scope["state"] |= {"request_id": self.id, "headers": self.headers, "claim": self.claim}
         if scope["method"] == "HEAD" and not scope["path"].startswith(ANSWER_HEAD):
-            # The routes answer as to GET; uvicorn, which keeps the scope as it came, sends no body
+            # The routes respond as to GET; uvicorn, which has the original scope, sends no body
             # (RFC 9110, 9.3.2).
             scope = {**scope, "method": "GET"}
         self.scope = scope
@@ -127,10 +127,10 @@ class _Exchange:
         return self._runtime.clock.monotonic() - self._began_s
 
     def check_body(self, route: BaseRoute | None) -> None:
-        """Refuse a body that is too large by its own account.
+        """Refuse a body whose announced size is too large.
 
         Raises:
-            HTTPException: 413, or 404 where OpenAI's API has something that takes such bodies.
+            HTTPException: 413, or 404 if the path is one of OpenAI's API that takes such bodies.
         """
         length = self.headers.get("content-length", "0").strip()
         if length == "0" and "transfer-encoding" not in self.headers:
@@ -144,10 +144,10 @@ class _Exchange:
         raise HTTPException(413, _too_large(self._limit))
 
     def claim(self, size_bytes: int) -> None:
-        """Count what was kept and is needed for this request as memory of its client.
+        """Count data that is loaded for this request as memory of its client.
 
         Raises:
-            ServiceUnavailable: there is no more.
+            ServiceUnavailable: there is not enough memory.
         """
         self._take(size_bytes)
         self._more += size_bytes
@@ -160,7 +160,7 @@ class _Exchange:
             raise ServiceUnavailable("Other large requests use all memory: try again later.")
 
     async def receive(self) -> Message:
-        """The next piece of the body, counted.
+        """The next piece of the body, which is counted.
 
         Raises:
             HTTPException: 413.
@@ -177,7 +177,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a piece of the answer; its head is completed."""
+        """Send a piece of the response, with a completed head."""
         if message["type"] == "http.response.start":
             await self._begin(message)
         await self._send(message)
@@ -194,11 +194,11 @@ class _Exchange:
             security.let_pages_read(
                 answer, self.headers.get("origin"), self._runtime.access.admission
             )
-        # First, so that a client that has its answer finds it in the audit log.
+        # First, so that a client that has its response finds the entry in the audit log.
         await auth.note(self.scope, self._runtime, self.status)
 
     async def end(self) -> None:
-        """Give back what was taken; an answer that never began is noted as failed."""
+        """Release all resources; a response that was never started counts as failed."""
         if not self.status:
             await auth.note(self.scope, self._runtime, 500)
         if self._claimed or self._more:

@@ -1,13 +1,13 @@
-"""Files of the pages, made by `tools/pages.py` and cached for long by browsers.
+"""Serves the files of the pages, which `tools/pages.py` builds and browsers cache for long.
 
-Pages name their files below `static/v-…/`, an address that is a digest of all files: what is there
-never changes, and browsers keep it for a year. Below `static/v-….PAGE/` are the files of one page:
-its script with all that it imports, its style sheets as one, and the words of the reader's
-language, which the page names so that a browser requests all of it together. Addresses are
-relative, so that the pages work below any path of a proxy.
+Pages refer to their files below `static/v-…/`, which contains a digest of all files: the content
+never changes, and browsers cache it for a year. Below `static/v-….PAGE/` are the files of one page:
+its script with all imports, its style sheets in one file, and the texts in the user's language,
+which the page lists so that a browser requests all of them together. Addresses are relative, so
+that the pages work below any path of a proxy.
 
-What is text is there in a packed form, too. Each form has its own ETag, and `Vary` separates
-them in caches.
+Text files also have a compressed form. Each form has its own ETag, and `Vary` separates them in
+caches.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from starlette.types import Scope
 
 VARIES: Final = "accept-encoding, accept-language"
 DEPTH_LIMIT: Final = 16
-"""Pages are kept for addresses of so many folders; none of ours has more than three."""
+"""Maximum number of folders in a page's address; ours have at most three."""
 PAGES_KEPT: Final = 1024
 VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})(?:\.([\w-]+))?/(.+)")
 LOOK_S: Final = 1.0
-"""Minimum time between two looks at the folder."""
+"""Minimum time between two checks of the folder."""
 IN_MEMORY_BYTES: Final = 1 << 20
-"""Larger files are read from the disk while they are sent."""
+"""Size above which files are read from the disk while they are sent."""
 WHOLE: Final = frozenset({"range", "if-none-match", "if-modified-since"})
-"""Header fields of requests that may be answered with less than the whole file."""
+"""Header fields of requests whose response may be less than the whole file."""
 KEPT: Final = "public, max-age=31536000, immutable"
 
 
 class _PageKey(NamedTuple):
-    """Dependencies of a finished page; `depth`: folders between its address and the root."""
+    """Key of a finished page; `depth`: number of folders between its address and the root."""
 
     version: str
     name: str
@@ -54,7 +54,7 @@ class _PageKey(NamedTuple):
 
 
 class _FileKey(NamedTuple):
-    """Dependencies of a whole file's answer; see `get_path`."""
+    """Key of a whole file's response; see `get_path`."""
 
     version: str
     path: str
@@ -63,10 +63,10 @@ class _FileKey(NamedTuple):
 
 
 class WebFiles(StaticFiles):
-    """A made folder: its static files, and by `page` its pages.
+    """A built folder: its static files, and with `page` its pages.
 
-    Finished pages and files are kept, so that a request costs the loop a look-up. A folder that is
-    made again while the server runs is served a second later.
+    Finished pages and files are cached, so that a request costs a look-up. A folder that is rebuilt
+    while the server runs is served a second later.
     """
 
     look_s = LOOK_S
@@ -81,10 +81,10 @@ class WebFiles(StaticFiles):
         self._finished = functools.lru_cache(PAGES_KEPT)(self._finish)
 
     def page(self, name: str, scope: Scope, status_code: int = 200) -> Response:
-        """A page, as the asking browser takes it.
+        """A page in the form that the browser accepts.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it does not exist.
         """
         asked = _asked(scope)
         depth = min(scope["path"].count("/") - 1, DEPTH_LIMIT)
@@ -128,13 +128,13 @@ class WebFiles(StaticFiles):
         if named is None:
             return path
         version, page, file = named.groups()
-        # An older page that is still open gets what there is, and keeps it for no longer than that.
+        # An older page that is still open gets the current file, which is not cached.
         scope["parley.kept"] = version == self._version()
         own = f"of/{page}/{file}"
         return own if page and os.path.isfile(self._folder / "static" / own) else file
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file. Whole ones are kept in memory with their headers."""
+        """A file. Whole files are cached in memory with their headers."""
         asked = _asked(scope)
         if scope["method"] != "GET" or not WHOLE.isdisjoint(asked.keys()):
             return await super().get_response(path, scope)
@@ -158,7 +158,7 @@ class WebFiles(StaticFiles):
         scope: Scope,
         status_code: int = 200,
     ) -> Response:
-        """The file, packed where that is worth it and the browser takes it."""
+        """The file, compressed if that is useful and the browser accepts it."""
         asked = _asked(scope)
         headers = {}
         path, packed = os.fspath(full_path), f"{os.fspath(full_path)}.gz"
@@ -170,7 +170,7 @@ class WebFiles(StaticFiles):
                 path, stat_result = packed, os.stat(packed)
         answer = FileResponse(path, status_code, headers, media_type, stat_result=stat_result)
         if scope.get("parley.kept"):
-            # No browser asks again whether it has changed.
+            # Browsers never check if it has changed.
             answer.headers["cache-control"] = KEPT
             del answer.headers["etag"], answer.headers["last-modified"]
         elif self.is_not_modified(answer.headers, asked):
@@ -183,19 +183,19 @@ def _size(answer: FileResponse) -> int:
 
 
 def _asked(scope: Scope) -> Headers:
-    """The headers of a request; decoded already where our own application is in front."""
+    """The headers of a request; already decoded if our own application is in front."""
     known: Headers | None = scope.get("state", {}).get("headers")
     return known or Headers(scope=scope)
 
 
 def language_of(asked: Headers) -> str:
-    """The language of ours that a browser asks for first."""
+    """The supported language that a browser prefers."""
     first = asked.get("accept-language", "").split(",")[0].strip().lower()
     return "zh" if first.startswith("zh") else "en"
 
 
 def takes_gzip(asked: Headers) -> bool:
-    """True if `Accept-Encoding` names gzip and does not refuse it with a quality of zero."""
+    """True if `Accept-Encoding` contains gzip without a quality of zero."""
     for part in asked.get("accept-encoding", "").split(","):
         name, _, quality = part.partition(";")
         if name.strip().lower() in ("gzip", "*"):

@@ -1,4 +1,4 @@
-"""What pages request when they load: defaults, and the voice used when the client brings none."""
+"""Data that pages request when they load: defaults, and the default voice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logs.get(__name__)
 
 
 class Defaults(msgspec.Struct, kw_only=True):
-    """Initial options of pages; without `default_lang`, the browser's language."""
+    """Initial options of pages; without `default_lang` they use the browser's language."""
 
     playback_delay_ms: Annotated[int, Meta(examples=[200])]
     chat_vocoder: str = "token2wav"
@@ -98,18 +98,18 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/api/frontend_defaults", answer=Defaults)
     async def defaults() -> Response:
-        """What pages need before a session: the model, its limits, and what is recorded."""
+        """Data that pages need before a session: the model, its limits, and what is recorded."""
         return Response(told, media_type=JSON)
 
     @router.get("/api/default_ref_audio", errors=(404,))
     async def voice() -> VoiceInfo:
-        """The voice that pages offer to people who bring none: the configured one, else the
-        checkpoint's, else the one that comes with parley. 404 when it cannot be read."""
+        """The default voice of pages: the configured one, else the checkpoint's, else the one
+        included in parley. 404 if it cannot be read."""
         if not default_voice:
             path = default_voice_path(model.default_voice, model.name)
             limit_s = limits.reference_audio_s
             try:
-                # Decoding takes a while, and the loop carries live calls.
+                # Decoding takes a while, and the event loop serves live calls.
                 read = await asyncio.to_thread(read_voice, path, limit_s=limit_s)
             except (OSError, BadInput) as error:
                 log.error("default_voice_unreadable", why=str(error))

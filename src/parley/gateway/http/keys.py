@@ -68,7 +68,7 @@ class UsageOfKey(msgspec.Struct, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, kw_only=True):
-    """By day, oldest first."""
+    """Usage by day, oldest first."""
 
     usage: list[UsageOfKey]
 
@@ -108,7 +108,7 @@ class NewKey(msgspec.Struct, kw_only=True):
 
 
 class Rotation(msgspec.Struct, kw_only=True):
-    """How long the old key remains valid."""
+    """Time for which the old key remains valid."""
 
     overlap_s: Annotated[
         float,
@@ -121,7 +121,7 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class MadeKey(KeyInfo, kw_only=True):
-    """The new key; this is the only time that it is shown."""
+    """The new key, which is shown only this once."""
 
     key: Annotated[str, Meta(examples=["pk_…"])]
 
@@ -133,7 +133,8 @@ class Revoked(msgspec.Struct, kw_only=True):
 
 
 class Token(msgspec.Struct, kw_only=True):
-    """Opens sessions for a while: as a bearer token, as `?token=`, or by the cookie set with it."""
+    """A token that opens sessions for a while: as a bearer token, as `?token=`, or by the cookie
+    set with it."""
 
     token: Annotated[str, Meta(examples=["st_…"])]
     expires_in_s: Annotated[float, Meta(examples=[900.0])]
@@ -197,7 +198,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         days: Annotated[int, Meta(ge=1, le=3660)] = 31,
         format: Literal["json", "csv"] = "json",
     ) -> UsageReport | Response:
-        """Usage of all keys by day, ended sessions only; also as CSV."""
+        """Usage of all keys by day, of ended sessions; also as CSV."""
         rows = await report(days)
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
@@ -210,7 +211,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @admin.post("", status=201)
     async def make(new: NewKey) -> MadeKey:
-        """Make a key. Only its hash is stored: a lost key cannot be shown again."""
+        """Create a key. Only its hash is stored: a lost key cannot be shown again."""
         secret = make_key()
         key = Key(
             id=f"k_{secrets.token_hex(6)}",
@@ -241,9 +242,9 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @admin.post("/{key_id}/rotate")
     async def rotate(key_id: str, rotation: Rotation) -> MadeKey:
-        """Replace a key: its id, limits, usage, voices and recordings stay. The old key works
-        until the overlap is over, so that programs can change to the new one; one that was
-        replaced earlier stops immediately."""
+        """Replace a key; its id, limits, usage, voices and recordings are kept. The old key works
+        until the end of the overlap, so that programs can change to the new one; a key that was
+        replaced earlier stops working immediately."""
         await find(key_id)
         secret = make_key()
         await state.rotate_key(key_id, hash_key(secret), clock.time() + rotation.overlap_s)
@@ -288,7 +289,7 @@ def as_csv(rows: list[UsageOfKey]) -> Response:
     for row in rows:
         values = msgspec.structs.asdict(row)
         if values["name"].startswith(("=", "+", "-", "@", "\t", "\r")):
-            # A spreadsheet would take it for a formula.
+            # A spreadsheet would interpret it as a formula.
             values["name"] = "'" + values["name"]
         table.writerow(values.values())
     return Response(

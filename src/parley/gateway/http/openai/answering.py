@@ -1,7 +1,7 @@
-"""One chat answer as a stream of pieces, for each of OpenAI's interfaces.
+"""Generates one chat answer as a stream of pieces, for all of OpenAI's interfaces.
 
-Chat completions and responses differ in how they write a request and an answer down; what happens
-between the two is here, once.
+Chat completions and responses differ in the formats of requests and answers; this module has the
+common part.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ REFUSALS: Final[Mapping[Ability, str]] = {
     "logprobs": "{} must be absent with the loaded model, which reports no probabilities of "
     f"tokens. Use {OWN} for them.",
 }
-"""Error of a request that needs an ability of the model; `{}` is the field."""
+"""Errors of requests that need an ability of the model; `{}` is the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerWords:
-    """More text of the answer.
+    """Further text of the answer.
 
     Args:
-        logprobs: of the tokens up to here that no earlier words had, if they were asked for.
+        logprobs: of the tokens since the previous words, if requested.
     """
 
     text: str
@@ -66,8 +66,8 @@ class AnswerEnded:
     """The answer is complete.
 
     Args:
-        is_cut: it ended at one of the texts that the client named.
-        calls: the functions that it calls.
+        is_cut: True if it ended at one of the client's stop texts.
+        calls: its function calls.
     """
 
     done: chat.Done
@@ -76,7 +76,7 @@ class AnswerEnded:
 
     @property
     def is_limit(self) -> bool:
-        """True if it ended at the most tokens it may have."""
+        """True if it ended at the maximum number of tokens."""
         return self.done.ending == "limit" and not self.is_cut
 
 
@@ -86,13 +86,13 @@ MEDIA: Final = {
 """Names of fields in the chat dialect, and in chat completions."""
 
 AnswerPiece = chat.PrefillDone | AnswerWords | Pcm | chat.ToolCall | AnswerEnded
-"""What comes of an answer, in order: the request is in the model's context; text; sound; parts of a
-function call (first its name, then arguments, of which the last has `is_final`); the end."""
+"""Pieces of an answer, in order: the request is in the model's context; text; audio; parts of a
+function call (first its name, then arguments, the last with `is_final`); the end."""
 
 
 @contextlib.contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Give errors about a field the name that the client knows it by."""
+    """Replace the names of fields in errors by those that the client uses."""
     try:
         yield
     except (InvalidRequest, WorkerRefused) as error:
@@ -104,13 +104,14 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
-    """The request as the loaded model can answer it, and whether its answer is a forced call.
+    """The request in a form that the loaded model can answer, and True if the answer is a forced
+    call.
 
-    A model that calls no functions, or cannot be made to, but keeps to a format, is asked for the
-    call as JSON: its answer is the call.
+    If the model cannot call functions, or cannot be forced to, but can follow a format, it is asked
+    for the call as JSON: its answer is the call.
 
     Raises:
-        InvalidRequest: it asks, in the named field, for what the model cannot do.
+        InvalidRequest: the named field requests something that the model cannot do.
     """
     demanded = tuple(tool for tool in asked.offered if tool.must_call is True)
     if not demanded or models.can("tool_choice") or not models.can("json"):
@@ -126,7 +127,7 @@ def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
         "type": "json_schema",
         "json_schema": {"name": "call", "schema": _call_schema(demanded)},
     }
-    # Behind the messages of the system that lead.
+    # After the leading system messages.
     lead = [*takewhile(lambda each: each.role in ("system", "developer"), asked.messages)]
     messages = (*lead, asks, *asked.messages[len(lead) :])
     changed = msgspec.structs.replace(
@@ -137,8 +138,8 @@ def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
 
 
 def _call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """A call of one of some functions, as a schema. Definitions are at its root, where references
-    look for them."""
+    """The schema of a call of one of these functions. Definitions are at its root, where references
+    expect them."""
     shared: dict[str, Any] = {}
     calls = []
     for tool in tools:
@@ -158,7 +159,7 @@ def _call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
 
 
 def call_in(text: str) -> ToolCallPart | None:
-    """The call that a forced answer is; None where it was cut off."""
+    """The call in a forced answer; None if it was truncated."""
     try:
         call = json.loads(text)
         name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
@@ -197,17 +198,17 @@ async def answer(
     is_forced: bool = False,
     names: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[AnswerPiece, None]:
-    """The pieces of one answer, ending with `AnswerEnded`. What the request brings is fetched and
-    decoded once its sender has a session to spend on it.
+    """The pieces of one answer, ending with `AnswerEnded`. The request's media are fetched and
+    decoded once a session was counted for its sender.
 
     Args:
         name: of the interface, for the log.
         voice: a registered voice; None: the server's own.
-        is_forced: the answer is a call (see `shaped`).
-        names: of fields that this interface calls otherwise.
+        is_forced: True if the answer is a call (see `shaped`).
+        names: of fields that have another name in this interface.
 
     Raises:
-        ParleyError: as `ChatForwarder.forward` and `PendingAnswer.messages`.
+        ParleyError: see `ChatForwarder.forward` and `PendingAnswer.messages`.
     """
     reader = _AnswerReader(asked, is_forced)
     with (
@@ -217,7 +218,7 @@ async def answer(
         renamed({"response_format": "tools"} if is_forced else {}),
         forwarder.visit(request, name) as session_id,
     ):
-        # What was fetched is not kept a second time while the answer lasts.
+        # The fetched media are not kept twice during the answer.
         body = await asyncio.to_thread(_body, await sources.completed(asked), voice)
         async with (
             forwarder.forward(request, session_id, body) as pending,
@@ -229,7 +230,7 @@ async def answer(
 
 
 class _AnswerReader:
-    """A worker's messages as pieces of the answer."""
+    """Convert a worker's messages to pieces of the answer."""
 
     def __init__(self, asked: Completion, is_forced: bool) -> None:
         self._asked, self._is_forced = asked, is_forced
@@ -268,7 +269,7 @@ class _AnswerReader:
         return pieces
 
     def _rest(self) -> list[AnswerPiece]:
-        """The words that were held back."""
+        """The text that was held back."""
         rest = self._finder.rest()
         return [AnswerWords(rest)] if rest else []
 
@@ -286,7 +287,7 @@ class _AnswerReader:
 
 
 def _whole(done: chat.Done) -> list[AnswerPiece]:
-    """An answer that came in one piece."""
+    """An answer in one piece."""
     pieces: list[AnswerPiece] = [AnswerWords(done.text)] if done.text else []
     return pieces if done.audio_data is None else [*pieces, sound_of(done.audio_data)]
 

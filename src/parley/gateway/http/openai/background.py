@@ -1,7 +1,7 @@
 """Responses that are generated in the background: `background: true`.
 
-They run in this process, a bounded number at a time, and are stored when they end, as others are.
-Their events can be followed from any place, by as many readers as like. A restart of the gateway
+They run in this process, a bounded number at a time, and are stored when they end, like others.
+Their events can be followed from any position, by any number of readers. A restart of the gateway
 ends them.
 """
 
@@ -23,12 +23,12 @@ from parley.gateway.http.openai.response_events import Event, ResponseWriter
 
 EACH_MOST: Final = 8
 ALL_MOST: Final = 32
-"""Responses that run at a time, of one owner and of all. The last `EACH_MOST` are for owners of
-none: a few addresses cannot fill all places."""
+"""Maximum number of concurrent responses, per owner and in total. The last `EACH_MOST` are reserved
+for owners without any, so that a few addresses cannot occupy all of them."""
 
 
 class TooManyRuns(TooManySessions):
-    """As many responses as possible run in the background, of this owner or of all."""
+    """The maximum number of background responses is running, of this owner or in total."""
 
     def __init__(self, running: int, limit: int, whose: str) -> None:
         super().__init__(running, limit)
@@ -43,7 +43,7 @@ class BackgroundRun:
     """A response that is being generated.
 
     Args:
-        body: what is stored of an object of it.
+        body: returns the stored form of its object.
         store: stores it if it failed or was cancelled.
     """
 
@@ -52,9 +52,9 @@ class BackgroundRun:
     body: Callable[[dict[str, Any]], KeptBody]
     store: Callable[[KeptBody], Awaitable[Any]]
     events: list[Event] = field(default_factory=list)
-    """All so far; the index of each is its sequence number."""
+    """All events so far; the index of each is its sequence number."""
     response: dict[str, Any] | None = None
-    """As its last event has it; None until there is one."""
+    """The object in its last event; None until there is one."""
     is_over: bool = False
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,7 +68,7 @@ class BackgroundRun:
         return self.body(self.response)
 
     def client(self, request: Request) -> Request:
-        """The request as one whose client leaves when the response is cancelled."""
+        """The request, whose client counts as disconnected when the response is cancelled."""
 
         async def receive() -> dict[str, str]:
             await self._cancelled.wait()
@@ -86,7 +86,7 @@ class BackgroundRun:
             self.events += self.writer.close_message("incomplete")
             self.response = self.writer.response("cancelled")
         except Exception:
-            # The log has the reason; clients that poll see that it failed.
+            # The log has the reason; polling clients see the failure.
             for event in self.writer.failed(ParleyError("The server failed; its log says why.")):
                 self._add(event)
             raise
@@ -97,7 +97,7 @@ class BackgroundRun:
             self._notify()
 
     async def follow(self, first: int) -> AsyncGenerator[Event, None]:
-        """The events from a number on, as they are made."""
+        """The events from a number on, as they are generated."""
         while True:
             for event in self.events[first:]:
                 yield event
@@ -129,10 +129,10 @@ class BackgroundRuns:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def check(self, owner: str) -> None:
-        """Refuse one more.
+        """Refuse a further response.
 
         Raises:
-            TooManyRuns: as many as possible run.
+            TooManyRuns: the maximum number is running.
         """
         mine = sum(run.owner == owner for run in self._runs.values())
         if mine >= EACH_MOST:

@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: a chat request in OpenAI's format.
 
-Text, pictures, sound and clips in; text, or text and speech out, whole or as server-sent events.
-Source: OpenAI API reference, chat completions.
+Text, pictures, audio and clips in; text, or text and speech out, as a whole or as server-sent
+events. Source: OpenAI API reference, chat completions.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ BODY_NAME: Final = "http completions"
 
 @dataclass(slots=True)
 class AnswerSoFar:
-    """Parts of an answer sent so far, and the fields that each of its messages repeats."""
+    """The parts of an answer that were sent so far, and the fields that all of its messages
+    repeat."""
 
     asked: Completion
     model: str
     created_s: int
     index: int = 0
-    """Of the current choice."""
+    """Index of the current choice."""
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
 
@@ -81,7 +82,7 @@ class AnswerSoFar:
             message["audio"] = {
                 "id": self.audio_id,
                 "data": base64.b64encode(audio).decode(),
-                # Sound is not kept: it can be named in no later request.
+                # Audio is not kept, because later requests cannot refer to it.
                 "expires_at": self.created_s,
                 "transcript": text,
             }
@@ -93,7 +94,7 @@ class AnswerSoFar:
         }
 
     def completion(self, choices: list[dict[str, Any]], ends: list[chat.Done]) -> dict[str, Any]:
-        """All choices, and what they took together."""
+        """All choices, with their total usage."""
         return {**self._head("chat.completion"), "choices": choices, "usage": usage(*ends)}
 
     def chunk(
@@ -112,14 +113,14 @@ class AnswerSoFar:
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
     def text_chunk(self, words: AnswerWords) -> bytes:
-        """Words: the transcript where the answer is spoken."""
+        """Text: the transcript if the answer is spoken."""
         delta: dict[str, Any] = {"content": words.text}
         if self.asked.is_spoken:
             delta = {"audio": {"id": self.audio_id, "transcript": words.text}}
         return self.chunk(delta, logprobs=words.logprobs)
 
     def sound_chunk(self, data: bytes) -> bytes:
-        """Encoded sound; encoders may have nothing yet."""
+        """Encoded audio; encoders may have no output yet."""
         if not data:
             return b""
         sound = base64.b64encode(data).decode()
@@ -135,7 +136,7 @@ class AnswerSoFar:
         return self.chunk({"tool_calls": [told]})
 
     def usage_chunk(self, ends: list[chat.Done]) -> bytes:
-        """Usage of the answers; contains no choice."""
+        """Usage of the answers; contains no choices."""
         head = self._head("chat.completion.chunk")
         return event({**head, "choices": [], "usage": usage(*ends)})
 
@@ -154,7 +155,7 @@ class AnswerSoFar:
 
 
 def usage(*ends: chat.Done) -> dict[str, int]:
-    """The tokens of the choices for one request, which is counted once."""
+    """The tokens of all choices of one request, which is counted once."""
     asked = ends[0].input_tokens
     answered = sum(done.generated_tokens for done in ends)
     return {
@@ -195,11 +196,12 @@ def routes(
         body_bytes=forwarder.body_bytes,
     )
     async def complete(request: Request) -> Response:
-        """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging
-        up cancels. Any `model` is accepted: the one that is loaded answers, and is named."""
+        """Answer a conversation; with `stream` as server-sent events. Waits in the queue;
+        disconnecting cancels. Any `model` is accepted: the loaded one answers, and is named in the
+        response."""
         forwarder.check(request)
         asked = await _read(request)
-        # Refused before anybody waits for it.
+        # Refused before it waits in the queue.
         if asked.is_spoken:
             open_encoder(format_of(asked))
         asked, is_forced = shaped(asked, models)
@@ -208,7 +210,7 @@ def routes(
         told = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 
-        # Choices are made one after the other: a client takes one slot, whatever it asks for.
+        # Choices are generated one after the other, so that a request takes only one slot.
         answers = (
             answer(forwarder, request, BODY_NAME, each, sources, voice=voice, is_forced=is_forced)
             for each in completions.choices_of(asked)
@@ -231,7 +233,7 @@ async def _read(request: Request) -> Completion:
 async def _whole(
     pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
 ) -> dict[str, Any]:
-    """One choice; its end joins `ends`."""
+    """One choice; its end is added to `ends`."""
     text, logprobs, sounds = "", tuple[TokenLogprob, ...](), list[Pcm]()
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
@@ -246,7 +248,7 @@ async def _whole(
                 case _:
                     pass
     audio: bytes | None = None
-    # An answer that only calls tools has no sound.
+    # An answer that only calls tools has no audio.
     if told.asked.is_spoken and (sounds or not ended.calls):
         sound = join(sounds, OUTPUT_RATE_HZ)
         audio = await asyncio.to_thread(encode_whole, format_of(told.asked), sound)
@@ -270,7 +272,7 @@ async def _streamed(
 async def _chunks(
     pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of one choice; its end joins `ends`."""
+    """The chunks of one choice; its end is added to `ends`."""
     encoder = open_encoder(format_of(told.asked)) if told.asked.is_spoken else None
     async with contextlib.aclosing(pieces):
         async for piece in pieces:

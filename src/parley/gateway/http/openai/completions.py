@@ -1,6 +1,6 @@
 """Converts a chat completion request to a request of the chat dialect. Pure.
 
-What this server cannot do is refused by name, never ignored. Source: OpenAI API reference, chat
+Unsupported options are refused by name, never ignored. Source: OpenAI API reference, chat
 completions.
 """
 
@@ -16,9 +16,9 @@ from parley.errors import BadInput, InvalidRequest, MissingField
 from parley.protocol import chat, codec, values
 
 MOST_TOKENS: Final = 4096
-"""Longest answer of the chat dialect; a request for more gets this."""
+"""Maximum answer length of the chat dialect; a request for more gets this."""
 CHOICES_MOST: Final = 8
-"""Each is an answer of its own."""
+"""Maximum number of choices; each is a separate answer."""
 
 AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
 
@@ -52,7 +52,7 @@ class ImageContent(msgspec.Struct, tag="image_url", frozen=True):
 
 
 class InputAudio(msgspec.Struct, frozen=True):
-    """A sound file, base64. What it is, is read from itself."""
+    """An audio file, base64. Its format is determined from its content."""
 
     data: str
     format: str = "wav"
@@ -65,13 +65,13 @@ class AudioContent(msgspec.Struct, tag="input_audio", frozen=True):
 
 
 class VideoContent(msgspec.Struct, tag="video_url", frozen=True):
-    """A clip: our addition to the published parts, named as other servers name it."""
+    """A clip: our addition to the published parts, with the name that other servers use."""
 
     video_url: MediaUrl
 
 
 class FileContent(msgspec.Struct, tag="file", frozen=True):
-    """A document, which is not read here."""
+    """A document, which is not supported."""
 
     file: Any = None
 
@@ -122,7 +122,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tokens of an answer are chosen, in both interfaces."""
+    """Sampling options of an answer, in both interfaces."""
 
     temperature: values.Temperature | None = None
     top_p: values.Probability | None = None
@@ -170,7 +170,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
         """The functions that may be called."""
         tools, choice = self.tools or (), self.tool_choice
         if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            # Responses say the same without the inner object.
+            # Responses have the same fields without the inner object.
             inner = choice.get("allowed_tools", choice)
             allowed = _names(inner.get("tools")) if isinstance(inner, dict) else set()
             tools = tuple(tool for tool in tools if tool.function.name in allowed)
@@ -183,7 +183,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def answer_format(self) -> values.AnswerFormat | None:
-        """The form that the answer's text must have.
+        """The required format of the answer's text.
 
         Raises:
             InvalidRequest: `response_format` is not a format.
@@ -192,7 +192,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def penalty(self) -> str | None:
-        """The penalty that is asked for, by its name."""
+        """The requested penalties, by name."""
         names = ("presence_penalty", "frequency_penalty")
         return next((name for name in names if getattr(self, name)), None)
 
@@ -202,12 +202,12 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
     @property
     def is_read_in_pieces(self) -> bool:
-        """True if the worker sends the answer while it is generated. One that may end at a text
-        is searched meanwhile, and probabilities come with the words."""
+        """True if the worker should send the answer while it is generated: because it may have to
+        be stopped at a text, or because probabilities belong to pieces."""
         return self.stream or bool(self.stops) or self.asks_logprobs
 
     def takes_call(self, index: int) -> bool:
-        """True unless one call at most was asked for, and this is a later one."""
+        """True, unless at most one call was requested and this is a later one."""
         return index == 0 or self.parallel_tool_calls is not False
 
     @property
@@ -216,7 +216,7 @@ class Completion(Sampling, frozen=True, kw_only=True):
 
 
 def _names(tools: Any) -> set[str]:
-    """The functions that an `allowed_tools` names, in either interface's form."""
+    """The functions in an `allowed_tools`, in either interface's format."""
     given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in given]
     return {str(each.get("name")) for each in inner}
@@ -226,7 +226,7 @@ def _names(tools: Any) -> set[str]:
 
 
 def refused(sentence: str, where: str) -> BadInput:
-    """The error for a field that is wrong, in every interface of OpenAI."""
+    """The error for an invalid field, in all interfaces of OpenAI."""
     if f"str of length <= {values.TEXT_LIMIT_CHARS}" in sentence:
         sentence += ": send longer text as several parts."
     return InvalidRequest(sentence, field=where)
@@ -282,8 +282,7 @@ def read(raw: bytes | bytearray) -> Completion:
     """A request's body.
 
     Raises:
-        BadInput: it is not a request, or asks for something that this server cannot do; `field`
-            names it.
+        BadInput: it is invalid, or requests something unsupported; `field` is the path.
     """
     value = object_in(raw)
     check_kinds(value.get("tools"))
@@ -309,7 +308,7 @@ def check_kinds(tools: Any) -> None:
 
 
 def check(asked: Completion) -> None:
-    """Refuse what this server cannot do.
+    """Refuse unsupported options.
 
     Raises:
         InvalidRequest: names the field.
@@ -339,7 +338,7 @@ def check(asked: Completion) -> None:
 
 
 def choices_of(asked: Completion) -> list[Completion]:
-    """The request once for each choice; where a seed is given, each has another."""
+    """The request once per choice; if a seed is given, each has a different one."""
     if asked.seed is None:
         return [asked] * asked.n
     return [msgspec.structs.replace(asked, seed=asked.seed + index) for index in range(asked.n)]
@@ -349,10 +348,10 @@ def choices_of(asked: Completion) -> list[Completion]:
 
 
 def part_of(content: Content) -> values.Part:
-    """A part as the chat dialect has it. Addresses are `data:` URLs by now, sound is WAV.
+    """Convert a part to the chat dialect. Addresses must be `data:` URLs, and audio must be WAV.
 
     Raises:
-        InvalidRequest: an address that is not a `data:` URL.
+        InvalidRequest: an address is not a `data:` URL.
     """
     match content:
         case TextContent(text) | RefusalContent(text):
@@ -382,10 +381,11 @@ def data_of(url: str, *, field: str) -> str:
 
 
 def message_of(message: CompletionMessage) -> values.Message:
-    """A message as the chat dialect has it.
+    """Convert a message to the chat dialect.
 
     Raises:
-        InvalidRequest: a function's result, or an earlier answer by the id of its sound.
+        InvalidRequest: it is a function's result, or refers to an earlier answer by the id of its
+            audio.
     """
     if message.role == "function":
         raise InvalidRequest("The role function is not supported: use tool.", field="messages")
@@ -426,10 +426,10 @@ def _text(content: values.Text | tuple[Content, ...] | None) -> str:
 
 
 def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message, ...]:
-    """All messages; results of tools that follow one another become one message.
+    """Convert all messages; consecutive results of tools become one message.
 
     Raises:
-        InvalidRequest: see `message_of`; a result without a call before it.
+        InvalidRequest: see `message_of`; or a result has no preceding call.
     """
     told: list[values.Message] = []
     called: set[str] = set()
@@ -451,7 +451,7 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
         told.append(found)
         before = message.role
     if told and told[0].role == "assistant":
-        # A greeting that the client's program said; the chat dialect begins with another role.
+        # A greeting of the client's program: in the chat dialect, another role must come first.
         told.insert(0, values.Message(role="system", content=values.DEFAULT_SYSTEM_PROMPT))
     return tuple(told)
 
@@ -491,7 +491,7 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
 
 
 class StopFinder:
-    """Cuts an answer where one of some texts begins; holds back what may be the beginning of one.
+    """Cuts an answer at the first stop text; holds back text that may be the start of one.
 
     Args:
         stops: none of them empty.
@@ -503,8 +503,8 @@ class StopFinder:
         self.is_found = False
 
     def add(self, text: str, *, found: Callable[[], None]) -> str:
-        """More of the answer; returns what may be shown. `found` is called once, at the first of
-        the texts."""
+        """Add text of the answer; returns the part that may be shown. `found` is called once, at
+        the first stop text."""
         if self.is_found or not self._stops:
             return "" if self.is_found else text
         self._held += text
@@ -525,6 +525,6 @@ class StopFinder:
         return shown
 
     def _beginning(self, stop: str) -> int:
-        """How much of the end of what is held could be the beginning of `stop`."""
+        """Length of the end of the held-back text that may be the start of `stop`."""
         longest = min(len(stop) - 1, len(self._held))
         return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)

@@ -1,4 +1,4 @@
-"""Answers of the OpenAI routes for `/openapi.json`, by an example of each."""
+"""Responses of the OpenAI routes for `/openapi.json`, each described by an example."""
 
 from __future__ import annotations
 

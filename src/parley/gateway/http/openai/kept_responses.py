@@ -1,8 +1,8 @@
 """Stored responses, which a later request can continue.
 
-They are kept where sessions are recorded and for as long as recordings are, in the gateway's state:
-bounded for each owner and for all, erased with their recording or by themselves. An owner is a key,
-or for callers without one the address, as a pseudonym.
+They are stored in the gateway's state if sessions are recorded, and for as long as recordings. They
+are limited per owner and in total, and are erased with their recording or separately. An owner is a
+key, or the pseudonym of the address of a caller without one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from parley.protocol import codec
 from parley.transport import ITEMS_LIMIT
 
 ONE_BYTES: Final = 8 << 20
-"""A larger response is not kept."""
+"""Maximum size of a stored response."""
 EACH_BYTES: Final = 64 << 20
 EACH_MOST: Final = 2_000
 ALL_BYTES: Final = 1 << 30
 CHAIN_MOST: Final = 500
-"""Responses that continue one another."""
+"""Maximum length of a chain of responses that continue one another."""
 CHAIN_BYTES: Final = 64 << 20
 CONVERSATION: Final = "The conversation with everything that it refers to"
 
@@ -39,12 +39,12 @@ log = logs.get(__name__)
 
 
 def owner_of_key(key_id: str) -> str:
-    """Whose responses they are, for the state."""
+    """The owner of responses, for the state."""
     return f"key {key_id}"
 
 
 class NoResponse(ParleyError):
-    """There is no such response, or not for this caller."""
+    """The response does not exist, or belongs to another caller."""
 
     code = "not_found"
     http_status = 404
@@ -56,7 +56,7 @@ class NoResponse(ParleyError):
 
 
 class NoPreviousResponse(InvalidRequest):
-    """The response to continue does not exist, or not for this caller."""
+    """The response to continue does not exist, or belongs to another caller."""
 
     code = "previous_response_not_found"
 
@@ -81,22 +81,22 @@ _bodies: Final = msgspec.json.Decoder(KeptBody)
 
 @dataclass(frozen=True, slots=True)
 class KeptResponses:
-    """Keeps responses and finds them again.
+    """Stores and finds responses.
 
     Args:
-        is_on: whether sessions are recorded at all.
+        is_on: True if sessions are recorded.
     """
 
     state: State
     is_on: bool
 
     def keeps(self, asked: ResponseRequest, size_bytes: int) -> bool:
-        """True if the response to a request of so many bytes is kept."""
+        """True if the response to a request of this size is stored."""
         return self.is_on and asked.store and size_bytes <= ONE_BYTES
 
     async def keep(self, request: Request, kept: KeptBody, recording_id: str | None) -> bool:
-        """Keep a response; False if the disk refuses, or its key was revoked meanwhile: what
-        belongs to such a key may have been erased."""
+        """Store a response; returns False if the disk fails, or the key was revoked meanwhile,
+        because data of such a key may have been erased."""
         response = kept.response
         body = bytes(await asyncio.to_thread(codec.encode_media, kept))
         who: Requester = request.state.requester
@@ -123,7 +123,7 @@ class KeptResponses:
         return await asyncio.to_thread(_bodies.decode, await self.body(request, response_id))
 
     async def body(self, request: Request, response_id: str) -> bytes:
-        """The same as JSON."""
+        """A response of the caller, as JSON."""
         body = await self.state.response(response_id, self.owner(request))
         if body is None:
             raise NoResponse(response_id)
@@ -141,13 +141,13 @@ class KeptResponses:
     async def conversation(
         self, request: Request, asked: ResponseRequest, items: list[Item]
     ) -> tuple[list[Item], int]:
-        """The input with everything that was said before it, and references resolved; and how many
-        bytes of it were kept.
+        """The input preceded by the earlier conversation, with references resolved; and the size of
+        the stored part in bytes.
 
         Raises:
-            InvalidRequest, NoPreviousResponse: a response or an item that does not exist.
+            InvalidRequest, NoPreviousResponse: a response or an item does not exist.
             TooLarge: together they are too long.
-            ServiceUnavailable: other requests use all memory.
+            ServiceUnavailable: other requests are using all memory.
         """
         past = _Past(self, request)
         chain, previous = [await past.resolved(items)], asked.previous_response_id
@@ -163,7 +163,7 @@ class KeptResponses:
         return [item for said in reversed(chain) for item in said], past.size_bytes
 
     def owner(self, request: Request) -> str:
-        """Whose responses a request makes and finds."""
+        """The owner of the responses that a request creates and finds."""
         who: Requester = request.state.requester
         if who.key_id is not None:
             return owner_of_key(who.key_id)
@@ -172,11 +172,11 @@ class KeptResponses:
 
 @dataclass(slots=True)
 class _Past:
-    """What one request continues or refers to. A response is read once, however often it is named;
-    memory for it is the request's, as memory for its body is.
+    """The responses that one request continues or refers to. A response is read once, even if it is
+    named several times; its memory counts for the request, like that of the body.
 
     Args:
-        size_bytes: of what was said, as JSON, each item as often as it is named.
+        size_bytes: of the conversation as JSON, counting each item as often as it is named.
     """
 
     kept: KeptResponses
@@ -185,7 +185,7 @@ class _Past:
     _parts: int = 0
     _read: dict[str, KeptBody] = field(default_factory=dict)
     _named: dict[str, tuple[Item, int, int]] = field(default_factory=dict)
-    """Items that are only named: each with its bytes and parts."""
+    """Referenced items, each with its size and number of parts."""
 
     async def response(self, response_id: str) -> KeptBody:
         """Raises NoResponse, TooLarge, ServiceUnavailable."""
@@ -197,11 +197,11 @@ class _Past:
         return self._read[response_id]
 
     async def resolved(self, items: list[Item]) -> list[Item]:
-        """Items with references replaced by what they name.
+        """Items with references replaced by the referenced items.
 
         Raises:
-            InvalidRequest: an item that does not exist.
-            TooLarge, ServiceUnavailable: they name too much.
+            InvalidRequest: an item does not exist.
+            TooLarge, ServiceUnavailable: the referenced items are too large.
         """
         for name in referenced(items):
             if name not in self._named:
@@ -214,7 +214,7 @@ class _Past:
         ]
 
     async def _item(self, item_id: str) -> Item:
-        # An item's id has its response's in it, between its prefix and its number.
+        # An item's id contains that of its response, between a prefix and a number.
         inner = item_id.partition("_")[2][:INNER_CHARS]
         try:
             kept = await self.response(PREFIX + inner)
@@ -240,12 +240,12 @@ class _Past:
 
 
 def _read(body: bytes) -> tuple[KeptBody, int, int]:
-    """A response, and the size of what was said in it."""
+    """A response, and the size of its conversation."""
     kept = _bodies.decode(body)
     return kept, *_size([*kept.input, *kept.response["output"]])
 
 
 def _size(items: Sequence[Item]) -> tuple[int, int]:
-    """Bytes of items as JSON, and how many parts they have at most, as `read_body` counts."""
+    """Size of items as JSON, and the maximum number of their parts, as counted by `read_body`."""
     encoded = codec.encode_media(items)
     return len(encoded), encoded.count(b",")

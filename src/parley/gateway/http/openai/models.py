@@ -1,4 +1,4 @@
-"""`GET /v1/models`: what is loaded, and what it can do."""
+"""`GET /v1/models`: the loaded models and their abilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME_CHARS: Final = 200
 
 
 class NoModel(ParleyError):
-    """No model is loaded, or the name is too long to be one."""
+    """No model is loaded, or the name is too long."""
 
     code = "model_not_found"
     http_status = 404
@@ -30,7 +30,7 @@ class NoModel(ParleyError):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """A model that a worker has loaded. What follows `owned_by` is our addition."""
+    """A model that a worker has loaded. The fields after `owned_by` are our addition."""
 
     id: Annotated[str, Meta(examples=["pocket"])]
     object: str = "model"
@@ -60,7 +60,7 @@ class ModelCards(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class ModelList:
-    """The models of the workers that are there."""
+    """The models of the connected workers."""
 
     worker_pool: WorkerPool
     clock: Clock
@@ -68,24 +68,24 @@ class ModelList:
 
     @property
     def workers(self) -> list[Worker]:
-        """One worker for each model, those that are there."""
+        """One connected worker per model."""
         found = {worker.hello.model: worker for worker in self.worker_pool if worker.is_connected}
         return list(found.values())
 
     @property
     def current(self) -> str:
-        """The model that answers: the first of those that are there."""
+        """The model that answers: that of the first connected worker."""
         return next((worker.hello.model for worker in self.workers), "none")
 
     def can(self, ability: Ability) -> bool:
-        """True if some worker's model can do something; also while there is none, which is
-        another error."""
+        """True if a worker's model has this ability; also if there is no worker, which is another
+        error."""
         workers = self.workers
         return not workers or any(ability in worker.hello.abilities for worker in workers)
 
     @property
     def transcription_prompt(self) -> str:
-        """Prompt that makes the model transcribe; "": none needed."""
+        """Prompt that makes the model transcribe; "" if none is needed."""
         able = (w.hello for w in self.workers if "transcription" in w.hello.abilities)
         return next((hello.transcription_prompt for hello in able), "")
 
@@ -113,8 +113,8 @@ def routes(models: ModelList) -> Router:
 
     @router.get("/{model_id:path}", errors=(404,))
     async def one(model_id: str) -> ModelCard:
-        """A model that is loaded now; by any other name, which requests may use too, the one that
-        answers them."""
+        """A loaded model; for any other name, which requests may use too, the model that answers
+        them."""
         cards = models.cards()
         for card in cards:
             if card.id == model_id:

@@ -1,5 +1,5 @@
-"""What a client reads before a realtime session: `GET /v1/realtime/capabilities`, and short-lived
-keys for browsers, `POST /v1/realtime/client_secrets`.
+"""Requests before a realtime session: `GET /v1/realtime/capabilities`, and `POST
+/v1/realtime/client_secrets` for short-lived keys of browsers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parley.protocol.openai import CANNOT_TRANSCRIBE
 
 
 class DialectCard(msgspec.Struct, kw_only=True):
-    """A protocol that sockets speak."""
+    """A WebSocket protocol."""
 
     name: Annotated[str, Meta(examples=["openai_realtime"])]
     paths: Annotated[list[str], Meta(examples=[["/v1/realtime"]])]
@@ -39,14 +39,15 @@ class DialectCard(msgspec.Struct, kw_only=True):
 
 
 class Rates(msgspec.Struct, kw_only=True):
-    """Samples per second: what models hear and say. OpenAI's protocols carry 24 kHz both ways."""
+    """Sample rates of models' input and output. OpenAI's protocols use 24 kHz in both
+    directions."""
 
     input_hz: Annotated[int, Meta(examples=[16000])]
     output_hz: Annotated[int, Meta(examples=[24000])]
 
 
 class SessionLimits(msgspec.Struct, kw_only=True):
-    """Duration limits of sessions, and the largest message."""
+    """Duration limits of sessions, and the maximum message size."""
 
     half_duplex_s: Annotated[float, Meta(examples=[1800.0])]
     duplex_s: Annotated[float, Meta(examples=[1800.0])]
@@ -80,7 +81,7 @@ class Capabilities(msgspec.Struct, kw_only=True):
 
 
 class Expiry(msgspec.Struct, kw_only=True):
-    """When a key ends."""
+    """Expiry of a key."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
@@ -102,7 +103,7 @@ class SecretOrder(msgspec.Struct, kw_only=True):
 
 
 class ClientSecret(msgspec.Struct, kw_only=True):
-    """A key for one browser, for a while."""
+    """A short-lived key for one browser."""
 
     value: Annotated[str, Meta(examples=["st_gAAAAABn…"])]
     expires_at: Annotated[int, Meta(description="Unix seconds")]
@@ -151,7 +152,7 @@ def routes(runtime: GatewayRuntime, models: ModelList) -> Router:
 
     @router.post("/client_secrets", errors=(403,))
     async def client_secret(order: SecretOrder, request: Request, who: Requester) -> ClientSecret:
-        """A short-lived key that opens sessions in the caller's name, to be given to a browser."""
+        """A short-lived key for a browser, which opens sessions in the caller's name."""
         admission.check_origin(request.headers)
         now_s, seconds = runtime.clock.time(), order.expires_after.seconds
         settings = packed(order.session) if order.session else ""

@@ -1,7 +1,7 @@
-"""The response object and its events, written while an answer arrives. Pure.
+"""The response object and its events, built while an answer arrives. Pure.
 
-Every event is a value with its `type` and `sequence_number`; the order is the published one, which
-the SDKs check. Source: OpenAI API reference, responses and their streaming events.
+Every event has a `type` and a `sequence_number`; their order is as published, which the SDKs check.
+Source: OpenAI API reference, responses and their streaming events.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Event = dict[str, Any]
 
 PREFIX: Final = "resp_"
 INNER_CHARS: Final = 32
-"""Part after the prefix of the ids of a response and of its items."""
+"""The common part of the ids of a response and its items, after the prefix."""
 ARGUMENT_CHARS: Final = 40
-"""Length of the pieces of a call's arguments, which are known as a whole when they are sent."""
+"""Length of the pieces of a call's arguments, which are complete when they are sent."""
 
 ECHOED: Final = (
     *("instructions", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "user"),
@@ -42,8 +42,8 @@ class ResponseWriter:
     """One response, from its first event to its last.
 
     Args:
-        response_id: begins with `PREFIX`; what follows begins the ids of its items.
-        stored: whether it will be kept.
+        response_id: starts with `PREFIX`; the rest is part of the ids of its items.
+        stored: True if it will be stored.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class ResponseWriter:
         self._number = 0
         self.output: list[Item] = []
         self._text: str | None = None
-        """Of the message that is open; None: none is."""
+        """Id of the open message; None if there is none."""
         self._logprobs: list[Any] = []
-        """Of its tokens."""
+        """Probabilities of its tokens."""
         self._calls: dict[int, tuple[str, str, str]] = {}
-        """Id, name and arguments of calls that are being written."""
+        """Id, name and arguments of calls in progress."""
 
     # ---- events ----------------------------------------------------------------------------
 
@@ -85,8 +85,8 @@ class ResponseWriter:
         )]  # fmt: skip
 
     def call(self, piece: chat.ToolCall) -> list[Event]:
-        """Part of a call. It is sent when it is complete: what does not become a call comes as
-        text."""
+        """Part of a call. Calls are sent when they are complete, because text that does not become
+        a call is sent as text."""
         call_id, name, arguments = self._calls.pop(piece.index, (piece.id, "", ""))
         arguments += piece.arguments_delta
         if not piece.is_final:
@@ -97,7 +97,7 @@ class ResponseWriter:
         return [*self.close_message("completed"), *self.whole_call(call_id, name, arguments)]
 
     def end(self, ended: AnswerEnded) -> list[Event]:
-        """The answer is complete: everything but the last event, for which see `last`."""
+        """The answer is complete: all events except the last one, see `last`."""
         return self.close_message("incomplete" if ended.is_limit else "completed")
 
     def last(self, ended: AnswerEnded) -> Event:
@@ -125,7 +125,7 @@ class ResponseWriter:
         error: dict[str, str] | None = None,
         incomplete_details: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The response as it is now. Fields without effect here are null."""
+        """The current state of the response. Unsupported fields are null."""
         asked = self._asked
         return {
             "id": self.response_id,
@@ -164,7 +164,7 @@ class ResponseWriter:
         ]
 
     def close_message(self, status: str) -> list[Event]:
-        """End the message that is open, if one is."""
+        """End the open message, if there is one."""
         if self._text is None:
             return []
         text, self._text = self._text, None
@@ -234,7 +234,7 @@ def usage(done: chat.Done) -> dict[str, Any]:
 
 
 def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event]:
-    """The events of a response that is complete, as its stream had them, each text in one piece.
+    """The events of a complete response, as in its stream, with each text in one piece.
 
     Args:
         asked: the request it answered.

@@ -1,8 +1,8 @@
 """Converts a request of the Responses API to a chat completion request. Pure.
 
-Items become messages, so that everything behind this module (limits, sources, tools, streaming) is
-the same for both interfaces. What needs a service of OpenAI's own is refused by name. Source:
-OpenAI API reference, responses.
+Items become messages, so that all later steps (limits, sources, tools, streaming) are the same for
+both interfaces. Features that need OpenAI's own services are refused by name. Source: OpenAI API
+reference, responses.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ELSEWHERE: Final = {
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
 }
-"""Fields of chat completions that would be ignored, and which are meant instead."""
+"""Fields of chat completions that would be ignored, and their counterparts here."""
 ONLY_THERE: Final = {
     "n": 1, "logit_bias": {}, "modalities": ["text"], "audio": None,
 }  # fmt: skip
-"""Fields that responses do not have, with the values that ask for nothing."""
+"""Fields that responses do not have, with the values that have no effect."""
 
 Item = dict[str, Any]
-"""An item as it crosses the wire and as it is kept."""
+"""An item as it is sent and stored."""
 
 
 # ---- items ---------------------------------------------------------------------------------
@@ -65,11 +65,11 @@ class ResponseInputText(msgspec.Struct, tag="input_text", frozen=True):
 
 
 class OutputText(ResponseInputText, tag="output_text", frozen=True):
-    """Words of an earlier answer."""
+    """Text of an earlier answer."""
 
 
 class InputImage(msgspec.Struct, tag="input_image", frozen=True):
-    """A picture, by a data URL or an address."""
+    """A picture, as a data URL or an address."""
 
     image_url: str | dict[str, Any] | None = None
     file_id: str | None = None
@@ -123,13 +123,13 @@ class FunctionOutputItem(msgspec.Struct, tag="function_call_output", frozen=True
 
 
 class ReferenceItem(msgspec.Struct, tag="item_reference", frozen=True):
-    """An item of a kept response, by its id."""
+    """An item of a stored response, by its id."""
 
     id: Annotated[str, Meta(max_length=200)]
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", frozen=True):
-    """Reasoning that agents send back; the models here do not use it."""
+    """Reasoning that agents send back; it is ignored by the models here."""
 
 
 InputItem = InputMessage | FunctionCallItem | FunctionOutputItem | ReferenceItem | ReasoningItem
@@ -205,11 +205,10 @@ _items: Final = codec.Converter(tuple[InputItem, ...])
 
 
 def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
-    """A request's body, and its input as items that can be kept.
+    """A request's body, and its input as items that can be stored.
 
     Raises:
-        BadInput: it is not a request, or asks for something that this server cannot do; `field`
-            says what.
+        BadInput: it is invalid, or requests something unsupported; `field` is the path.
     """
     value = completions.object_in(raw)
     if value.get("input") is None and value.get("previous_response_id") is None:
@@ -227,7 +226,7 @@ def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
 
 
 def _check_fields(value: dict[str, Any]) -> None:
-    """Refuse fields of chat completions, which SDKs that know both interfaces pass on."""
+    """Refuse fields of chat completions, which some SDKs pass on to both interfaces."""
     for name, own in ELSEWHERE.items():
         if value.get(name):
             raise InvalidRequest(f"{name} is called {own} in responses.", field=name)
@@ -271,10 +270,10 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     """The same request as a chat completion.
 
     Args:
-        items: everything said so far, references resolved.
+        items: the conversation so far, with references resolved.
 
     Raises:
-        InvalidRequest: an item or an option that this server cannot do.
+        InvalidRequest: an item or an option is not supported.
     """
     told = messages_of(items)
     if asked.instructions is not None:
@@ -301,7 +300,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
 
 
 def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """`text.format` as `response_format`, which nests what is flat here."""
+    """`text.format` as `response_format`, which has the same fields in a nested object."""
     if given is None or given.get("type") != "json_schema":
         return given
     inner = {name: value for name, value in given.items() if name != "type"}
@@ -316,11 +315,11 @@ def _tool(each: FunctionTool) -> values.Tool:
 
 
 def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
-    """Items as messages. Calls join the assistant's message before them, as chat completions have
-    it.
+    """Items as messages. Calls are added to the preceding message of the assistant, as in chat
+    completions.
 
     Raises:
-        InvalidRequest: an item that this server cannot read.
+        InvalidRequest: an item is not supported.
     """
     told: list[completions.CompletionMessage] = []
     calls: list[completions.CalledTool] = []
@@ -362,7 +361,7 @@ def _called(item: FunctionCallItem) -> completions.CalledTool:
 
 
 def _join(told: list[completions.CompletionMessage], calls: list[completions.CalledTool]) -> None:
-    """Add calls that follow one another, in one step: there may be thousands. Empties `calls`."""
+    """Add consecutive calls in one step, because there may be thousands. Empties `calls`."""
     if told and told[-1].role == "assistant":
         told[-1] = msgspec.structs.replace(told[-1], tool_calls=tuple(calls))
     else:
@@ -374,7 +373,7 @@ def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
     if isinstance(content, str):
         return content
     parts = tuple(map(_part, content))
-    # A single text is what chat completions' clients write as a string.
+    # In chat completions, a single text is a string.
     if len(parts) == 1 and isinstance(parts[0], completions.TextContent):
         return parts[0].text
     return parts
@@ -402,6 +401,6 @@ def _part(part: Part) -> completions.Content:
 
 
 def referenced(items: Sequence[Item]) -> list[str]:
-    """The ids of items that are only named."""
+    """The ids of referenced items."""
     found = (item["id"] for item in items if item.get("type") == "item_reference")
     return [each for each in found if isinstance(each, str)]

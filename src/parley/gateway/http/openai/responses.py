@@ -1,7 +1,7 @@
 """`/v1/responses`: the interface that OpenAI's current SDKs use by default.
 
-A response is a chat like any other: its items become messages, and what the worker answers becomes
-items and events. Source: OpenAI API reference, responses.
+A response is a chat: its items become messages, and the worker's answer becomes items and events.
+Source: OpenAI API reference, responses.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def routes(
         ),
     )
     async def respond(request: Request) -> Response:
-        """Answer; with `stream` as server-sent events. Waits in the queue; hanging up cancels. Any
-        `model` is accepted: the loaded one answers, and is named."""
+        """Answer; with `stream` as server-sent events. Waits in the queue; disconnecting cancels.
+        Any `model` is accepted: the loaded one answers, and is named in the response."""
         forwarder.check(request)
         asked, given, size = await _read(request)
         said, said_bytes = await kept.conversation(request, asked, given)
@@ -162,7 +162,7 @@ def routes(
         inner = secrets.token_hex(INNER_CHARS // 2)
         stored, owner = kept.keeps(asked, size), kept.owner(request)
         if asked.background:
-            # Its memory outlasts its request, so it must be small.
+            # Its memory is used longer than its request, so it must be small.
             if not stored or size + said_bytes > ONE_BYTES:
                 raise InvalidRequest(NO_BACKGROUND, field="background")
             runs.check(owner)
@@ -228,7 +228,7 @@ def routes(
         errors=(403, 404),
     )
     async def delete(request: Request, response_id: str) -> dict[str, Any]:
-        """Delete a stored response, or end and forget one that runs. Its recording stays."""
+        """Delete a stored response, or end and remove a running one. Its recording is kept."""
         forwarder.admission.check_origin(request.headers)
         if (run := runs.find(response_id, kept.owner(request))) is not None:
             await run.cancel()
@@ -241,8 +241,8 @@ def routes(
         errors=(403, 404),
     )
     async def cancel(request: Request, response_id: str) -> Response:
-        """End a response that runs in the background; one that has ended is returned as it is.
-        Others end when their client disconnects."""
+        """End a response that runs in the background; if it has ended, it is returned unchanged.
+        Other responses end when their client disconnects."""
         forwarder.admission.check_origin(request.headers)
         if (run := runs.find(response_id, kept.owner(request))) is not None:
             await run.cancel()
@@ -291,7 +291,7 @@ def routes(
 
 
 async def _read(request: Request) -> tuple[ResponseRequest, list[Item], int]:
-    """A request, its input as items, and the bytes it had."""
+    """A request, its input as items, and its size in bytes."""
     raw = await read_body(request)
     asked, items = await read_aside(len(raw), lambda: response_request.read(raw))
     return asked, items, len(raw)
@@ -311,7 +311,7 @@ async def _whole(events: AsyncGenerator[Event, None]) -> Response:
 
 
 async def _json(value: dict[str, Any]) -> Response:
-    """An answer; made in a thread, because a request that it repeats may be megabytes."""
+    """The response; made in a thread, because the request that it repeats may have megabytes."""
     made = await asyncio.to_thread(codec.encode_media, value)
     return Response(bytes(made), media_type=JSON)
 
@@ -320,16 +320,16 @@ PREFIXES: Final = {"function_call": "fc", "function_call_output": "fco", "reason
 
 
 def _with_id(item: Item, inner: str, index: int) -> Item:
-    """An item of the input with an id; its client may have given it one."""
+    """An item of the input with an id, which its client may have set."""
     if item.get("id"):
         return item
     prefix = PREFIXES.get(item.get("type", ""), "msg")
-    # Its number does not meet those of the output's items.
+    # Its number cannot collide with those of the output's items.
     return {**item, "id": f"{prefix}_{inner}i{index:02d}"}
 
 
 def _listed(item: Item) -> Item:
-    """An item of the input as it is listed: complete, its content in parts."""
+    """An item of the input as it is listed: complete, with its content in parts."""
     if item.get("type") != "message":
         return {"status": "completed", **item}
     content = item.get("content")

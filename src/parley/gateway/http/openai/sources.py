@@ -1,7 +1,7 @@
-"""Media in a form that the worker does not read: pictures by URL, sound files other than WAV.
+"""Converts media that the worker does not read: pictures by URL, audio files other than WAV.
 
-Addresses are fetched only where the operator allows it, never from inside this network: a name is
-resolved once, every address it has must be public, and the connection goes to one of those.
+URLs are fetched only if the operator allows it, and never from inside this network: a name is
+resolved once, all of its addresses must be public, and the connection uses one of them.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from parley.protocol import codec, values
 
 FETCH_LIMIT_S: Final = 15.0
 URLS_LIMIT: Final = 16
-"""Addresses in one request."""
+"""Maximum number of URLs in one request."""
 FETCHED_BYTES: Final = 96 << 20
-"""Limit of all together: in base64, the size of a chat request."""
+"""Limit of their total size: in base64, the size of a chat request."""
 TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses of IPv4 behind a translator. Source: RFC 6052."""
 UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """Global unicast addresses of IPv6. Source: RFC 4291, IANA."""
 _lookups: Final = ThreadPoolExecutor(4, thread_name_prefix="names")
-"""A client may name hosts whose name servers take long to answer; the event loop has two threads to
-find workers by their names."""
+"""Separate threads, because a client may name hosts whose name servers are slow, and the event loop
+has only two threads, in which it resolves the names of workers."""
 RIFF: Final = "UklGR"
-"""How a WAV file begins, in base64."""
+"""The start of a WAV file, in base64."""
 CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
 
 
 class AddressRefused(InvalidRequest):
-    """An address that is not fetched, with the reason."""
+    """A URL is not fetched; has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Brings what requests name.
+    """Fetches the media that requests refer to.
 
     Args:
-        may_fetch: whether http(s) addresses are fetched at all.
+        may_fetch: True if http(s) URLs may be fetched.
     """
 
     may_fetch: bool = False
 
     async def completed(self, asked: completions.Completion) -> completions.Completion:
-        """The request with everything in it.
+        """The request with all media in it.
 
         Raises:
-            InvalidRequest, TooLarge: an address or a sound that cannot be used.
+            InvalidRequest, TooLarge: a URL or an audio file cannot be used.
         """
         if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
             raise InvalidRequest(
@@ -80,7 +80,7 @@ class Sources:
 
     async def _completed(self, part: completions.Content, room_bytes: int) -> completions.Content:
         match part:
-            # Whatever is called wav and has no such header, a worker would take for samples.
+            # A worker would treat a "wav" file without such a header as samples.
             case completions.AudioContent(audio) if not audio.data.startswith(RIFF):
                 return completions.AudioContent(await _as_wav(audio))
             case completions.ImageContent(image) if _address(part) is not None:
@@ -95,7 +95,7 @@ class Sources:
                 return part
 
     async def _fetch(self, url: str, field: str, limit_bytes: int) -> str:
-        """Fetches an address and returns its content as a `data:` URL."""
+        """Fetches a URL and returns its content as a `data:` URL."""
         if not self.may_fetch:
             raise AddressRefused(
                 f"This server does not fetch addresses: send {field} as a data URL "
@@ -116,7 +116,7 @@ async def public_address(url: str, *, field: str) -> str:
     """One public address of the host of an http(s) URL.
 
     Raises:
-        AddressRefused: another scheme, an unknown host, or one that is (also) inside a network.
+        AddressRefused: another scheme, an unknown host, or one with a private address.
     """
     try:
         parts = urlsplit(url)
@@ -141,7 +141,7 @@ async def public_address(url: str, *, field: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """True if an address belongs to a machine anywhere in the world."""
+    """True if an address is public."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo and parsed.teredo[1])
@@ -154,7 +154,7 @@ def is_public(address: str) -> bool:
 
 
 async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
-    """One request to one address; redirections are not followed."""
+    """One request to one address; redirects are not followed."""
     there = httpx.URL(url)
     data = bytearray()
     async with (
@@ -178,7 +178,7 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
         if not answer.headers.get("content-type", "").startswith(CONTENT_TYPES):
             raise AddressRefused(f"{field} does not point to a picture or clip.", field=field)
         if answer.headers.get("content-encoding", "identity") != "identity":
-            # Unpacked, a small piece may be a thousand times as large before it is counted.
+            # Decompressed, a small piece may be a thousand times as large before it is counted.
             raise AddressRefused(
                 f"{field}: the server there compresses its answer, which is not supported.",
                 field=field,
@@ -191,7 +191,7 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
 
 
 async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
-    """Decoded and encoded in threads: it may be megabytes."""
+    """Decode and encode in threads, because the data may have megabytes."""
     field = "input_audio.data"
     data = await asyncio.to_thread(
         lambda: codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
@@ -202,10 +202,10 @@ async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
 
 
 async def pcm_of(data: bytes, *, field: str) -> Pcm:
-    """A sound file of any common format, 16 kHz mono.
+    """Decode an audio file of any common format to 16 kHz mono.
 
     Raises:
-        InvalidPayload: it is not a sound, names `field`.
+        InvalidPayload: it is not audio; names `field`.
         TooLarge: it is too long.
     """
     limit_s = float(values.AUDIO_LIMIT_S)
@@ -241,5 +241,5 @@ def _address(part: completions.Content) -> str | None:
 
 
 def _held_bytes(part: completions.Content) -> int:
-    """Bytes of what was fetched, as they were before base64."""
+    """Size of the fetched data before base64."""
     return len(_url(part) or "") * 3 // 4

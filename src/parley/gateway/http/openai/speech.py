@@ -37,9 +37,10 @@ from parley.transport import Message
 
 PATH: Final = "/v1/audio/speech"
 PIECE_CHARS: Final = 600
-"""Longest text of one request; the smallest context here fits three times as much."""
+"""Maximum text of one request; the smallest context here fits three times as much."""
 TOKEN_SAMPLES: Final = OUTPUT_RATE_HZ // 25
-"""Sound of one speech token, by which usage is counted. Source: MiniCPM-o 4.5's vocoder."""
+"""Length of the audio of one speech token, by which usage is counted. Source: MiniCPM-o 4.5's
+vocoder."""
 SENTENCE_END: Final = re.compile(r"[.!?…。！？;:\n]+[\"'”’)]*(?=\s|$)|[。！？]")
 
 
@@ -89,7 +90,8 @@ def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceLibrary) ->
         ),
     )
     async def speak(request: Request) -> Response:
-        """Say a text; the sound comes while it is made. 400 where the model cannot read aloud."""
+        """Speak a text; the audio is sent while it is generated. 400 if the model cannot read
+        aloud."""
         forwarder.check(request)
         asked = read(await read_body(request))
         if not models.can("reading"):
