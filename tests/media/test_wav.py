@@ -1,6 +1,8 @@
+import contextlib
 import io
 import subprocess
 import sys
+import wave
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tests.support.patience import PROCESS_S
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm
+from parley.media.sound import decode_sound
 from parley.media.wav import decode_wav, encode_wav, load, save
 from parley.protocol.codec import is_wav
 
@@ -26,6 +29,38 @@ def test_a_file_brings_back_what_was_written(bits, tolerance, tmp_path):
 
     assert back.rate_hz == 44_100
     np.testing.assert_allclose(back.samples, tone(44_100).samples, atol=tolerance)
+
+
+class Pipe(bytearray):
+    """Can be written to, and has no places to go back to."""
+
+    write = bytearray.extend
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF])
+def test_a_file_that_was_written_to_a_pipe_lasts_to_its_end(size):
+    pipe = Pipe()
+    with contextlib.suppress(AttributeError), wave.open(pipe, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframesraw(np.full(8000, 9000, "<i2").tobytes())
+    data = bytearray(pipe)
+    if size is not None:
+        data[4:8] = data[40:44] = size.to_bytes(4, "little")
+
+    found = [decode_wav(bytes(data)), decode_sound(bytes(data), limit_s=9.0)]
+
+    assert [len(each.samples) for each in found] == [8000, 8000]
+
+
+def test_an_empty_file_that_has_a_note_stays_empty():
+    data = encode_wav(Pcm(np.zeros(0, np.float32), 16_000))
+    note = b"LIST\x04\0\0\0INFO"
+    more = data[:4] + (len(data) - 8 + len(note)).to_bytes(4, "little") + data[8:] + note
+
+    assert [len(decode_wav(each).samples) for each in (data, more)] == [0, 0]
 
 
 def test_only_riff_wave_is_wav():

@@ -16,7 +16,7 @@ from parley.errors import InvalidPayload, TooLarge
 from parley.media.container import open_container
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
-from parley.media.wav import clipped, read_blocks
+from parley.media.wav import clipped, read_blocks, with_length
 
 
 class _File(io.BytesIO):
@@ -43,7 +43,7 @@ def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm
     import soundfile
 
     try:
-        with soundfile.SoundFile(_File(data)) as file:
+        with soundfile.SoundFile(_File(with_length(data))) as file:
             pcm = read_blocks(file, limit_s, what)
     except (soundfile.LibsndfileError, RuntimeError, OverflowError) as error:
         pcm = _decode_with_av(data, limit_s, what, error)

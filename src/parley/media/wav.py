@@ -34,7 +34,22 @@ def decode_wav(data: bytes, *, limit_s: float | None = None) -> Pcm:
         InvalidPayload: not a WAV file that can be read.
         TooLarge: longer than `limit_s`; nothing has been decoded then.
     """
-    return _decode(io.BytesIO(data), limit_s)
+    return _decode(io.BytesIO(with_length(data)), limit_s)
+
+
+def with_length(data: bytes) -> bytes:
+    """A WAV file that was written to a pipe, where some (Python's `wave`) leave 0 as the length of
+    what follows, with the length that others write: unknown. Any other file as it is."""
+    at = _HEADER_BYTES
+    while is_wav(data) and at + 8 < len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8
+        if data[at - 8 : at - 4] == b"data":
+            is_open = size == 0 and int.from_bytes(data[4:8], "little") <= at - 8
+            unknown = b"\xff" * 4
+            return data[:4] + unknown + data[8 : at - 4] + unknown + data[at:] if is_open else data
+        at += size + size % 2
+    return data
 
 
 def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
