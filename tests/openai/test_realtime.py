@@ -251,7 +251,7 @@ async def test_a_response_apart_answers_its_own_input_and_is_forgotten():
 
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("unknown_event", {"type": "no.such.event"}),
-    ("missing_field", {"type": "input_audio_buffer.append"}),
+    ("missing_required_parameter", {"type": "input_audio_buffer.append"}),
     ("invalid_payload", {"type": "input_audio_buffer.append", "audio": "!!!"}),
     ("invalid_payload", {"type": "input_audio_buffer.append", "audio": "AA=="}),
     ("invalid_request", {"type": "session.update", "session": {"type": "translation"}}),

@@ -28,6 +28,7 @@ BUILT_IN_VOICES: Final = frozenset(
 """Voices of OpenAI, which clients name by default; the server's own voice is used for each."""
 CODES: Final = {
     "context_full": "context_length_exceeded",
+    "missing_field": "missing_required_parameter",
     "quota_exceeded": "insufficient_quota",
     "unauthorized": "invalid_api_key",
 }
