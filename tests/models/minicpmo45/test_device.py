@@ -86,3 +86,30 @@ def test_a_card_that_cannot_multiply_bfloat16_is_refused_before_anything_is_load
             choose_device(name)
         assert "model.device to cpu" in caught.value.hint
     assert choose_device("cuda:1") == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "is_taken"),
+    [
+        ((12, 0), "sm_80 sm_86 sm_90", False),
+        ((12, 0), "sm_80 sm_120", True),
+        ((12, 1), "sm_80 sm_120", True),
+        ((12, 0), "sm_80 compute_90", True),
+        ((12, 0), "sm_80 sm_121", False),
+        ((8, 9), "sm_80 sm_90a", True),
+        ((10, 0), "sm_90a", False),
+    ],
+)
+def test_a_card_newer_than_the_build_of_torch_is_refused_before_anything_is_tried(
+    monkeypatch, capability, built, is_taken
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 5090")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", built.split)
+
+    if is_taken:
+        assert choose_device("auto") == torch.device("cuda", 0)
+    else:
+        with pytest.raises(SetupError, match=r"RTX 5090 has .* has no code for it, only for sm_"):
+            choose_device("auto")

@@ -80,18 +80,35 @@ def _checked(device: torch.device) -> torch.device:
     """The device, if the model can run on it.
 
     Raises:
-        SetupError: the card is too old.
+        SetupError: the card is too old, or newer than this build of torch.
     """
     capability = torch.cuda.get_device_capability(device)
+    name = torch.cuda.get_device_name(device)
     if capability < LEAST_CAPABILITY:
-        name = torch.cuda.get_device_name(device)
         raise SetupError(
             f"{name} has compute capability {capability[0]}.{capability[1]}; "
             "this model needs 8.0 or higher, because older cards cannot multiply bfloat16.",
             hint="Use an NVIDIA card of the Ampere generation or newer (A10, A100, RTX 30xx, "
             "L4, L40S, RTX 40xx, H100, …), or set model.device to cpu.",
         )
+    built = torch.cuda.get_arch_list()
+    if built and not any(_runs(one, capability) for one in built):
+        raise SetupError(
+            f"{name} has compute capability {capability[0]}.{capability[1]}, and torch "
+            f"{torch.__version__} has no code for it, only for {', '.join(built)}.",
+            hint="Install torch built for a newer CUDA: RTX 50xx and B200 need 12.8 or newer.",
+        )
     return device
+
+
+def _runs(built: str, capability: tuple[int, int]) -> bool:
+    """True if code that torch was built with (sm_86, compute_120) runs on a card: machine code on
+    its own generation, and the driver compiles the other for every newer card."""
+    kind, _, number = built.rstrip("af").partition("_")
+    major, minor = int(number[:-1]), int(number[-1])
+    if kind == "compute":
+        return (major, minor) <= capability
+    return major == capability[0] and minor <= capability[1]
 
 
 def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
