@@ -1,8 +1,8 @@
-"""`/openapi.json`: what the routes declare, completed with what applies to every operation.
+"""`/openapi.json`: the declarations of the routes, completed with what applies to every operation.
 
-Examples are written once, at the fields of the structs; here they are put together, so that every
-body and every answer is shown whole. Errors that come from what is in front of the routes are added
-here, because no route knows of them.
+Examples are defined once, at the fields of the structs; here they are combined, so that every body
+and every response has a complete example. Errors of the application in front of the routes are
+added here, because the routes do not declare them.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ CALLERS: Final[dict[str, dict[str, Any]]] = {
         "description": f"The token of a browser (`{SESSION_PREFIX}…`), set by `POST /api/token`.",
     },
 }
-"""How callers of operations for admins, and of others, show who they are; by what is accepted,
-`authenticator.py` and `admission.py` decide."""
+"""Security schemes of operations for admins and of other operations; `authenticator.py` and
+`admission.py` define what is accepted."""
 
 ALWAYS: Final = {
     "401": "A key or token is missing or invalid.",
@@ -120,7 +120,7 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "504": ("timeout", "No answer in time."),
     "507": ("insufficient_storage", "The server's disk is full; nothing was changed."),
 }
-"""A code and a sentence for each status; other codes may come with the same one."""
+"""A code and a sentence for each status, which may also have other codes."""
 
 RETRY_AFTER: Final = {
     "description": "Seconds after which trying again makes sense.",
@@ -130,7 +130,7 @@ RETRY_AFTER: Final = {
 
 
 class NoExample(ValueError):
-    """A field that nothing can be shown for."""
+    """A field has no example."""
 
 
 def routes(described: Sequence[Route], security: SecuritySettings) -> Router:
@@ -155,7 +155,7 @@ def routes(described: Sequence[Route], security: SecuritySettings) -> Router:
 
 
 def document_of(routes: Sequence[Route]) -> dict[str, Any]:
-    """The document of these routes; `secure` adds who may call them."""
+    """The document of these routes; `secure` adds the security schemes."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route)
@@ -166,14 +166,14 @@ def document_of(routes: Sequence[Route]) -> dict[str, Any]:
         _complete(path, operation)
     for content in contents:
         if "example" not in content:
-            # A field without an example is found by a test; readers still get the rest.
+            # A test finds fields without examples; readers still get the rest.
             with contextlib.suppress(NoExample):
                 content["example"] = example_of(content["schema"], structs)
     return document | {"components": {"schemas": structs}}
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    """What a route declares; schemas are types still."""
+    """The declaration of a route, in which schemas are still types."""
     name = re.sub(r"\W", "_", f"{route.name}{route.path_format}")
     operation: dict[str, Any] = {
         "tags": [route.tag],
@@ -191,7 +191,8 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["parameters"] = _parameters(route, route.parameters)
     if route.body is not None:
         operation["requestBody"] = route.body
-    # Completed in place, which must not reach what other gateways of this process declare.
+    # A copy, because it is completed in place, and other gateways of this process share the
+    # original.
     return copy.deepcopy(operation)
 
 
@@ -218,7 +219,7 @@ def _parameters(route: Route, struct: type[msgspec.Struct]) -> list[dict[str, An
 
 
 def _name_types(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Replace types by their schemas, in place; returns the structs', by name."""
+    """Replace types by their schemas, in place; returns the schemas of structs by name."""
     found, structs = schemas([ErrorDetail, OpenAIError, *(one["schema"] for one in contents)])
     for content, schema in zip(contents, found[2:], strict=True):
         content["schema"] = schema
@@ -226,18 +227,18 @@ def _name_types(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
-    """Add common errors and the shape of errors, in place."""
+    """Add common errors and the format of errors, in place."""
     answers = operation["responses"]
     for status in {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}:
         answers.setdefault(status, {})
     if "security" in operation:
-        # For admins or operators: a key of another role is valid, and opens nothing here.
+        # For admins or operators: a key with another role is valid, but not sufficient.
         answers.setdefault("403", {})
     if path.startswith(OPENAI_PREFIX):
         answers.pop("422", None)
         answers.setdefault("400", {})
     if "422" in answers and "requestBody" in operation:
-        # A body that is not text is refused before fields are checked.
+        # A body that is not text is refused before its fields are checked.
         answers.setdefault("400", {})
     for status, answer in answers.items():
         if status in PROBLEMS and "content" not in answer:
@@ -246,8 +247,8 @@ def _complete(path: str, operation: dict[str, Any]) -> None:
 
 
 def secure(document: dict[str, Any], security: SecuritySettings) -> None:
-    """Add to every operation who may call it, in place; `{}`: any client. Those for
-    admins have said it themselves."""
+    """Add the security schemes to every operation, in place; `{}`: any client. Operations for
+    admins declare theirs."""
     document["components"]["securitySchemes"] = {**ADMINS, **CALLERS}
     for path, operation in operations(document):
         if "security" in operation:
@@ -260,17 +261,17 @@ def secure(document: dict[str, Any], security: SecuritySettings) -> None:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every operation of a document, with its path."""
+    """All operations of a document, with their paths."""
     for path, methods in document["paths"].items():
         for operation in methods.values():
             yield path, operation
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "") -> Any:
-    """An example of a schema, made of those of its parts.
+    """An example of a schema, built from the examples of its parts.
 
     Raises:
-        NoExample: some part has none.
+        NoExample: a part has none.
     """
     if "$ref" in schema:
         target = schema["$ref"].rsplit("/", 1)[1]
@@ -289,7 +290,7 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
         case {"anyOf": [{"type": "integer" | "number"}, {"type": "null"}], "default": None}:
             return None
         case {"anyOf": [first, *_]}:
-            # Something or null: the something says more where it can be shown.
+            # A value or null: show the value if there is an example.
             try:
                 return example_of(first, schemas, name)
             except NoExample:

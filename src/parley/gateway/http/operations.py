@@ -26,14 +26,14 @@ from parley.settings import StorageSettings
 
 LINES_KEPT: Final = 300
 DISK_FRESH_S: Final = 60.0
-"""Every file of every recording is counted; not more often than this."""
+"""Minimum interval between two counts, which examine every file of every recording."""
 MOVE_S: Final = 5.0
-"""How long a restart of a worker waits for its sessions to move."""
+"""Time for which a restart of a worker waits for its sessions to move."""
 RESTART_GRACE_S: Final = 20.0
 
 
 class PastMetrics(msgspec.Struct, kw_only=True):
-    """A sample of the metrics that the operator's page draws."""
+    """A sample of the metrics that the operator's page plots."""
 
     at: Time
     metrics: Annotated[str, Meta(examples=["parley_queue_length 0.0"])]
@@ -62,7 +62,7 @@ class Log(msgspec.Struct, kw_only=True):
 
 
 class Disk(msgspec.Struct, kw_only=True):
-    """The disk that holds the data, and what recordings take of it."""
+    """The disk with the data folder, and the space that recordings take."""
 
     total_gb: Annotated[float, Meta(examples=[512.1])]
     free_gb: Annotated[float, Meta(examples=[201.4])]
@@ -108,12 +108,12 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
 
     @router.get("/log")
     async def log() -> Log:
-        """The last warnings and errors of the gateway, deaths of its workers included."""
+        """The last warnings and errors of the gateway, including deaths of its workers."""
         return Log(lines=[filled(LogLine, line, at=iso(line.at_s)) for line in recent.lines])
 
     @router.get("/history")
     async def last_hour() -> LastHour:
-        """The metrics of the last hour, one look a minute."""
+        """The metrics of the last hour, one sample per minute."""
         return LastHour(
             looks=[PastMetrics(at=iso(look.at_s), metrics=look.text) for look in metrics.looks]
         )
@@ -126,8 +126,8 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
 
     @router.put("/workers/{worker_id}", errors=(404,))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
-        """Stop giving new work to a worker, or start again. Sessions that can be resumed move
-        to other workers where there are slots; all others continue."""
+        """Stop or resume giving new sessions to a worker. Sessions that can be resumed move to
+        other workers if there are slots; all others continue."""
         worker = known(worker_id)
         worker_pool.drain(worker, order.draining)
         if order.draining:
@@ -136,7 +136,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
 
     @router.post("/workers/{worker_id}/restart", errors=(404,))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
-        """End a worker and the sessions that cannot move; its executor starts it again."""
+        """End a worker and the sessions that cannot move; its executor restarts it."""
         worker = known(worker_id)
         worker_pool.drain(worker, True)
         await asyncio.wait({moving.begin(worker)}, timeout=MOVE_S)
@@ -152,7 +152,7 @@ def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
 
 
 class _DiskReport:
-    """Counted by one thread at a time, and kept for a while."""
+    """Counted in one thread at a time, and cached for a while."""
 
     def __init__(self, clock: Clock, folders: RecordingFolders, storage: StorageSettings) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
 """The pages.
 
-Where the pages are not installed, `/` still says what this server is and where to look.
+If the pages are not installed, `/` still describes the server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
 
 MADE: Final = Path(__file__).parents[2] / "pages"
-"""What `tools/pages.py` makes: when the wheel is built, and in a clone by `make serve`."""
+"""Output of `tools/pages.py`, which runs when the wheel is built, and in a clone by `make
+serve`."""
 
 PAGES: Final = {
     "/turnbased": ("chat", "turnbased"),
@@ -38,9 +39,9 @@ PAGES: Final = {
     "/playground": ("playground", None),
     "/docs": ("docs", None),
 }
-"""Route → page and the app that must be on. One set of pages serves desktop and
-phone; the two addresses of phones are those that people have bookmarked, the two of files those
-that the duplex text prints."""
+"""Route → page, and the app that must be enabled. Desktop and phone use the same pages; the two
+addresses for phones exist for old bookmarks, the two with file names because the duplex text prints
+them."""
 
 OTHER_NAMES: Final = {
     "/chat": "turnbased",
@@ -52,7 +53,7 @@ OTHER_NAMES: Final = {
     "/protocol": "playground",
     "/api": "docs",
 }
-"""Addresses that people try → the page they mean."""
+"""Addresses that users try → the intended page."""
 
 INDEX: Final = """<!doctype html>
 <html lang="en">
@@ -72,7 +73,7 @@ In a clone, <code>make pages</code> makes them.</p>
 
 
 def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
-    """The routes. `files` is None where the pages are not installed."""
+    """The routes. `files` is None if the pages are not installed."""
     apps, stores = runtime.access.apps, runtime.stores
     router = Router(is_documented=False)
 
@@ -88,7 +89,7 @@ def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
     async def index(request: Request) -> Response:
         if not is_there("index"):
             return HTMLResponse(INDEX)
-        # It is a voice call; where the operator has switched those off, what else there is.
+        # The voice call, or another page if the operator has disabled it.
         call = apps.find("audio_duplex")
         is_on = call is None or call.is_enabled or not is_there("explore")
         return served("index" if is_on else "explore", request)
@@ -98,7 +99,7 @@ def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
         async def page(request: Request) -> Response:
             app = apps.find(app_id) if app_id else None
             if app is not None and not app.is_enabled:
-                # Relative: a proxy may serve all this below a path of its own.
+                # Relative, because a proxy may serve the pages below another path.
                 return RedirectResponse("../" * (path.count("/") - 1) or "./", 302)
             return served(name, request)
 
@@ -110,8 +111,8 @@ def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
 
     @router.get("/s/{session_id}")
     async def replay(request: Request, session_id: str) -> Response:
-        # An id, or the token of a share link; the page says itself what it opens, or that it is
-        # gone: people come here by links that have run out, and seconds after a call.
+        # An id, or the token of a share link; the page itself shows that a recording is
+        # missing, because users may follow expired links, or come seconds after a call.
         if await stores.handover.bring(session_id):
             return served("replay", request, 503)
         is_there = stores.recordings.exists(session_id)
@@ -120,7 +121,7 @@ def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
     def add_other_name(path: str, page: str) -> None:
         @router.get(path)
         async def other_name(request: Request) -> Response:
-            # Relative, for proxies; what was asked for goes along.
+            # Relative, for proxies; with the original query.
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(f"{page}{query}", 307)
 

@@ -1,4 +1,4 @@
-"""`/api/presets`: prompts by mode, and their sounds."""
+"""`/api/presets`: prompts by mode, and their audio."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Listed = dict[str, list[dict[str, Any]]] | list[dict[str, Any]]
 
 
 class PresetSound(msgspec.Struct, kw_only=True):
-    """A sound of a preset: base64 float32 at 16 kHz."""
+    """Audio of a preset: base64 float32 at 16 kHz."""
 
     data: Annotated[str, Meta(examples=["AAAAAAAAgD4="])]
     name: Annotated[str, Meta(examples=["anna"])]
@@ -45,7 +45,7 @@ class PresetSound(msgspec.Struct, kw_only=True):
 
 
 class PresetSounds(msgspec.Struct, kw_only=True):
-    """Sounds of the content in order, and the voice."""
+    """Audio of the content in order, and the voice."""
 
     system_content_audio: list[PresetSound] = []
     ref_audio: PresetSound | UnsetType = UNSET
@@ -63,12 +63,12 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def by_mode(
         format: Literal["modes", "list"] = "modes",
     ) -> Listed:
-        """Presets by mode, in order, without their sounds; `?format=list` returns one flat list."""
+        """Presets by mode, in order, without their audio; `?format=list` returns one flat list."""
         return await asyncio.to_thread(_listed, presets, format)
 
     @router.get("/api/presets/{mode}/{preset_id}/audio", errors=(404,))
     async def sounds(mode: str, preset_id: str) -> PresetSounds:
-        """The sounds of one preset."""
+        """The audio of one preset."""
         try:
             found = await asyncio.to_thread(_sounds, presets, mode, preset_id)
         except (OSError, BadInput) as error:

@@ -21,8 +21,8 @@ from parley.recording.timeline import iso
 
 
 class TicketInfo(msgspec.Struct, kw_only=True):
-    """A waiting ticket. Its id, which is the permission to cancel it, is shown to its holder and to
-    admins; the session id to admins only."""
+    """A waiting ticket. Its id, which is the permission to cancel it, is visible to its holder and
+    to admins; the session id only to admins."""
 
     ticket_id: Annotated[str | None, Meta(examples=["q_0123456789abcdef0123456789abcdef"])]
     position: Annotated[int, Meta(examples=[1])]
@@ -47,7 +47,7 @@ class QueueInfo(msgspec.Struct, kw_only=True):
 
 
 class TicketFound(msgspec.Struct, kw_only=True):
-    """A ticket, if it waits."""
+    """A ticket, if it is waiting."""
 
     found: bool
     ticket: TicketInfo | None = None
@@ -55,7 +55,7 @@ class TicketFound(msgspec.Struct, kw_only=True):
 
 
 class Success(msgspec.Struct, kw_only=True):
-    """`success`: the ticket was cancelled."""
+    """`success`: True if the ticket was cancelled."""
 
     success: bool
 
@@ -86,7 +86,7 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 
 
 class EtaChange(msgspec.Struct, kw_only=True):
-    """Any subset; omitted fields stay."""
+    """Any subset; omitted fields are unchanged."""
 
     eta_chat_s: Annotated[Seconds | None, Meta(examples=[12.0])] = None
     eta_half_duplex_s: Seconds | None = None
@@ -152,13 +152,13 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/api/queue", name="queue", answer=QueueInfo)
     async def tickets(who: Requester) -> Response:
-        """Waiting tickets in order, and running tasks. Ids of tickets are for operators only;
-        others get an answer up to four seconds old if it is requested very often."""
+        """Waiting tickets in order, and running tasks. Ids of tickets are only for operators; other
+        clients may get a response that is up to four seconds old if it is requested very often."""
         return whole(is_admin=True) if who.is_operator else for_strangers.get()
 
     @router.get("/api/queue/{ticket_id}")
     async def ticket(ticket_id: str, who: Requester) -> TicketFound:
-        """One ticket, if it still waits."""
+        """One ticket, if it is still waiting."""
         dispatcher.refresh()
         found = queue.find(ticket_id)
         if found is None:
@@ -179,7 +179,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.put("/api/config/eta", role="admin")
     async def change_eta(change: EtaChange) -> EtaInfo:
-        """Change baselines or the average's settings; they outlast restarts."""
+        """Change baselines or the average's settings; changes survive restarts."""
         alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]
         if len(set(alphas)) > 1:
             raise InvalidConfig("ema_alpha and eta_ema_alpha differ.", field="ema_alpha")

@@ -18,8 +18,9 @@ from parley.protocol.networks import network_of
 
 
 class RequestHeaders(Headers):
-    """Headers of a request, which a dozen checks look up: decoded once, where Starlette's compare a
-    name with every line each time. Of lines with the same name the first counts."""
+    """Headers of a request for about a dozen look-ups: decoded once, while Starlette's class
+    compares the name with every line each time. If several lines have the same name, the first
+    counts."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
@@ -40,10 +41,10 @@ class RequestHeaders(Headers):
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """A client, by what it showed and where it is.
+    """A client, identified by its tokens and its address.
 
     Args:
-        address: its own, also behind a proxy.
+        address: of the client, even behind a proxy.
         peer: address of the connection.
     """
 
@@ -63,7 +64,7 @@ class Requester:
 
     @property
     def is_anonymous(self) -> bool:
-        """True if it showed no token; on this machine it may be an admin nevertheless."""
+        """True if it has no token; on this machine it may be an admin nevertheless."""
         return self.caller.kind == "anonymous"
 
     @property
@@ -76,17 +77,17 @@ class Requester:
 
     @property
     def is_operator(self) -> bool:
-        """True for admins, too."""
+        """True for operators and admins."""
         return self.role != "talk"
 
     @property
     def network(self) -> str:
-        """The address, or the /64 of an IPv6 address: what limits are counted by."""
+        """The address, or the /64 of an IPv6 address, for which limits are counted."""
         return network_of(self.address)
 
     @property
     def pseudonym(self) -> str:
-        """Stands for the network in what is stored."""
+        """Pseudonym for the network in stored data."""
         return self.access.authenticator.pseudonym(self.network)
 
     @property
@@ -102,7 +103,7 @@ class Requester:
         """Refuse a client without a role; admins have all of them.
 
         Raises:
-            Unauthorized: it showed no token.
+            Unauthorized: it has no token.
             Forbidden: its token has another role.
         """
         if self.role in ("admin", needed):

@@ -1,12 +1,12 @@
 """Routes, each declared once by its function, and a table that finds them.
 
-A route's function names what it needs of a request: the `Request` itself, its `Requester`, a struct
-(the JSON body), and by their names parts of the path and of the query, which msgspec checks. What
-it returns is a response, or is sent as JSON. `/openapi.json` is made of the same declarations
-(`openapi.py`).
+The parameters of a route's function define what it gets from a request: the `Request` itself, its
+`Requester`, a struct (the JSON body), and by name parts of the path and of the query, which msgspec
+checks. It returns a response, or a value that is sent as JSON. `/openapi.json` is generated from
+the same declarations (`openapi.py`).
 
-Starlette's search compares a path with each route in turn, twice for a path that does not exist: a
-millisecond of processor for a stranger's 404. `RouteTable` looks the path up instead.
+Starlette compares a path with each route in turn, twice for a path that does not exist: a
+millisecond of processor time for a stranger's 404. `RouteTable` looks up the path instead.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = logs.get(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BODY_BYTES: Final = 64 << 10
-"""So much is parsed on the event loop, and held without being counted."""
+"""Size up to which bodies are parsed on the event loop and not counted as memory."""
 
 GIVEN: Final[dict[Any, Callable[[Request], Any]]] = {
     Request: lambda request: request,
     Requester: lambda request: request.scope["state"]["requester"],
 }
-"""Parameters that functions name by their types."""
+"""Types of parameters that are not parts of the path or the query."""
 
 
 class Route(StarletteRoute):
@@ -48,16 +48,16 @@ class Route(StarletteRoute):
 
     Args:
         name: its name in `/openapi.json`; default: the function's.
-        role: the role that callers need; what they do is audited.
-        status: of what is returned and is not a response.
-        answer: the content of the answer, where the function returns a response: a type, or the
-            description of the answer.
-        errors: statuses of other answers that have the common shape of errors. `openapi.py` adds
-            those of every operation, and of those with a body or a query.
-        others: answers of any other shape, by status.
+        role: the role that callers need; such requests are audited.
+        status: of returned values that are not responses.
+        answer: the content, if the function returns a response: a type, or the description of the
+            response.
+        errors: statuses of errors in the common format. `openapi.py` adds those of all operations,
+            and of operations with a body or a query.
+        others: responses in other formats, by status.
         body: description of a body that the function reads itself.
-        body_bytes: the largest body that is received.
-        spools: the body goes to the disk while it is read, and is not held in memory.
+        body_bytes: maximum size of the body.
+        spools: True if the body is written to the disk while it is read, and not held in memory.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Route(StarletteRoute):
 
 
 def _admit(request: Request, role: Role) -> None:
-    """Refuse callers without the role; `auth.note` writes the audit entry, with the answer's
+    """Refuse callers without the role; `auth.note` writes the audit entry with the response's
     status."""
     requester: Requester = request.state.requester
     requester.check_role(role)
@@ -136,14 +136,14 @@ def _admit(request: Request, role: Role) -> None:
 
 
 class Router:
-    """Routes that have something in common: options of `Route`, and the start of their paths."""
+    """Routes with common options of `Route` and a common start of their paths."""
 
     def __init__(self, prefix: str = "", **common: Any) -> None:
         self.routes: list[Route] = []
         self._prefix, self._common = prefix, common
 
     def add(self, method: str, path: str, **options: Any) -> Callable[[F], F]:
-        """The decorated function serves the path. Options: those of `Route`; errors are added to
+        """Decorator: the function serves the path. Options: those of `Route`; errors are added to
         the common ones."""
         errors = (*self._common.get("errors", ()), *options.get("errors", ()))
         options = {**self._common, **options, "errors": errors}
@@ -168,7 +168,7 @@ class Router:
 
 
 class RouteTable:
-    """Finds the route of a request among those whose path can match, and has it answer.
+    """Finds the route of a request among those whose path can match, and calls it.
 
     Args:
         default: serves all other paths.
@@ -178,7 +178,7 @@ class RouteTable:
         self._default = default
         self._exact: dict[str, list[BaseRoute]] = {}
         self._open: dict[str, list[BaseRoute]] = {}
-        """Routes with parameters, by the first part of their path, which never is one."""
+        """Routes with parameters, by the first part of their path, which is never a parameter."""
         for route in routes:
             path: str = getattr(route, "path_format", "")
             kept, key = (self._open, _first(path)) if "{" in path else (self._exact, path)
@@ -197,7 +197,7 @@ class RouteTable:
         bare = path.rstrip("/")
         is_other = bare != path and scope["type"] == "http"
         if is_other and self.find({**scope, "path": bare}) is not None:
-            # Relative: a proxy may serve us with TLS, and below a path of its own.
+            # Relative, because a proxy may use TLS and another path.
             target = "../" * (len(path) - len(bare)) + quote(bare.rpartition("/")[2])
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{target}?{query}" if query else target)(scope, receive, send)
@@ -221,7 +221,7 @@ class RouteTable:
         return [*self._exact.get(path, ()), *self._open.get(_first(path), ())]
 
     def _of_path(self, scope: Scope) -> list[BaseRoute]:
-        """Every route of the path, whatever its method."""
+        """All routes of the path, for any method."""
         candidates = self._candidates(scope)
         return [route for route in candidates if route.matches(scope)[0] is not Match.NONE]
 

@@ -1,4 +1,4 @@
-"""Header fields that keep pages safe, and those that say what caches may keep."""
+"""Header fields that protect pages, and those that control caching."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAGE_POLICY: Final = (
 )
 ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 DATA: Final = ("/api/", "/v1/")
-"""Answers here belong to one client (recordings, tokens, voices); caches must not store them."""
+"""Responses here belong to one client (recordings, tokens, voices); caches must not store them."""
 
 
 def completed(path: str, own: Iterable[Field], more: Iterable[Field]) -> list[Field]:
-    """The header fields of an answer: its own, and of the others those that it lacks.
+    """The header fields of a response: its own, and the others that it lacks.
 
     Args:
         path: of the request.
@@ -38,7 +38,7 @@ def completed(path: str, own: Iterable[Field], more: Iterable[Field]) -> list[Fi
     if is_page:
         others.append((b"content-security-policy", PAGE_POLICY))
     if is_page or path.startswith("/static/"):
-        # Browsers ask whether it changed; else an update would meet old scripts.
+        # Browsers check if it has changed; otherwise, after an update, pages would use old scripts.
         others.append((b"cache-control", b"no-cache"))
     elif path.startswith(DATA):
         others.append((b"cache-control", b"no-store"))
@@ -53,13 +53,13 @@ def shown_size(size_bytes: int) -> str:
 
 
 READABLE: Final = ("/static/", "/v1/")
-"""What pages of the origins that may open sessions (`security.allowed_origins`) may read, too: so
-they can run the JavaScript client, and OpenAI's."""
+"""Paths that pages of allowed origins (`security.allowed_origins`) may read, so that they can run
+the JavaScript client, and OpenAI's."""
 PREFLIGHT_S: Final = 600
 
 
 def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admission) -> None:
-    """Let the page that asked read an answer below `READABLE`."""
+    """Allow the requesting page to read a response below `READABLE`."""
     if origin is None or not admission.lists_origin(origin):
         return
     answer["access-control-allow-origin"] = origin
@@ -68,8 +68,7 @@ def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admiss
 
 
 def preflight(scope: Scope, headers: Headers, admission: Admission) -> Response | None:
-    """The answer to a browser that asks whether a page may send a request; None for any other
-    request."""
+    """The response to a CORS preflight request; None for any other request."""
     method = headers.get("access-control-request-method")
     if method is None or scope["method"] != "OPTIONS" or not scope["path"].startswith(READABLE):
         return None

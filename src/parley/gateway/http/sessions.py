@@ -1,9 +1,9 @@
 """`/api/sessions`: recordings of conversations.
 
 A client that knows a recording's id may read it, comment on it and add a browser's recording: ids
-have 96 random bits and are sent to the session's own client only. A share link shows the same
-without the id, until it expires. Lists are for admins; deleting takes a token.
-Source: service.md 5.5, 8.
+have 96 random bits and are sent only to the session's own client. A share link gives read access
+without the id, until it expires. Lists are for admins; deleting needs a token. Source: service.md
+5.5, 8.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from parley.recording.store import BrokenRecording, StillRecording
 from parley.recording.timeline import iso
 
 BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
-"""The file and the multipart envelope around it."""
+"""Maximum size of an upload with its multipart envelope."""
 
 DOWNLOADS_AT_ONCE: Final = 32
 DOWNLOADS_EACH: Final = 4
-"""ZIP streams, of all and of one address."""
+"""Maximum number of ZIP streams, in total and per address."""
 
 UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 2
@@ -63,7 +63,7 @@ log = logs.get(__name__)
 
 ASSET_HEADERS: Final = {
     "cache-control": "private, no-cache",
-    # Files come from clients: shown on their own, they are not to run anything here.
+    # Files come from clients: if opened directly, they must not run scripts here.
     "content-security-policy": "default-src 'none'; media-src 'self'; img-src 'self'; sandbox",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -115,7 +115,7 @@ class RunningSession(msgspec.Struct, kw_only=True):
 
 
 class RecordingInfo(msgspec.Struct, kw_only=True):
-    """A recording, as lists show it; `problem`: what is wrong with its files."""
+    """A recording in lists; `problem`: what is wrong with its files."""
 
     session_id: RecordingId
     app_type: Annotated[str, Meta(examples=["omni_duplex"])]
@@ -136,7 +136,7 @@ class RecordingInfo(msgspec.Struct, kw_only=True):
 
 
 class SessionList(msgspec.Struct, kw_only=True):
-    """`sessions` run now; `recordings` is a page of all, newest first."""
+    """`sessions` are running; `recordings` is a page of all, newest first."""
 
     total: Annotated[int, Meta(examples=[1])]
     sessions: list[RunningSession]
@@ -180,7 +180,7 @@ class ShareLink(msgspec.Struct, kw_only=True):
 
 
 class Pin(msgspec.Struct, kw_only=True):
-    """`pinned`: it is kept whatever its age."""
+    """`pinned`: True if it is kept regardless of its age."""
 
     pinned: bool
 
@@ -192,7 +192,7 @@ class Deleted(msgspec.Struct, kw_only=True):
 
 
 class Erased(msgspec.Struct, kw_only=True):
-    """Number of items of a key that were deleted, and of those that were left."""
+    """Numbers of items of a key that were deleted and that remain."""
 
     recordings: Annotated[int, Meta(examples=[12])]
     responses: Annotated[int, Meta(description="kept responses of `/v1/responses`")]
@@ -210,7 +210,7 @@ class Erased(msgspec.Struct, kw_only=True):
 
 
 class StillRuns(msgspec.Struct, kw_only=True):
-    """The session still runs; there is no timeline yet."""
+    """The session is still running; there is no timeline yet."""
 
     status: Literal["recording"]
     session_id: RecordingId
@@ -233,7 +233,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
     async def find(id_or_token: str, *, to_change: bool = False) -> Found:
-        # It may still lie on the worker that recorded it.
+        # It may still be on the worker that recorded it.
         if await handover.bring(id_or_token):
             raise RecordingComing
         return recordings.find(id_or_token, to_change=to_change)
@@ -244,11 +244,12 @@ def routes(runtime: GatewayRuntime) -> Router:
         offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0,
         key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None,
     ) -> SessionList:
-        """Running recordings, and a page of all, or of those of one key or signed-in user."""
+        """Running recordings, and a page of all recordings, or of those of one key or signed-in
+        user."""
         try:
             await maintenance.refresh_index()
         except (OSError, sqlite3.Error) as error:
-            # Whoever makes room on a full disk looks here for what to delete.
+            # Used to decide what to delete on a full disk.
             log.error("recordings_not_indexed", why=str(error))
         total, rows = await state.recordings(limit=limit, offset=offset, key_id=key)
         _, unsettled = await state.unsettled()
@@ -265,8 +266,8 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.delete("/api/sessions", role="admin")
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
-        """Delete all recordings and kept responses of a key or signed-in user, pinned ones
-        included. Revoke the key first, so that no session starts meanwhile."""
+        """Delete all recordings and stored responses of a key or signed-in user, including pinned
+        ones. Revoke the key first, so that no session starts meanwhile."""
         await maintenance.refresh_index()
         _, rows = await state.recordings(limit=-1, key_id=key)
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
@@ -329,7 +330,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         errors=(400, 403, 404),
     )
     async def asset(session_id: str, path: str) -> Response:
-        """A sound, an image or a video of a recording."""
+        """An audio file, an image or a video of a recording."""
         found = await find(session_id)
         try:
             file = await asyncio.to_thread(found.folder.asset, path)
@@ -343,7 +344,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         errors=(403, 404, 503),
     )
     async def download(session_id: str, who: Requester) -> Response:
-        """Everything of a recording as one ZIP file, streamed."""
+        """The files of a recording as one ZIP file, streamed."""
         found = await find(session_id)
         name = found.folder.recording_id if found.shown_id is None else "recording"
         return _Download(
@@ -365,8 +366,9 @@ def routes(runtime: GatewayRuntime) -> Router:
         body=file_body("WebM, MP4 or WAV; at most 200 MB"),
     )
     async def upload(session_id: str, request: Request, who: Requester) -> Uploaded:
-        """Add what a browser recorded. The file's content says what it is, not its name."""
-        # The body is received only now that it has a use, and few at a time: it goes through a
+        """Add a browser's recording. Its type is determined by the content, not the name."""
+        # The body is received only now that it can be used, and only a few at a time, because it
+        # needs a
         # temporary file.
         found = await find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
@@ -391,13 +393,13 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/api/sessions/{session_id}/comment", errors=(403, 404))
     async def read_comment(session_id: str) -> Comment:
-        """The comment, "" when there is none."""
+        """The comment; "" if there is none."""
         found = await find(session_id)
         return Comment(comment=await asyncio.to_thread(store.read_comment, found.folder))
 
     @router.post("/api/sessions/{session_id}/share", errors=(403, 404))
     async def share(session_id: str, order: ShareOrder) -> ShareLink:
-        """Make a link that shows the recording, can expire and does not contain its id."""
+        """Create a link to view the recording, which can expire and does not contain its id."""
         found = await find(session_id, to_change=True)
         token = authenticator.share_token(found.folder.recording_id, order.expires_in_s)
         until = None if order.expires_in_s is None else clock.time() + order.expires_in_s
@@ -407,7 +409,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.post("/api/sessions/{session_id}/replay", status=202, errors=(403, 404, 409, 503))
     async def replay(session_id: str) -> ReplayState:
-        """Have the merged replay made (again)."""
+        """Render the merged replay (again)."""
         found = await find(session_id, to_change=True)
         if await asyncio.to_thread(found.folder.is_live):
             raise StillRecording
@@ -417,7 +419,7 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.put("/api/sessions/{session_id}/pin", role="admin", errors=(404,))
     async def pin(session_id: str, order: Pin) -> Pin:
-        """Keep a recording whatever its age, or stop keeping it."""
+        """Pin or unpin a recording: pinned ones are kept regardless of their age."""
         found = await find(session_id, to_change=True)
         await asyncio.to_thread(store.pin, found.folder, order.pinned)
         await state.forget([found.folder.recording_id])
@@ -425,8 +427,8 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.delete("/api/sessions/{session_id}", errors=(403, 404, 409))
     async def delete(session_id: str, request: Request, who: Requester) -> Deleted:
-        """Delete a recording. Takes a key, an admin, or an id too long to be guessed: only the
-        session's client has it, and share links have ids of their own."""
+        """Delete a recording. Needs its key, an admin, or an id that is too long to guess: only the
+        session's client has it, and share links have other ids."""
         if who.is_anonymous and not (who.is_admin or is_long(session_id)):
             raise Unauthorized
         request.state.is_audited = who.is_admin
@@ -440,7 +442,8 @@ def routes(runtime: GatewayRuntime) -> Router:
 
 
 def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
-    """Delete recordings; those that are gone, and the number of those that still run."""
+    """Delete recordings; returns the deleted ones, and the number of those that are still
+    running."""
     gone, running = [], 0
     for one in ids:
         folder = folders.find(one)
@@ -481,7 +484,7 @@ def _active(folder: Folder) -> str | None:
 
 
 class _Download(StreamingResponse):
-    """A stream that counts as its client's download until it has ended, in whatever way."""
+    """A stream that counts as its client's download until it has ended in any way."""
 
     def __init__(
         self, downloads: Transfers, address: str, content: AsyncIterator[bytes], **more: Any
@@ -496,7 +499,7 @@ class _Download(StreamingResponse):
 
 
 async def _streamed(found: Found) -> AsyncIterator[bytes]:
-    """A ZIP file, packed in a thread piece by piece as the client takes it."""
+    """A ZIP file, built in a thread piece by piece as the client reads it."""
     pieces = store.zip_pieces(found.folder, shown_id=found.shown_id)
     while (piece := await asyncio.to_thread(_next, pieces)) is not None:
         if piece:

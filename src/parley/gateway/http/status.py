@@ -27,11 +27,11 @@ from parley.installation import build_id
 from parley.recording.timeline import iso
 
 READY_AGAIN_S: Final = 5
-"""`Retry-After` of a server that is not ready, or fails."""
+"""`Retry-After` of a server that is not ready or failing."""
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """State of the gateway; with 503, `failing` names the background tasks that fail."""
+    """State of the gateway; with 503, `failing` lists the failing background tasks."""
 
     status: str = "ok"
     healthy: bool = True
@@ -41,14 +41,14 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 class Readiness(msgspec.Struct, kw_only=True):
-    """`ready`: a new session would be served; 503 if not."""
+    """`ready`: True if a new session would be served; otherwise 503."""
 
     ready: bool = True
     why: Annotated[str, Meta(description="what is missing")] = ""
 
 
 class RunningTask(msgspec.Struct, kw_only=True):
-    """A lease, as lists show it."""
+    """A lease in lists."""
 
     worker_id: WorkerId
     request_type: Annotated[str, Meta(examples=["chat"])]
@@ -59,7 +59,7 @@ class RunningTask(msgspec.Struct, kw_only=True):
 
 
 class FastPath(msgspec.Struct, kw_only=True):
-    """A fast part of a worker's model. `reason` is there for admins only."""
+    """A fast part of a worker's model. `reason` is visible only to admins."""
 
     part: Annotated[str, Meta(examples=["attention"])]
     state: Annotated[str, Meta(description="fast, plain or refused", examples=["fast"])]
@@ -74,7 +74,7 @@ class ContextPagesInfo(msgspec.Struct, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, kw_only=True):
-    """One worker. `url`, `host` and `port` are there for admins only."""
+    """One worker. `url`, `host` and `port` are visible only to admins."""
 
     worker_id: WorkerId
     index: Annotated[int, Meta(examples=[0])]
@@ -137,7 +137,7 @@ class RecordingHealth(msgspec.Struct, kw_only=True):
 
 
 class SessionLogHealth(msgspec.Struct, kw_only=True):
-    """Logs from which another worker can continue a session whose client asked for resuming."""
+    """Logs from which another worker can continue a session whose client requested resuming."""
 
     sessions: Annotated[int, Meta(description="with a log")] = 0
     bytes: Annotated[int, Meta(description="size of all logs")] = 0
@@ -173,7 +173,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """State of the whole service; `workers` is filled for admins only."""
+    """State of the whole service; `workers` is filled only for admins."""
 
     gateway_healthy: bool = True
     version: Annotated[str, Meta(description="of the gateway", examples=["0.1.0"])] = ""
@@ -224,7 +224,7 @@ class Workers(msgspec.Struct, kw_only=True):
 
 
 class CacheInfo(msgspec.Struct, kw_only=True):
-    """Tokens in a worker's contexts."""
+    """Number of tokens in a worker's contexts."""
 
     worker_id: WorkerId
     status: Annotated[str, Meta(examples=["idle"])]
@@ -270,7 +270,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         status=worker.view,
         current_request_type=kind,
         current_task=kind,
-        # Ids of running sessions would let a stranger stop them.
+        # With the ids of running sessions, a stranger could stop them.
         current_session_id=lease.session_id if lease and is_admin else None,
         gpu_id=hello.device,
         model=hello.model,
@@ -322,7 +322,8 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
 
 
 def list_sessions(sessions: Sessions, dispatcher: Dispatcher) -> list[SessionInfo]:
-    """Where every session is: in the queue, in the registry, or, as a REST request, at a worker."""
+    """The state of every session: in the queue, in the registry, or, for REST requests, at a
+    worker."""
     now_s = dispatcher.clock.monotonic()
     registered = list(sessions)
     known = {each.session_id for each in registered}
@@ -394,7 +395,8 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/health", answer=Health, others={503: Health})
     async def health() -> Response:
-        """The gateway is alive and all its background tasks run. For workers see `/status`."""
+        """200 if the gateway is alive and all its background tasks are running. For workers see
+        `/status`."""
         failing = sorted(supervisor.failing)
         health = Health(
             status="failing" if failing else "ok",
@@ -407,8 +409,8 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/ready", answer=Readiness, others={503: Readiness})
     async def ready() -> Response:
-        """For load balancers: a new session would be served, i.e. a worker is there, perhaps busy,
-        the queue has room, and the server does not shut down."""
+        """For load balancers: 200 if a new session would be served, i.e. a worker is connected,
+        even if busy, the queue has room, and the server is not shutting down."""
         why = _not_ready(dispatcher, is_closing=runtime.closing.done())
         return _answer(Readiness(ready=not why, why=why), is_well=not why)
 
@@ -449,13 +451,13 @@ def routes(runtime: GatewayRuntime) -> Router:
 
     @router.get("/status", answer=Status)
     async def status(who: Requester) -> Response:
-        """Workers by state, the queue, and what runs; for clients other than operators up to four
-        seconds old if it is requested very often."""
+        """Workers by state, the queue, and running sessions; for clients other than operators up to
+        four seconds old if it is requested very often."""
         return status_for(admin=True) if who.is_operator else for_strangers.get()
 
     @router.get("/workers")
     async def workers(who: Requester) -> Workers:
-        """All workers; their addresses for admins only."""
+        """All workers; their addresses are visible only to admins."""
         admin = who.is_operator
         listed = [worker_info(worker, is_admin=admin) for worker in worker_pool]
         return Workers(total=len(listed), workers=listed)
@@ -463,7 +465,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     @router.get("/cache", is_documented=False)
     @router.get("/api/cache")
     async def cache() -> Caches:
-        """Tokens in each worker's contexts."""
+        """Number of tokens in each worker's contexts."""
         return Caches(
             workers=[
                 CacheInfo(

@@ -1,7 +1,7 @@
 """`POST /api/half_duplex/stop` and `POST /api/sessions/{id}/end`: end a session without its socket.
 
-A resumable session keeps its slot after a cut. A page that is closed meanwhile has no socket to say
-so on; with the second route it need not hold the slot until the end of the window.
+A resumable session keeps its slot after a cut. A page that is closed meanwhile has no socket for
+ending it; with the second route the slot is free before the end of the window.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ ENDED: Final = "The session was ended."
 SESSION_ID: Final = r"^[A-Za-z0-9_-]{1,64}$"
 KIND: Final = Kind.HALF_DUPLEX
 LONG_ID_CHARACTERS: Final = 22
-"""Letters and digits after the last `_` that have 128 random bits; printed in hex they are 32."""
+"""Minimum number of letters and digits after the last `_`, which have 128 random bits; in hex there
+are 32."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True):
-    """A session; with the scope `turn` only its answer stops."""
+    """A session; with the scope `turn` only its answer is stopped."""
 
     session_id: Annotated[str, Meta(pattern=SESSION_ID, examples=["hdx_abc123"])]
     scope: Literal["session", "turn"] = "session"

@@ -23,8 +23,9 @@ log = logs.get(__name__)
 
 
 class PiecesResponse(Response):
-    """A body piece by piece. What fails before the first one is an error of its own; afterwards an
-    event stream ends with an error object, any other body without its proper end.
+    """A body that is sent piece by piece. A failure before the first piece becomes an error
+    response; afterwards an event stream ends with an error object, and any other body without its
+    proper end.
 
     Args:
         pieces: iterated, and closed, in the task that serves the request.
@@ -60,7 +61,7 @@ class PiecesResponse(Response):
                 self._metrics.error(error.code)
                 log.info("stream_failed", code=error.code)
                 if self.media_type != EVENTS:
-                    # Without its last chunk, which says that this is not the whole.
+                    # Without the last chunk, which shows that the body is incomplete.
                     raise
                 field = getattr(error, "field", None)
                 told = openai_error(error.http_status, str(error), error.code, field)

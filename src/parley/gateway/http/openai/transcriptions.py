@@ -1,8 +1,7 @@
-"""`POST /v1/audio/transcriptions`: transcribes a sound file with the loaded model.
+"""`POST /v1/audio/transcriptions`: transcribes an audio file with the loaded model.
 
-Models that say what they heard are asked for an answer of one token, and their words are taken;
-models that were taught to transcribe are asked to. Source: OpenAI API reference, create
-transcription.
+Models that report the words they heard are asked for an answer of one token; models that were
+trained to transcribe are prompted to do so. Source: OpenAI API reference, create transcription.
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ from parley.transport import Message
 
 PATH: Final = "/v1/audio/transcriptions"
 FILE_BYTES: Final = 25 << 20
-"""The largest sound file. Source: OpenAI API reference, speech to text."""
+"""Maximum size of an audio file. Source: OpenAI API reference, speech to text."""
 BODY_BYTES: Final = FILE_BYTES + (64 << 10)
 UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 8
-"""Sound files that are being received, of all and of one address."""
+"""Maximum number of audio files that are being received, in total and per address."""
 FIELDS_MOST: Final = 256
-"""Each of `keywords` is one."""
+"""Limits of `keywords`."""
 LANGUAGES: Final = {
     "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian",
     "pt": "portuguese", "nl": "dutch", "ru": "russian", "zh": "chinese", "ja": "japanese",
     "ko": "korean",
 }  # fmt: skip
-"""Names by code, as the published answer writes them."""
+"""Names of languages by code, as in the published response."""
 TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the form except the file. Hints (`NO_EFFECT`), `language` and `temperature`
-    have no effect: the models here take none, choose the likeliest words and always split at
+    have no effect: the models here accept none, choose the most probable words and always split at
     pauses."""
 
     model: Annotated[str, Meta(max_length=200)]
@@ -96,8 +95,7 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     """The fields of a form and its file.
 
     Raises:
-        BadInput: a field is missing, unknown or out of range, or asks for something that this
-            server cannot do.
+        BadInput: a field is missing, unknown or out of range, or requests something unsupported.
     """
     file = form.get("file")
     if not isinstance(file, UploadFile):
@@ -154,11 +152,11 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
         body=file_body("a sound file of any common format, at most 25 MB", TranscriptionRequest),
     )
     async def transcribe(request: Request, who: Requester) -> Response:
-        """Write down what is said. 400 where the model that is loaded cannot."""
+        """Transcribe speech. 400 if the loaded model cannot."""
         forwarder.check(request)
         if not models.can("transcription"):
             raise InvalidRequest(CANNOT_TRANSCRIBE, field="model")
-        # The body is received only if the queue has room, and few bodies at a time.
+        # The body is received only if the queue has room, and only a few at a time.
         forwarder.check_room(request)
         async with (
             uploads.one(who.address),
@@ -198,7 +196,7 @@ async def _answer(
     data: bytes,
     prompt: str,
 ) -> Response:
-    """The words; with times, each stretch of sound is written down by itself."""
+    """The words; with times, each segment of the audio is transcribed separately."""
     form = asked.response_format
     with forwarder.visit(request, "http transcription") as session_id:
         pcm = await pcm_of(data, field="file")
@@ -231,10 +229,10 @@ async def _heard(
     *,
     cut: Callable[[Pcm], list[tuple[float, float]]] = segments_of,
 ) -> AsyncGenerator[tuple[Segment, chat.Done], None]:
-    """The stretches of sound in which something is said, one after the other.
+    """The segments of the audio with speech, one after the other.
 
     Raises:
-        ServiceUnavailable: there is no memory for the sound while it waits for its slots.
+        ServiceUnavailable: there is no memory for the audio while it waits for slots.
     """
     request.state.claim(pcm.samples.nbytes)
     for start_s, end_s in await asyncio.to_thread(cut, pcm):
@@ -251,10 +249,10 @@ async def _heard(
 def verbose(
     segments: list[Segment], duration_s: float, asked: TranscriptionRequest
 ) -> dict[str, Any]:
-    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0.
+    """`verbose_json`. Values that the recognisers here do not report (log probabilities) are 0.
 
     Raises:
-        InvalidRequest: times of words are asked for, and the model has none.
+        InvalidRequest: times of words are requested, but the model has none.
     """
     language = asked.language.lower()
     told = {
@@ -301,7 +299,7 @@ def _ratio(text: str) -> float:
 
 
 def subtitles(segments: list[Segment], *, mark: str) -> str:
-    """Segments as numbered subtitles; `mark` stands before the milliseconds."""
+    """Segments as numbered subtitles; `mark` is the character before the milliseconds."""
     return "".join(
         f"{index}\n{_clock(segment.start_s, mark)} --> {_clock(segment.end_s, mark)}\n"
         f"{segment.text}\n\n"
@@ -318,7 +316,7 @@ def request_of(wav: bytes, prompt: str) -> chat.Request:
     """The request for the worker.
 
     Args:
-        prompt: asks the model to transcribe; "" where it says by itself what it heard.
+        prompt: makes the model transcribe; "" if it reports the words by itself.
     """
     sound = values.Base64Audio(data=base64.b64encode(wav).decode())
     words = (values.TextPart(text=prompt),) if prompt else ()

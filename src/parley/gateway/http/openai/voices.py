@@ -1,4 +1,4 @@
-"""Which voice is selected by a voice name of OpenAI's."""
+"""Finds the voice for a voice name of OpenAI."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parley.protocol.openai import BUILT_IN_VOICES
 async def find_voice(
     library: VoiceLibrary, request: Request, voice: str | dict[str, Any], field: str = "voice"
 ) -> str | None:
-    """The id of a registered voice, by its id or name; None for the server's own voice, which also
-    speaks for the names of OpenAI's voices unless one is registered so.
+    """The id of a registered voice, by its id or name; None for the server's own voice, which is
+    also used for names of OpenAI's voices unless a voice with that name is registered.
 
     Raises:
         InvalidRequest: there is no such voice for this caller.
