@@ -237,16 +237,27 @@ def test_a_softer_voice_that_talks_on_does_not_interrupt_with_its_loudest_words(
         voice.learn(1e-3)
     loudest = 1e-3 * 10**-0.4
 
+    voice.end(1e-4, 3900, is_user=False)
     assert voice.may_be(loudest, 500)
-    voice.end(1e-4, 2900, is_user=False)
+    voice.end(1e-4, 400, is_user=False)
     assert voice.may_be(loudest, 500)
-    voice.end(1e-4, 200, is_user=False)
+    voice.end(1e-4, 500, is_user=False)
     assert not voice.may_be(loudest, 500)
     # The user, and one who has moved away and speaks on.
     assert voice.may_be(1e-3 * 10**-0.25, 500)
     assert voice.may_be(loudest, 1600)
+    # It stops an answer in spite of that, or the user does: it is still on.
     voice.end(1e-3, 500, is_user=True)
-    assert voice.may_be(loudest, 500)
+    assert not voice.may_be(loudest, 500)
+
+
+def test_a_television_is_known_from_before_the_answer_and_makes_no_user_softer():
+    voice = UserVoice(0.032)
+    for power in (1e-4,) * 300 + (1e-3,) * 35 + (1e-4,) * 40:
+        voice.learn(power)
+
+    assert voice.may_be(1e-3 * 10**-0.25, 500)
+    assert not voice.may_be(1e-3 * 10**-0.4, 500)
 
 
 def test_a_user_who_has_turned_away_stands_out_of_others_who_are_much_softer():
@@ -256,9 +267,9 @@ def test_a_user_who_has_turned_away_stands_out_of_others_who_are_much_softer():
     away = 1e-3 * 10**-0.55
 
     assert not voice.may_be(away, 500)
-    voice.end(1e-3 * 10**-1.6, 3000, is_user=False)
+    voice.end(1e-3 * 10**-1.6, 4000, is_user=False)
     assert voice.may_be(away, 500)
-    assert not voice.may_be(1e-3 * 10**-0.75, 1600)
+    assert not voice.may_be(1e-3 * 10**-0.85, 1600)
 
 
 def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():

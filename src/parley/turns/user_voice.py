@@ -6,8 +6,9 @@ does not interrupt the answer. The last speaker is the user: people who take tur
 are each heard in their turn and may interrupt the answer to it, and so may anyone who is about as
 loud or louder. While nothing is known, anyone may.
 
-Once a softer voice has talked on, what interrupts must be louder than its words of that length, and
-the user may be a little softer than otherwise.
+Single words of a soft voice are as loud as a user. So once a softer voice has talked on, before the
+answer or into it, what interrupts must be louder than its words of that length, and the user may be
+a little softer than otherwise.
 """
 
 from __future__ import annotations
@@ -23,21 +24,28 @@ KNOWN_S: Final = 0.8
 """So much speech has to be heard before its level counts."""
 
 LAST_S: Final = 3.0
-"""The level is that of the last speech of so long."""
+LOUDEST_S: Final = 1.0
+"""The level is that of the loudest stretch of so long in the last speech: a voice that runs in the
+background, and how softly a sentence ends, make no user softer."""
 
 SOFTER_MS: Final = (0, 250, 800, 1600)
-SOFTER_DB: Final = (6.0, 4.5, 4.5, 6.0)
-"""By milliseconds of speech: who is softer by more is not the user. On recordings of five people,
-each in another sentence than the one learnt from, one in 100 is softer than by 3 dB after 0.25 s
-and by 1.8 dB after 0.8 s; of voices 10 dB softer one in 100 is louder than by -5.8 and -7.6. Words
-begin softly; and who speaks on and on is heard if it may just be the user who has moved away."""
+SOFTER_DB: Final = (6.0, 4.5, 5.0, 6.0)
+"""By milliseconds of speech: who is softer by more is not the user. Of 354 sentences of people,
+each another than the one learnt from, one in ten is softer by 3.7 dB after 0.25 s, by 2 after 0.8,
+one in 100 by 4.5 then; of voices 10 dB softer five in 100 are louder than by 5.9 dB after 0.25 s,
+one than by 6.1 after 0.8. Words begin softly; and who speaks on and on is heard if it may just be
+the user who has moved away."""
 
-OTHERS_MS: Final = 3000
-OTHERS_LAST: Final = 12
-"""So much softer speech makes another's level known: that of so many pieces of it."""
+OTHERS_DB: Final = 5.0
+"""A stretch this much below the user is another's: of users one in 30."""
+OTHERS_LEAST_MS, OTHERS_MS = 500, 4000
+"""Shorter ones do not count; so much of them makes another's level known."""
+OTHERS_LAST: Final = 13
+"""The last stretches, of whomever, in which others are looked for; 20 s while nothing is played."""
+STRETCH_S: Final = 1.5
 
 ABOVE_OTHERS_DB: Final = (7.0, 7.0, 5.5, 4.0)
-LEAST_SOFTER_DB, MOST_SOFTER_DB = 2.0, 7.0
+LEAST_SOFTER_DB, MOST_SOFTER_DB = 2.0, 8.0
 """What is so much louder than the others' mean, by `SOFTER_MS`, may be the user, within these
 bounds below the user's level: a few words may be loud, a sentence is not.
 Source: docs/log/conversation.md."""
@@ -49,18 +57,25 @@ class UserVoice:
     def __init__(self, half_s: float) -> None:
         self._half_s = half_s
         self._powers: deque[float] = deque(maxlen=round(LAST_S / half_s))
-        self._others: deque[tuple[float, float]] = deque(maxlen=OTHERS_LAST)
+        self._usual: float | None = None
+        """Of the user; None: to be computed."""
+        self._stretch: list[float] = []
+        self._stretches: deque[tuple[float, float]] = deque(maxlen=OTHERS_LAST)
+        """Power and milliseconds of what was said last, by whomever."""
 
     def learn(self, power: float) -> None:
         """Half a window of speech while nothing was played."""
         self._powers.append(power)
+        self._usual = None
+        self._stretch.append(power)
+        if len(self._stretch) * self._half_s >= STRETCH_S:
+            self._stretches.append((float(np.mean(self._stretch)), 1000 * STRETCH_S))
+            self._stretch = []
 
     def end(self, power: float, speech_ms: float, *, is_user: bool) -> None:
         """Somebody has spoken during an answer for `speech_ms` with this mean power."""
-        if is_user:
-            self._others.clear()
-        elif not self.may_be(power, math.inf):
-            self._others.append((power, speech_ms))
+        if not is_user and speech_ms >= OTHERS_LEAST_MS:
+            self._stretches.append((power, speech_ms))
 
     def may_be(self, power: float, speech_ms: float, *, unknown: bool = True) -> bool:
         """True if a person who has spoken for `speech_ms` with this mean power may be the user;
@@ -72,16 +87,19 @@ class UserVoice:
     @property
     def _softer_db(self) -> Sequence[float]:
         """By `SOFTER_MS`, how much softer the user may be."""
-        spoken_ms = sum(speech_ms for _, speech_ms in self._others)
+        others = [one for one in self._stretches if self._above_db(one[0]) < -OTHERS_DB]
+        spoken_ms = sum(speech_ms for _, speech_ms in others)
         if spoken_ms < OTHERS_MS:
             return SOFTER_DB
-        power = sum(power * speech_ms for power, speech_ms in self._others) / spoken_ms
-        others_db = self._above_db(power)
+        others_db = self._above_db(sum(power * ms for power, ms in others) / spoken_ms)
         return [
             min(max(-others_db - above, LEAST_SOFTER_DB), MOST_SOFTER_DB)
             for above in ABOVE_OTHERS_DB
         ]
 
     def _above_db(self, power: float) -> float:
-        usual = sum(self._powers) / len(self._powers)
-        return 10 * math.log10(max(power, 1e-12) / max(usual, 1e-12))
+        if self._usual is None:
+            count = min(round(LOUDEST_S / self._half_s), len(self._powers))
+            means = np.convolve(self._powers, np.full(count, 1 / count), "valid")
+            self._usual = float(means.max())
+        return 10 * math.log10(max(power, 1e-12) / max(self._usual, 1e-12))
