@@ -67,13 +67,21 @@ def care_note(
             return _TELLS["call_now"][0]
         if not has_cared:
             return _TELLS["for_others"][0] if kind == "other" else _TELLS["help"][0]
-    elif not has_cared:
+    elif not has_cared or of_the_world(text):
         return None
     if _SAYS["method"].search(low):
         return _TELLS["no_method"][0]
     if _SAYS["takes_back"].search(low):
         return _TELLS["taken_back"][0]
     return listening(answers) if odds[0] < 1 - least else None
+
+
+def of_the_world(text: str) -> bool:
+    """True for a question about things alone, which is an ordinary one whatever was said before."""
+    low = lowered(text)
+    if not (_SAYS["general"].search(low) and _SAYS["of_things"].search(low)):
+        return False
+    return bool(danger.bundled().odds(text)[0] > 1 - LEAST_PLAIN)
 
 
 def cares(answers: Sequence[str]) -> bool:

@@ -74,7 +74,7 @@ def _sentences(text: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=2048)
 def _owned(plain: str) -> str:
     """What the user owns, if the sentence names it."""
-    owned = _SAYS["owned"].findall(plain)
+    owned = [found[2] for found in _SAYS["owned"].finditer(plain)]
     return owned[-1].lower() if owned else ""
 
 
