@@ -159,6 +159,19 @@ export const extraScenarios = {
     assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'no stranger loses a place to it');
     assert.equal(await page.locator('p-transcript .you').count(), 0);
     await hangUp(page);
+    // The end of a call does not ask immediately if the server is busy: it still has that call.
+    const asked = await page.evaluate(() => {
+      const { fetch } = globalThis;
+      const addresses = [];
+      globalThis.fetch = (...request) => {
+        addresses.push(String(request[0]));
+        return fetch(...request);
+      };
+      document.dispatchEvent(new Event('placechange'));
+      globalThis.fetch = fetch;
+      return addresses;
+    });
+    assert.deepEqual(asked, []);
     // A picture and words go where the voice is, when the server takes them.
     accepts.push('input_text');
     await mainButton(page).click();

@@ -136,10 +136,10 @@ function statusChip(everyS) {
   void painted().then(poll);
   setInterval(poll, everyS * 1000);
   document.addEventListener('visibilitychange', poll);
-  // A page that takes or frees a place says so, and need not wait for the next round.
+  // A page that takes or frees a slot need not wait for the next round. The server needs a moment to clean one up, and
+  // must not be called busy with the call that has just ended.
   document.addEventListener('placechange', () => {
-    void poll();
-    // The server needs a moment to clean a place up.
+    node.hidden ||= isTalking();
     setTimeout(poll, 2000);
   });
   return node;
