@@ -171,7 +171,7 @@ def test_a_detector_continues_from_what_it_remembered():
 
 
 ONCE_MORE = "Sorry, I didn't catch that. Could you say it again?"
-ONLY_ENGLISH = "Sorry, I understand only English."
+ONLY_ENGLISH = "Sorry, I couldn't make that out. I understand only English."
 
 
 @pytest.mark.parametrize(

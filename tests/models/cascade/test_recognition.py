@@ -1,6 +1,7 @@
 """What is made of words that were misheard, and how weights are stored."""
 
 import json
+import re
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -21,8 +22,9 @@ from parley.models.cascade.notes import is_expected
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.phrases import Phrases, segments_of
-from parley.models.cascade.recognition import Heard
+from parley.models.cascade.recognition import RATE_HZ, Heard, Recognition
 from parley.models.cascade.voice.lexicon import LetterNetwork, Lexicon
+from parley.models.cascade.whisper import Vocabulary
 from parley.settings import ModelSettings
 
 
@@ -79,6 +81,33 @@ def test_the_nearest_sentence_comes_first(phrases: Phrases):
     assert near[0][0] == "What is the opposite of cold?"
     assert "What is the opposite of old?" in dict(near)
     assert near == sorted(near, key=lambda one: one[1])
+
+
+@pytest.mark.parametrize(
+    "said", ["How fast can a cheetah run?", "How many legs does a rabbit have?"]
+)
+def test_a_sentence_that_is_often_said_sounds_like_itself(phrases: Phrases, said: str):
+    assert phrases.near(said, -0.2) == [(said, 0.0)]
+
+
+def test_a_sentence_has_the_article_of_its_next_word(phrases: Phrases):
+    near = " ".join(one for one, _ in phrases.near("How many legs doesn't end have?", -0.9))
+
+    assert " an ant " in near
+    assert not re.search(r"\ban [bcdfgk-np-tvwz]|\ba [aeio]", near)
+
+
+def test_a_word_is_looked_for_in_the_sound_as_the_network_writes_it():
+    pieces = tuple(b" che|et|ah|eta|h| rhy|mes| rh|ymes".split(b"|"))
+    words = Vocabulary(pieces, (), 0, 0, (), ())
+
+    assert words.text(words.ids(" cheetah rhymes")) == " cheetah rhymes"
+    assert words.ids(" cheetah rhymes") == [0, 1, 2, 5, 6]
+    unused: Any = None
+    work = Recognition(unused, words, np.zeros(RATE_HZ, np.float32))
+    assert work._ids("cheetah", []) == [0, 1, 2]
+    # As it was written, whatever stands behind it.
+    assert work._ids("cheetah", [0, 3, 4]) == work._ids("cheetah", [0, 3, 4, 6]) == [0, 3, 4]
 
 
 def test_a_first_search_reads_the_names_that_the_lexicon_lacks_together(

@@ -10,6 +10,7 @@ braces. They are a network of sounds, in which cheap paths are looked for, best 
 
 from __future__ import annotations
 
+import functools
 import heapq
 import re
 from collections.abc import Iterable, Iterator
@@ -106,7 +107,7 @@ class Phrases:
         known = {*common, *knowledge.vocabulary()}
         self._tables["common"] = sorted(filter(lexicon.is_word, known))
         self._tables["common"] += self._tables["first name"]
-        self._trees: dict[str, _Node] = {}
+        self._trees: dict[tuple[str, str], _Node] = {}
         self._states: dict[frozenset[_Place], _State] = {}
         kinds = map(segments_of, knowledge.lines_of("asked"))
         self._start = [place for kind in kinds for place in self._opened(kind, 0, "")]
@@ -180,16 +181,23 @@ class Phrases:
         """The places where segment `index` begins, or a later one if it may be left out."""
         places = []
         while index < len(segments):
-            places.append(_Place(segments, index, self._tree(segments[index]), said))
+            article = said.rpartition(" ")[2]
+            tree = self._tree(segments[index], article if article in ("a", "an") else "")
+            places.append(_Place(segments, index, tree, said))
             if places[-1].node.text is None:
                 return places
             index += 1
         return [*places, _Place(segments, index, _NOWHERE, said)]
 
-    def _tree(self, segment: str) -> _Node:
-        """The sounds of a segment's alternatives, which it has been asked for."""
-        if segment not in self._trees:
-            tree = self._trees[segment] = _Node()
+    def _tree(self, segment: str, article: str) -> _Node:
+        """The sounds of the alternatives of a segment that follows an article or something else."""
+        key = (segment, article)
+        if key not in self._trees and article:
+            tree, is_an = self._tree(segment, ""), article == "an"
+            after = {one: node for one, node in tree.after.items() if (one in _VOWELS) == is_an}
+            self._trees[key] = _Node(after, tree.text)
+        elif key not in self._trees:
+            tree = self._trees[key] = _Node()
             choices = self.choices(segment)
             self._lexicon.learn(word for choice in choices for word in _words(choice))
             for choice in choices:
@@ -197,7 +205,7 @@ class Phrases:
                 for sound in self._sounds(choice):
                     node = node.after.setdefault(sound, _Node())
                 node.text = node.text or choice
-        return self._trees[segment]
+        return self._trees[key]
 
     def choices(self, segment: str) -> list[str]:
         """The alternatives of a segment; "" leaves it out."""
@@ -212,11 +220,16 @@ class Phrases:
         return self._tables[words]
 
     def _sounds(self, text: str) -> str:
-        spoken = "".join(map(self._lexicon.sounds, _words(text)))
-        return re.sub(f"[^{SOUNDS}]", "", spoken).replace("ɜɹ", "ɜ").replace("əɹ", "ɜ")
+        return "".join(_plain(self._lexicon.sounds(word)) for word in _words(text))
 
 
 _NOWHERE = _Node()
+
+
+@functools.lru_cache(20_000)
+def _plain(sounds: str) -> str:
+    """The sounds of a word without stress. One word at a time, or "a rabbit" would lose its r."""
+    return re.sub(f"[^{SOUNDS}]", "", sounds).replace("ɜɹ", "ɜ").replace("əɹ", "ə")
 
 
 def _words(text: str) -> list[str]:

@@ -168,16 +168,23 @@ class Recognition:
     def likelihoods(self, texts: list[str]) -> list[float]:
         """Log probability of each text, however it ends, in the sound."""
         assert self._held is not None
-        ids = [self._words.ids(f" {text}") for text in texts]
+        ids = [self._ids(text, self._held.ids) for text in texts]
         found = self._network.likelihoods(self._words.start, ids, self._held.kept)
         return [float(one) for one in found]
+
+    def _ids(self, text: str, written: list[int]) -> list[int]:
+        """The tokens of a text: the written ones, or all but the last, if they are it."""
+        for ids in (written, written[:-1]):
+            if self._words.text(ids).strip() == text:
+                return ids
+        return self._words.ids(f" {text}")
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
         """When each word of `text` was said, in seconds: `heard`, or what it was taken for."""
         if self._held is None or text in ("", FOREIGN_SPEECH):
             return ()
         reading, words, looks = self._held, self._words, list[Tensor]()
-        ids = reading.ids if text == reading.text else words.ids(f" {text}")
+        ids = self._ids(text, reading.ids)
         self._network.write([*words.start, *ids], 0, [], reading.kept, looks)
         frames = math.ceil((reading.lead_s + len(self._samples) / RATE_HZ) / FRAME_S)
         starts = token_starts(looks, len(words.start) - 1, frames) - reading.lead_s

@@ -18,6 +18,8 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
+NOT_MADE_OUT: Final = "Sorry, I couldn't make that out. I understand only English."
+"""To what was heard, which may have been English in noise."""
 """Reply to an unknown language."""
 _LANGUAGES: Final = [
     dict(line.split(": ", 1) for line in block) for block in blocks_of("notes/languages")
@@ -64,11 +66,9 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
     is_known = len(words) <= 3 and bool(_ELSEWHERE.intersection(words))
     if is_known and not _ENGLISH.intersection(words):
         return UNDERSTANDS_ENGLISH
-    if (
-        text.strip() == FOREIGN_SPEECH
-        or _is_another_script(text)
-        or _is_strange(untangled(text), is_word)
-    ):
+    if text.strip() == FOREIGN_SPEECH:
+        return NOT_MADE_OUT
+    if _is_another_script(text) or _is_strange(untangled(text), is_word):
         return UNDERSTANDS_ENGLISH
     return None
 
