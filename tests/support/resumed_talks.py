@@ -36,6 +36,10 @@ def _comparable(value: Any) -> Any:
     return {name: _comparable(value[name]) for name in value.keys() - VARIES}
 
 
+MAILBOX_UNITS = 8
+"""`limits.mailbox_units` of servers of these conversations. OpenAI Live sends nothing when it has
+listened to a unit, so on a busy machine more than two wait, and the oldest is dropped."""
+
 Step = Message | str
 """What the client says, or the type of the message for which it waits, or its `input_id`."""
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.blocking import asked, eventually
 from tests.support.processes import Process, running
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.resumed_talks import TALKS, comparable, whole_talk
+from tests.support.resumed_talks import MAILBOX_UNITS, TALKS, comparable, whole_talk
 from tests.support.resuming import WaitingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
@@ -45,7 +45,7 @@ class Hosts:
         process = self._start(
             "worker",
             f"worker_{name}",
-            f'session_logs = "{self.redis.url}"\n',
+            f'session_logs = "{self.redis.url}"\n[limits]\nmailbox_units = {MAILBOX_UNITS}\n',
             *("--gateway", ",".join(self.urls.values()), "--model", "parrot"),
             *("--vad", "energy", "--slots", "6"),
         )

@@ -10,7 +10,14 @@ import pytest
 from tests.support import gateways
 from tests.support.gateways import all_free
 from tests.support.patience import HANG_S
-from tests.support.resumed_talks import TALKS, comparable, ready_session, unit, whole_talk
+from tests.support.resumed_talks import (
+    MAILBOX_UNITS,
+    TALKS,
+    comparable,
+    ready_session,
+    unit,
+    whole_talk,
+)
 from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import Message
@@ -31,7 +38,12 @@ MOST_CUTS = 10
 
 @pytest.fixture
 async def server() -> AsyncIterator[RunningStack]:
-    async with running_stack(model="parrot", slots=SLOTS, worker={"vad": "energy"}) as running:
+    async with running_stack(
+        model="parrot",
+        slots=SLOTS,
+        worker={"vad": "energy"},
+        limits={"mailbox_units": MAILBOX_UNITS},
+    ) as running:
         yield running
 
 

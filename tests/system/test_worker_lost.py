@@ -10,7 +10,7 @@ from tests.support.apart import Apart
 from tests.support.blocking import asked, eventually
 from tests.support.patience import HANG_S
 from tests.support.processes import Process
-from tests.support.resumed_talks import TALKS, comparable, whole_talk
+from tests.support.resumed_talks import MAILBOX_UNITS, TALKS, comparable, whole_talk
 from tests.support.resuming import WaitingClient
 
 pytestmark = pytest.mark.slow
@@ -32,8 +32,11 @@ def drain(apart: Apart) -> None:
     eventually(lambda: workers()[0]["status"] == "idle", "it is never empty")
 
 
-async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
+async def test_a_worker_that_goes_changes_nothing(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first is drained, the second killed, the third asked to stop: another one continues."""
+    monkeypatch.setenv("PARLEY_LIMITS__MAILBOX_UNITS", str(MAILBOX_UNITS))
     apart.start_worker(0, *FLAGS)
     there, may_continue = asyncio.Semaphore(0), asyncio.Event()
 
