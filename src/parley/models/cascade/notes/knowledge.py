@@ -313,6 +313,8 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
             continue
         if denies and not asks_why and not _SAYS["denied"].search(sentence):
             continue
+        if sentence.startswith("How about") and _SAYS["of_others"].search(low):
+            continue
         if is_to_do and not sentence.startswith(("Yes", "No")):
             continue
         measure = _SAYS["measure"].search(low)
