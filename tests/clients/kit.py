@@ -138,9 +138,9 @@ HEAD: Final = """# SDKs and their first examples
 Written by `python -m tests.clients.kit`; `make test` runs the same examples and fails if this page
 is not what they came to. Each is what the package's own README shows first, with its streaming,
 tool and structured example, unmodified but for address (`OPENAI_BASE_URL=https://your-server/v1`,
-or the option of that name), key and model. A language model that calls tools answers
-([your own](../do/your-own-llm.md): `--model cascade --llm ADDRESS`); in the last row `pocket`
-answers. Spoken conversations of pipecat, LiveKit and OpenAI's agents:
+or the option of that name; [its certificate](openai-rest.md#clients)), key and model. A language
+model that calls tools answers ([your own](../do/your-own-llm.md): `--model cascade --llm ADDRESS`);
+in the last row `pocket` answers. Spoken conversations of pipecat, LiveKit and OpenAI's agents:
 [openai-realtime](openai-realtime.md).
 
 | client | version | works | refused |
