@@ -1,1 +1,1 @@
-"""The vocoder (`assets/token2wav`): speech tokens and a voice to sound."""
+"""The vocoder (`assets/token2wav`): converts speech tokens and a voice to audio."""

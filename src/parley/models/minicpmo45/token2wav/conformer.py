@@ -1,15 +1,14 @@
-"""The flow's encoder: speech tokens to frames of twice their rate.
+"""The flow's encoder: converts speech tokens to frames at twice their rate.
 
-Letters: `R` rows (conversations) that share a call, `T` tokens that become frames, `C` history
-columns of the token-rate layers (the frame-rate layers have their own), `W` width, `H` heads.
+Letters: `R` rows (conversations) in a call, `T` tokens that become frames, `C` history columns of
+the token-rate layers (the frame-rate layers have their own), `W` width, `H` heads.
 
-A row's history is kept right-aligned: the newest entry is in the last column, columns before a
-row's own history are masked. So rows of different history share one table of distances, and a
-distance is always (query column - key column), also across a gap that trimming left.
+A row's history is right-aligned: the newest entry is in the last column, and columns before the
+row's history are masked. So rows with different histories share one table of distances, and a
+distance is always (query column - key column), even across a gap left by trimming.
 
-How it differs from a textbook conformer: no macaron, no convolution module; look-ahead and
-up-sampling layers around plain pre-norm attention blocks with relative positions. Source: speech.md
-3.3.
+Differences from a textbook conformer: no macaron, no convolution module; look-ahead and up-sampling
+layers around plain pre-norm attention blocks with relative positions. Source: speech.md 3.3.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD
 
 LEFT_FRAMES = 2
-"""Frames that the second look-ahead convolution remembers."""
+"""Number of past frames that the second look-ahead convolution needs."""
 
 UP_FRAMES = 4
-"""Frames that the up-sampling convolution remembers."""
+"""Number of past frames that the up-sampling convolution needs."""
 
 _LONGEST_DISTANCE = 1024
-"""More than a call has: it reads 602 frames, and has 502 new ones where there were none."""
+"""More than any call needs: it reads at most 602 frames, or 502 new ones without history."""
 
 
 class Past(NamedTuple):
-    """What the layers of one rate remember.
+    """History of the layers of one rate.
 
     Args:
         entries: keys and values, shape (2, layers, slots, H, C, head width), right-aligned.
@@ -50,7 +49,7 @@ class Past(NamedTuple):
 
 
 class AttentionHistory(NamedTuple):
-    """Past of the rows of one call.
+    """History of the rows of one call.
 
     Args:
         tokens, frames: of the token-rate and the frame-rate layers.
@@ -64,7 +63,7 @@ class AttentionHistory(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What a call produced; nothing has been stored yet.
+    """Results of a call, which are not stored yet.
 
     Args:
         frames: shape (R, 2 T, W).
@@ -107,7 +106,7 @@ class LookAhead(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Every token twice, smoothed by a causal convolution."""
+    """Repeats every token, and smooths the result by a causal convolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -180,7 +179,7 @@ def distance_codes(oldest: int, newest: int, width: int, device: torch.device) -
 
 
 def _shifted(raw: Tensor, columns: int) -> Tensor:
-    """Row i of the result starts `T - 1 - i` places into row i of `raw`: a view, no copy."""
+    """Row i of the result starts at column `T - 1 - i` of row i of `raw`: a view, no copy."""
     rows, heads, count, wide = raw.shape
     return raw.as_strided(
         (rows, heads, count, columns),

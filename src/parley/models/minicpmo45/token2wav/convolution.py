@@ -1,8 +1,8 @@
-"""Convolutions over time whose channels lie together in memory.
+"""Convolutions over time with the channels of a frame adjacent in memory.
 
-Weights have the published shape (outputs, inputs, taps), but lie tap by tap: a convolution over few
-frames is then one matrix product, and one over many samples runs in the channels-last kernels of
-oneDNN and cuDNN. Neither turns its input around first.
+Weights have the published shape (outputs, inputs, taps), but are stored tap by tap: a convolution
+over few frames is then one matrix product, and one over many samples runs in the channels-last
+kernels of oneDNN and cuDNN. Neither has to transpose its input.
 
 Letters: `R` rows, `T` frames or samples, `W` channels.
 """
@@ -20,22 +20,22 @@ from parley.models.minicpmo45.runtime.layers import PackedLinear
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """The same numbers of shape (R, W, T), the channels of a frame next to each other."""
+    """The same values in shape (R, W, T), with the channels of a frame adjacent."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def lay_by_taps(convolution: nn.Conv1d | nn.ConvTranspose1d) -> None:
-    """Let the weights of a convolution lie tap by tap; their shape and name stay."""
+    """Store the weights of a convolution tap by tap; their shape and name are unchanged."""
     weight = channels_last(convolution.weight.detach())
     convolution.weight = nn.Parameter(weight, convolution.weight.requires_grad)
 
 
 class FrameProduct(nn.Conv1d):
-    """A convolution of few frames, without padding, as one matrix product.
+    """A convolution over few frames, without padding, as one matrix product.
 
     Args:
         width: channels in and out.
-        taps: frames that one result sees.
+        taps: number of input frames per result.
     """
 
     def __init__(self, width: int, taps: int) -> None:
@@ -56,7 +56,7 @@ class FrameProduct(nn.Conv1d):
         rows, frames, width = x.shape
         taps = self.kernel_size[0]
         x = x.contiguous()
-        # Neighbouring frames lie behind each other: what one result sees is one line.
+        # Adjacent frames follow each other in memory: the inputs of one result are one row.
         seen = (rows, frames - taps + 1, taps * width)
         windows = x.as_strided(seen, (frames * width, width, 1), x.storage_offset())
         lines = windows.reshape(-1, taps * width)
@@ -110,17 +110,17 @@ class PaddedConv(nn.Conv1d):
 
 
 class ToomCookConv(nn.Module):
-    """A long convolution of many samples by a fourth of its products, in float32 on a CPU.
+    """A long convolution of many samples with a fourth of the multiplications, in float32 on a CPU.
 
-    `y = A ((G w) (B x))`: `LENGTH` samples make `P` sums, of which each meets a matrix of its own,
-    and of these products `LENGTH - taps + 1` results are made.
+    `y = A ((G w) (B x))`: `LENGTH` samples give `P` sums, each of which is multiplied by its own
+    matrix, and these products give `LENGTH - taps + 1` results.
     """
 
     LENGTH = 28
-    """Samples of one piece."""
+    """Number of samples in one piece."""
 
     LEAST_TAPS, LEAST_WIDTH = 7, 64
-    """From which on that is quicker (docs/log/minicpmo45.md)."""
+    """Size from which this is faster (docs/log/minicpmo45.md)."""
 
     def __init__(self, convolution: nn.Conv1d) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class ToomCookConv(nn.Module):
         count, step = self.before.shape[0], self.LENGTH - self.taps + 1
         made = left + samples + right - self.dilation * (self.taps - 1)
         pieces = math.ceil(made / (self.dilation * step))
-        # Samples that no result sees together lie next to each other, as if they were channels.
+        # Samples that have no common result are adjacent, as if they were channels.
         line = self.dilation * width
         x = F.pad(x, (0, 0, left, right + self.dilation * step * pieces - made))
         seen = x.as_strided((self.LENGTH, rows, pieces, line), (line, x.stride(0), step * line, 1))
@@ -149,15 +149,15 @@ class ToomCookConv(nn.Module):
 
     @classmethod
     def serves(cls, weight: Tensor) -> bool:
-        """True if a convolution is quicker so."""
+        """True if this is faster for a convolution."""
         is_plain = weight.device.type == "cpu" and weight.dtype is torch.float32
         return is_plain and weight.shape[2] >= cls.LEAST_TAPS and weight.shape[1] >= cls.LEAST_WIDTH
 
 
 @functools.cache
 def _toom_cook(length: int, taps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`A`, `B` and `G`: filters and results are polynomials, which are multiplied by their values
-    at 0, at infinity and at roots of unity; of a complex pair three products are enough.
+    """`A`, `B` and `G`: filters and results are polynomials, which are multiplied through their
+    values at 0, at infinity and at roots of unity; a complex product takes three real ones.
 
     Source: Winograd, Arithmetic Complexity of Computations, 1980.
     """
@@ -197,5 +197,5 @@ class SpreadConv(nn.ConvTranspose1d):
 
 
 def mirrored(x: Tensor) -> Tensor:
-    """One sample more in front, a copy of the second: (R, W, T) to (R, W, T + 1)."""
+    """Prepend one sample, a copy of the second: (R, W, T) to (R, W, T + 1)."""
     return torch.cat([x[:, :, 1:2].transpose(1, 2), x.transpose(1, 2)], dim=1).transpose(1, 2)

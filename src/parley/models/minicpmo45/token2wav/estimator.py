@@ -1,13 +1,13 @@
 """The flow's estimator: a diffusion transformer over mel frames.
 
-Letters: `R` rows (conversations) that share a call, `T` new mel frames, `C` history places per row,
-`W` width, `H` heads, `N` Euler steps. Classifier-free guidance doubles every row: index 0 with its
+Letters: `R` rows (conversations) in a call, `T` new mel frames, `C` history places per row, `W`
+width, `H` heads, `N` Euler steps. Classifier-free guidance doubles every row: index 0 with its
 conditions, index 1 without.
 
-Two facts make streaming cheap. Attention has no position code, so a row's history may lie in any
-order: it is a set of places in a preallocated cache with a mask, new frames are written into free
-places, and nothing is ever moved or joined. And the time grid is fixed, so everything that depends
-on time alone (a third of the parameters) is computed once, at load.
+Two facts make streaming cheap. Attention has no positional encoding, so a row's history may be in
+any order: it is a set of places in a preallocated cache with a mask, new frames are written into
+free places, and data is never moved or concatenated. And the time grid is fixed, so everything that
+depends on time alone (a third of the parameters) is computed once, at load.
 
 Shapes on a GPU: a call is a pure function of `R`, `T` and `C`; `T` is 50 for every full window.
 
@@ -34,12 +34,12 @@ TIME_WIDTH = 256
 """Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
 
 CONV_FRAMES = 2
-"""Frames a causal convolution of width 3 must remember."""
+"""Number of past frames that a causal convolution of width 3 needs."""
 
 
 @dataclass(slots=True, eq=False)
 class Modulation:
-    """What one Euler step's time does to the network.
+    """Modulation of the network by the time of one Euler step.
 
     Args:
         blocks: per block shift, scale and gate of attention, feed-forward and convolution; shape
@@ -53,7 +53,7 @@ class Modulation:
 
 @dataclass(slots=True, eq=False)
 class Schedule:
-    """Lengths of the Euler steps, and what the estimator makes of their times."""
+    """Lengths of the Euler steps, and the modulations of their times."""
 
     steps: list[float]
     modulations: list[Modulation]
@@ -79,18 +79,18 @@ class EstimatorMemory:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Where a call's rows read and write in the history.
+    """Places in the history that a call's rows read and write.
 
     Args:
         slots: int64, shape (R,).
-        first_slot: the slots are neighbours from this one on (history is read without a copy);
-            None if not.
+        first_slot: the first of consecutive slots, whose history is read without a copy; None if
+            they are not consecutive.
         new: int64, shape (R, T): free places for the new frames.
-        mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames; where no
-            kernel reads them after `prepared` what is added to scores.
-        reads: places read.
-        in_place: whether a kernel reads the slots where they lie.
-        ends: what else the kernel needs to know, the same for all blocks.
+        mask: bool, shape (2 R, 1, 1, reads): places with history or new frames; without a kernel,
+            after `prepared`, the values that are added to scores.
+        reads: number of places that are read.
+        in_place: True if a kernel reads the slots in place.
+        ends: further arguments of the kernel, the same for all blocks.
         sides: with conditions, without, or both.
     """
 
@@ -104,7 +104,7 @@ class Places:
     sides: slice = field(default_factory=lambda: slice(2))
 
     def prepared(self, dtype: torch.dtype) -> Places:
-        """The same, with what all blocks of all steps share, made once."""
+        """The same, with the values that all blocks of all steps share, computed once."""
         if not self.in_place:
             return replace(self, mask=added(self.mask, dtype))
         sides = torch.arange(2, device=self.slots.device)
@@ -113,7 +113,7 @@ class Places:
         return replace(self, ends=(lines, torch.zeros_like(lines), last))
 
     def side(self, side: int, rows: slice) -> Places:
-        """One side of some of the rows, where no kernel reads."""
+        """One side of some of the rows; without a kernel."""
         first = None if self.first_slot is None else self.first_slot + rows.start
         mask = self.mask[2 * rows.start + side : 2 * rows.stop : 2]
         sides = slice(side, side + 1)
@@ -155,7 +155,7 @@ class Places:
 
 
 class TimeEmbedder(nn.Module):
-    """Time in [0, 1] to a vector."""
+    """Encodes time in [0, 1] as a vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class TimeEmbedder(nn.Module):
 
 
 class FrameAttention(nn.Module):
-    """Every new frame sees all history and all new frames."""
+    """Attention of every new frame to all history and all new frames."""
 
     def __init__(self, shape: FlowShape) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class FrameConv(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        # Places 0, 2, 5 and 7 of the published sequence only turn axes; they hold no weights.
+        # Items 0, 2, 5 and 7 of the published sequence only transpose; they have no weights.
         self.block = nn.ModuleDict(
             {
                 "1": FrameProduct(width, 3),
@@ -280,12 +280,12 @@ class EstimatorBlock(nn.Module):
         return modulated.view(9, self.width)
 
     def _norm(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-        """A scale and a shift are what a norm's own weights are."""
+        """Normalise, then scale and shift, which have the role of a norm's own weights."""
         return F.layer_norm(x, (self.width,), scale, shift, eps=1e-6)
 
 
 class FinalLayer(nn.Module):
-    """Frames back to mel bins."""
+    """Projects frames to mel bins."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -294,13 +294,13 @@ class FinalLayer(nn.Module):
 
 
 class Estimator(nn.Module):
-    """Velocity of the mel at a point of time, with and without its conditions."""
+    """Velocity of the mel at a time, with and without conditions."""
 
     def __init__(self, shape: FlowShape) -> None:
         super().__init__()
         self.width = width = shape.estimator_width
         self.t_embedder = TimeEmbedder(width)
-        # The mel so far, what is said, the speaker, the voice's prompt.
+        # The mel so far, the content, the speaker, the voice's prompt.
         self.in_proj = nn.Linear(4 * MEL_BINS, width)
         self.blocks = nn.ModuleList([EstimatorBlock(shape) for _ in range(shape.estimator_depth)])
         self.final_layer = FinalLayer(width)
@@ -314,8 +314,9 @@ class Estimator(nn.Module):
         Scales come out as `1 + scale`, ready to multiply with.
         """
         if t.is_meta:
-            # Nothing is run: for operators on "meta" PyTorch imports its compiler, a second of
-            # processor time that a memory plan need not take.
+            # Nothing is computed: for operators on "meta", PyTorch imports its compiler, a second
+            # of
+            # processor time that a memory plan does not need.
             blocks = self.in_proj.weight.new_empty(len(self.blocks), 9, self.width)
             return Modulation(blocks, blocks.new_empty(2, self.width))
         code = self.t_embedder(t)
@@ -327,7 +328,7 @@ class Estimator(nn.Module):
         return Modulation(blocks, final)
 
     def conditions(self, mu: Tensor, speaker: Tensor, prompt: Tensor | None) -> Tensor:
-        """The part of the input projection that no Euler step changes.
+        """The part of the input projection that is the same in all Euler steps.
 
         Args:
             mu: shape (R, T, 80); prompt: the same or None (zeros); speaker: shape (R, 80).
@@ -356,7 +357,7 @@ class Estimator(nn.Module):
 
         Args:
             x: shape (R, T, 80).
-            conditions: from `conditions`, of the places' sides.
+            conditions: from `conditions`, for the sides of `places`.
 
         Returns:
             Velocities of shape (R, sides, T, 80), and the convolutions' next past, shape (blocks,

@@ -1,8 +1,8 @@
-"""What the networks that describe a voice want to hear, from samples.
+"""Computes the inputs of the networks that describe a voice.
 
-Three recipes, each of another origin: the speech tokenizer's log-mel (Whisper), the speaker net's
-filter bank (Kaldi), the flow's mel (HiFi-GAN), and the resampling they were used with (a windowed
-sinc). All in numpy, computed in float64; `N` samples, `F` frames.
+Three kinds of features: the speech tokenizer's log-mel (Whisper), the speaker network's filter bank
+(Kaldi), the flow's mel (HiFi-GAN), and the resampling that was used for them (a windowed sinc). All
+in numpy, computed in float64; `N` samples, `F` frames.
 
 Source: speech.md 3.2.
 """
@@ -38,8 +38,8 @@ _MEL_FOURIER, _MEL_HOP, _MEL_BINS = 1920, 480, 80
 def resampled(samples: Array, from_hz: int, to_hz: int) -> Array:
     """A Hann-windowed sinc of width 6 and roll-off 0.99; ceil(N * ratio) samples.
 
-    Voices were tokenised after this conversion, so it is used here instead of the one that serves
-    everything else in the server.
+    Voices were tokenised after this conversion, so it is used here instead of the server's usual
+    one.
     """
     common = math.gcd(from_hz, to_hz)
     old, new = from_hz // common, to_hz // common
@@ -83,7 +83,7 @@ def tokenizer_mel(samples: Array) -> Array:
 
 
 def speaker_bank(samples: Array) -> Array:
-    """Filter bank of the speaker net, its mean over time taken off.
+    """Filter bank of the speaker network, with the mean over time subtracted.
 
     Args:
         samples: 16 kHz, in [-1, 1], at least 400.
@@ -103,7 +103,7 @@ def speaker_bank(samples: Array) -> Array:
 
 
 def flow_mel(samples: Array) -> Array:
-    """The mel that the flow speaks in.
+    """The mel of the flow.
 
     Args:
         samples: 24 kHz, more than 720.
@@ -119,7 +119,7 @@ def flow_mel(samples: Array) -> Array:
 
 
 def _spectrum(padded: Wide, size: int, hop: int) -> Wide:
-    """Magnitudes of all whole frames under a periodic Hann window, shape (F, size / 2 + 1)."""
+    """Magnitudes of all complete frames with a periodic Hann window, shape (F, size / 2 + 1)."""
     frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
     return np.abs(np.fft.rfft(frames * window))

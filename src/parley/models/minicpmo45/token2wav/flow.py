@@ -1,11 +1,11 @@
-"""Speech tokens to mel frames: the flow network and its streaming step.
+"""Converts speech tokens to mel frames: the flow network and its streaming step.
 
 Encoder (`conformer.py`), then Euler steps of the estimator (`estimator.py`) from fixed noise to a
-mel. A voice enters twice: as a speaker vector, and as a prompt (tokens with their mel) that the
-caches are primed with. What a row remembers lies in `FlowMemory` (`flow_memory.py`).
+mel. A voice is used twice: as a speaker vector, and as a prompt (tokens with their mel) with which
+the caches are primed. The state of a row is in `FlowMemory` (`flow_memory.py`).
 
-Letters: `S` slots, `R` rows that share a call, `n` tokens that become frames in a call, `T = 2 n`
-their mel frames, `N` Euler steps.
+Letters: `S` slots, `R` rows in a call, `n` tokens that become frames in a call, `T = 2 n` their mel
+frames, `N` Euler steps.
 
 Source: speech.md 3.2 to 3.4.
 """
@@ -53,8 +53,8 @@ from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES
 T = TypeVar("T")
 
 CALLS_REMEMBERED = 16
-"""First Euler steps without conditions that are remembered, and of a turn the first so many. One of
-50 frames takes 3.3 MiB in float32."""
+"""Number of cached first Euler steps without conditions, and the number of windows at the start of
+a turn for which they are cached. One of 50 frames takes 3.3 MiB in float32."""
 
 NOISE_FRAMES = 30_000
 """Length of the noise table: ten minutes."""
@@ -64,16 +64,17 @@ GUIDANCE = 0.7
 
 
 class _Window(NamedTuple):
-    """Windows of some rows.
+    """Inputs of one window of some rows.
 
     Args:
         table: int64, shape (R, …): slot, valid columns of the encoder's history at both rates, free
             places of the new frames, tokens.
-        mask: bool, shape (R, places read): those that hold history or new frames.
+        mask: bool, shape (R, places read): places with history or new frames.
         speaker: shape (R, 80). x: starting points, float32, shape (R, T, 80).
         first_slot: see `Places`.
-        reads: places of the estimator's and columns of the encoder's history that are read.
-        cuts: of each row, and of this window, where first steps are remembered; or none.
+        reads: numbers of places of the estimator's and columns of the encoder's history that are
+            read.
+        cuts: of each row and of this window, if first steps are cached; else empty.
     """
 
     table: Tensor
@@ -86,7 +87,7 @@ class _Window(NamedTuple):
 
 
 class _Decoder(nn.Module):
-    """Holds the estimator under its published name."""
+    """Contains the estimator under its published name."""
 
     def __init__(self, estimator: Estimator) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class _Decoder(nn.Module):
 
 
 class Flow(nn.Module):
-    """Tokens, a voice and noise to a mel. Parameter names are those of `flow.pt`."""
+    """Converts tokens, a voice and noise to a mel. Parameter names are those of `flow.pt`."""
 
     def __init__(self, shape: FlowShape) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ class Flow(nn.Module):
         return self.encoder_proj.weight.device
 
     def pack(self) -> None:
-        """Lay out the large matrices for a CPU; once the weights are in place."""
+        """Change the layout of the large matrices for a CPU. Call once the weights are loaded."""
         pack(self.encoder)
         pack(self.estimator.blocks)
         for part in self.modules():
@@ -132,13 +133,13 @@ class Flow(nn.Module):
 
     @torch.inference_mode()
     def schedule(self, steps: int) -> Schedule:
-        """Compute a time grid's part of the network, once per step count."""
+        """Compute the time-dependent part of the network, once per number of steps."""
         starts, lengths = euler_grid(steps)
         times = [torch.tensor([t], dtype=torch.float32, device=self.device) for t in starts]
         return Schedule(lengths, [self.estimator.modulation(t) for t in times])
 
     def speaker(self, embedding: Tensor) -> Tensor:
-        """A voice's 192 numbers to the 80 the estimator sees."""
+        """Project a voice's 192 values to the 80 that the estimator uses."""
         weight = self.spk_embed_affine_layer.weight
         unit = F.normalize(embedding.to(weight.device, torch.float32), dim=-1)
         return self.spk_embed_affine_layer(unit.to(weight.dtype))
@@ -155,15 +156,15 @@ class Flow(nn.Module):
         trim: Trim = Trim.PUBLISHED,
         prompt: Tensor | None = None,
     ) -> FlowStep:
-        """Compute the next mel frames of some rows, and change none of them.
+        """Compute the next mel frames of some rows, without changing their state.
 
-        New history goes to places that are not read before the commit, so a call that raised may be
-        repeated.
+        New history is written to places that are not read before the commit, so a failed call may
+        be repeated.
 
         Args:
             slots: distinct.
-            tokens: one window per slot, all of one length; unless `is_last` the last three are
-                look-ahead only.
+            tokens: one window per slot, all of the same length; unless `is_last`, the last three
+                are only look-ahead.
             prompt: mel of the voice while priming, shape (R, T, 80).
         """
         frames = 2 * (len(tokens[0]) - (0 if is_last else LOOK_AHEAD))
@@ -172,7 +173,7 @@ class Flow(nn.Module):
             memory.before_frames(slot, here)
         is_usual = memory is self._served and frames == WINDOW_FRAMES and not is_last
         if self._graphs.is_active and is_usual and prompt is None:
-            # Missing rows are the last one again: what that writes is already written there.
+            # Missing rows repeat the last one, which writes the same values again.
             rows = bucket(len(slots), len(memory.rows))
             window = self._window(
                 memory, _filled(slots, rows), _filled(tokens, rows), _filled(new, rows)
@@ -236,7 +237,7 @@ class Flow(nn.Module):
         is_last: bool = False,
         prompt: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """The mel (R, T, 80), the convolutions' next past (`solve`), and what the encoder gives.
+        """The mel (R, T, 80), the convolutions' next past (`solve`), and the encoder's result.
 
         Looks at no value, and writes into places that are not read before the commit, so that it
         can be captured as one graph per number of rows.
@@ -266,7 +267,7 @@ class Flow(nn.Module):
     def _captured(
         self, schedule: Schedule, memory: FlowMemory, window: _Window, *, is_checked: bool = False
     ) -> tuple[Tensor, ...]:
-        """`_made` of a full window, by a graph where there is one."""
+        """`_made` of a full window, by a graph if there is one."""
 
         def run(*given: Tensor) -> tuple[Tensor, ...]:
             table, mask, speaker, x = given
@@ -283,8 +284,8 @@ class Flow(nn.Module):
 
     @torch.inference_mode()
     def capture(self, schedule: Schedule) -> None:
-        """Capture a full window for every number of rows, before anybody speaks in the memory
-        served."""
+        """Capture a full window for every number of rows, before the memory is used by
+        conversations."""
         memory = self._served
         if memory is None or not self._graphs.is_active:
             return
@@ -313,7 +314,7 @@ class Flow(nn.Module):
         places: Places,
         cuts: Sequence[tuple[int, ...]] = (),
     ) -> tuple[Tensor, Tensor]:
-        """All Euler steps, from noise to mel.
+        """Compute all Euler steps, from noise to mel.
 
         Looks at no value, and writes into places that are not read before the commit, so that it
         can be captured as one graph per number of rows and frames.
@@ -347,8 +348,8 @@ class Flow(nn.Module):
         places: Places,
         cuts: Sequence[tuple[int, ...]],
     ) -> tuple[Tensor, Tensor]:
-        """The first Euler step. Without conditions it sees noise alone, so it is the same in all
-        turns that are cut alike, of any speaker, and a processor remembers it."""
+        """The first Euler step. Without conditions its only input is noise, so it is the same for
+        any speaker in all turns that are cut in the same way, and is cached on a CPU."""
 
         def evaluated(side: int, first: int, end: int) -> tuple[Tensor, Tensor]:
             here = places.side(side, slice(first, end))
@@ -377,8 +378,8 @@ class Flow(nn.Module):
     def noise_from(self, offsets: list[int], frames: int) -> Tensor:
         """Starting points, shape (R, T, 80), float32; a stream's offset is its history's length."""
         if self.noise.numel() == 0:
-            # The published table is drawn afresh at every start and not stored; ours has a seed, so
-            # that what is said can be repeated.
+            # The published table is drawn at every start and not stored; ours has a seed, so
+            # that audio can be repeated.
             generator = torch.Generator().manual_seed(0)
             size, kind = (MEL_BINS, NOISE_FRAMES), torch.float32
             self.noise = torch.randn(size, generator=generator, dtype=kind)
@@ -391,7 +392,7 @@ class Flow(nn.Module):
 
 
 def _filled(given: Sequence[T], count: int) -> list[T]:
-    """`count` of them, the last one again where there are fewer."""
+    """`count` of them; the last one is repeated if there are fewer."""
     return [*given, *[given[-1]] * (count - len(given))]
 
 

@@ -1,9 +1,10 @@
-"""What the flow remembers of its rows: history in slots, its checkpoints, and what of it is kept.
+"""State of the flow's rows: history in slots, checkpoints, and trimming.
 
-The published streaming code keeps a strange set of history once a turn is a few seconds long, and
-it is followed for parity (`Trim`): of the estimator's history the newest `P` frames and the oldest
-100, of the encoder's frame rate the oldest `P` and newest 100, and of its token rate the first half
-of what that rule leaves of two copies in a row. `Trim.EVEN` is the later, corrected build.
+Once a turn is a few seconds long, the published streaming code keeps a strange subset of the
+history, which is reproduced for parity (`Trim`): of the estimator's history the newest `P` frames
+and the oldest 100, of the encoder's frame rate the oldest `P` and newest 100, and of its token rate
+the first half of the result of that rule on two concatenated copies. `Trim.EVEN` is the later,
+corrected build.
 
 Letters: `S` slots, `P` mel frames of a row's prompt. Source: speech.md 3.4."""
 
@@ -33,32 +34,32 @@ KEPT_FRAMES = 100
 """Mel frames that trimming keeps after the prompt. Source: speech.md 3.4."""
 
 MOST_FRAMES = 56
-"""Most mel frames of one streaming call: a last window of 28 tokens."""
+"""Maximum number of mel frames of one streaming call: a last window of 28 tokens."""
 
 Indices = npt.NDArray[np.int64]
 
 
 class Trim(Enum):
-    """Which history is kept when it grows beyond the prompt and 100 frames."""
+    """The rule for trimming history beyond the prompt and 100 frames."""
 
     PUBLISHED = "published"
-    """As the build does that the published vocoder files belong to."""
+    """As in the build for which the published vocoder files were made."""
     EVEN = "even"
-    """Prompt and newest at both rates of the encoder, as the later build does."""
+    """Prompt and newest frames at both rates of the encoder, as in the later build."""
 
 
 def kept_frames(count: int, prompt: int) -> Indices:
-    """Which of `count` entries survive: the first `prompt` and the last 100."""
+    """The kept ones of `count` entries: the first `prompt` and the last 100."""
     if count <= prompt + KEPT_FRAMES:
         return np.arange(count)
     return np.concatenate([np.arange(prompt), np.arange(count - KEPT_FRAMES, count)])
 
 
 def kept_tokens(count: int, prompt: int, trim: Trim) -> Indices:
-    """Which of `count` token-rate entries survive; `prompt` is in mel frames.
+    """The kept ones of `count` token-rate entries; `prompt` is in mel frames.
 
-    The published rule works on two copies of the history in a row, so that it has the length of
-    the frame rate, and reads the first half of what is left.
+    The published rule is applied to two concatenated copies of the history, which have the length
+    of the frame rate; the first half of the result is kept.
     """
     if 2 * count <= prompt + KEPT_FRAMES:
         return np.arange(count)
@@ -74,8 +75,8 @@ class FlowRow:
     """Counters of one row's stream.
 
     Args:
-        places: where the estimator's history lies in the row's cache, newest call first, frames of
-            one call in order.
+        places: of the estimator's history in the row's cache, newest call first, frames of one call
+            in order.
         tokens, frames: columns of the encoder's history at both rates.
         cut: mel frames of the voice's prompt, and of each call since.
         speaker: the voice's vector after its projection, shape (80,).
@@ -90,16 +91,16 @@ class FlowRow:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class FlowCheckpoint:
-    """A remembered point of a row's stream.
+    """A checkpoint of a row's stream.
 
-    Frames lie in the estimator's history where they are until their place is needed, so a
-    checkpoint notes places; a call that overwrites one saves it first, and what every call
-    replaces (`rest`) is put aside by the first call after the checkpoint.
+    Frames stay in their places in the estimator's history until these are needed, so a checkpoint
+    stores places; a call that overwrites one saves it first, and data that every call replaces
+    (`rest`) is saved by the first call after the checkpoint.
 
     Args:
         saved: places that were overwritten since, with their keys and values, shape (N, blocks, 2,
             places, H, head width).
-        rest: the convolutions' past and the encoder's history, once they had to be put aside.
+        rest: the convolutions' past and the encoder's history, once they were saved.
     """
 
     row: FlowRow
@@ -107,7 +108,7 @@ class FlowCheckpoint:
     rest: list[Tensor] | None = None
 
     def unsaved(self, places: Indices) -> Indices:
-        """Places among these that the checkpoint needs and has not saved."""
+        """The ones of these places that the checkpoint needs and has not saved."""
         found = np.intersect1d(self.row.places, places)
         for done, _, _ in self.saved:
             found = np.setdiff1d(found, done, assume_unique=True)
@@ -115,7 +116,7 @@ class FlowCheckpoint:
 
 
 class HasShape(Protocol):
-    """What a memory needs to know of a flow network."""
+    """The properties of a flow network that a memory needs."""
 
     shape: FlowShape
     encoder_proj: nn.Linear
@@ -128,10 +129,12 @@ class FlowMemory:
     """History of `S` rows: allocated once, written in place.
 
     Args:
-        places: places of the estimator's history per row; a call needs as many free ones as it
-            makes frames.
-        columns: frame-rate columns of the encoder's history per row, half as many at token rate.
-        history: what the estimator's history, nearly all of it, is kept in; None: as it computes.
+        places: number of places of the estimator's history per row; a call needs a free one per new
+            frame.
+        columns: number of frame-rate columns of the encoder's history per row; half as many at
+            token rate.
+        history: type of the estimator's history, which is nearly all of the memory; None: the
+            flow's type.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class FlowMemory:
         self.places = places
 
         def zeros(*size: int) -> Tensor:
-            # Zeros, not empty: a masked place is still multiplied with 0, and 0 * nan is nan.
+            # Zeros, not empty: masked places are still multiplied by 0, and 0 * nan is nan.
             return torch.zeros(size, dtype=weight.dtype, device=weight.device)
 
         depth, heads = shape.estimator_depth, shape.estimator_heads
@@ -180,8 +183,7 @@ class FlowMemory:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     def leave_device(self) -> None:
-        """Move to the host's memory; what is copied from there still finds it. Nothing to do on a
-        CPU."""
+        """Move to the host's memory, from which rows can still be copied. Does nothing on a CPU."""
         for name, tensor in zip(_TENSORS, self.tensors, strict=True):
             if tensor.device.type == "cuda":
                 setattr(self, name, tensor.cpu().pin_memory())
@@ -192,7 +194,8 @@ class FlowMemory:
         """The encoder's history.
 
         Args:
-            counts: valid columns of each row at both rates, shape (R, 2); reads: those to look at.
+            counts: valid columns of each row at both rates, shape (R, 2); reads: number of columns
+                to read.
         """
         tokens, frames = (
             Past(entries[..., entries.shape[4] - read :, :], counts[:, rate], rows)
@@ -206,7 +209,7 @@ class FlowMemory:
         return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
 
     def clear(self, slot: int) -> None:
-        """Empty a row; its checkpoints become void."""
+        """Clear a row; its checkpoints become invalid."""
         self._checkpoints[slot] = WeakSet()
         self.rows[slot] = FlowRow()
         self.conv[:, :, slot].zero_()
@@ -226,20 +229,20 @@ class FlowMemory:
         ]
         pairs += zip(self._rest(slot), other._rest(source), strict=True)
         for place, given in pairs:
-            # A voice that left the device comes from pinned memory: the host does not wait.
+            # A voice that was moved to the host is in pinned memory: copying does not block.
             place.copy_(given, non_blocking=True)
             if given.device.type == "cuda":
-                # Voices are primed on a stream of their own, which must not reuse this too early.
+                # Voices are primed on a separate stream, which must not reuse this too early.
                 given.record_stream(torch.cuda.current_stream(given.device))
 
     def checkpoint(self, slot: int) -> FlowCheckpoint:
-        """Remember a row's state. Free until something is overwritten."""
+        """Take a checkpoint of a row. Free until something is overwritten."""
         checkpoint = FlowCheckpoint(self.rows[slot])
         self._checkpoints[slot].add(checkpoint)
         return checkpoint
 
     def restore(self, slot: int, checkpoint: FlowCheckpoint) -> None:
-        """Return to a checkpoint of this row; it stays valid."""
+        """Roll back to a checkpoint of this row, which stays valid."""
         for places, keys, values in checkpoint.saved:
             self.before_frames(slot, places)
             here = to_device(torch.from_numpy(places), self.keys.device)
@@ -253,7 +256,7 @@ class FlowMemory:
                 tensor.copy_(kept)
 
     def before_frames(self, slot: int, places: Indices) -> None:
-        """Save what checkpoints need of places that are about to be overwritten."""
+        """Save places that checkpoints need and that are about to be overwritten."""
         for checkpoint in list(self._checkpoints[slot]):
             if len(needed := checkpoint.unsaved(places)):
                 here = to_device(torch.from_numpy(needed), self.keys.device)
@@ -261,21 +264,21 @@ class FlowMemory:
                 checkpoint.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
 
     def before_rest(self, slot: int) -> None:
-        """Save what checkpoints need of everything but the estimator's history."""
+        """Save what checkpoints need except the estimator's history."""
         for checkpoint in list(self._checkpoints[slot]):
             if checkpoint.rest is None:
                 checkpoint.rest = [tensor.clone() for tensor in self._rest(slot)]
 
     def _rest(self, slot: int) -> list[Tensor]:
-        """Views of what a call replaces; of the encoder's right-aligned history only what is
-        filled."""
+        """Views of the data that a call replaces; of the encoder's right-aligned history only the
+        filled part."""
         row = self.rows[slot]
         tokens = self.tokens[:, :, slot, :, self.tokens.shape[4] - row.tokens :]
         frames = self.frames[:, :, slot, :, self.frames.shape[4] - row.frames :]
         return [self.conv[:, :, slot], self.left[slot], self.up[slot], tokens, frames]
 
     def free_places(self, slot: int, count: int) -> Indices:
-        """The lowest `count` places that hold no history."""
+        """The lowest `count` places without history."""
         taken = np.zeros(self.places, bool)
         taken[self.rows[slot].places] = True
         free = np.flatnonzero(~taken)
@@ -289,7 +292,7 @@ class FlowMemory:
 
 @dataclass(slots=True, eq=False)
 class FlowStep:
-    """What one call computed, not yet part of its rows.
+    """Results of one call, which are not part of its rows yet.
 
     Args:
         mel: float32, shape (R, 80, T).
@@ -312,7 +315,7 @@ class FlowStep:
 
     @torch.inference_mode()
     def commit(self) -> None:
-        """Store the call as its rows' past, and trim it. Call once."""
+        """Add the results to the rows' history, and trim it. Call once."""
         memory, rows = self.memory, self.numbers
         for slot in self.slots:
             memory.before_rest(slot)
@@ -337,7 +340,7 @@ def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> 
     columns = cache.shape[4]
     both = torch.cat([cache[:, :, slot, :, columns - count :], new], dim=3)
     place = columns - len(kept)
-    # Kept entries are a few runs; a table of them would have to travel to the device.
+    # Kept entries are a few ranges; a table of them would have to be copied to the device.
     for run in np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1):
         length = len(run)
         cache[:, :, slot, :, place : place + length] = both[:, :, :, run[0] : run[0] + length]

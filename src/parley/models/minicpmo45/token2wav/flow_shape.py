@@ -11,7 +11,7 @@ from parley.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class FlowShape:
-    """Sizes of a flow network; those of the published one by default."""
+    """Sizes of a flow network; by default those of the published one."""
 
     vocabulary: int = 6561
     width: int = 512
@@ -31,7 +31,7 @@ class FlowShape:
         """Read the sizes.
 
         Raises:
-            SetupError: a tensor that shows a size is absent.
+            SetupError: a tensor that determines a size is missing.
         """
         try:
             vocabulary, width = tensors["input_embedding.weight"].shape

@@ -1,13 +1,12 @@
-"""Speech tokens to 24 kHz sound, streaming, for several conversations together.
+"""Converts speech tokens to 24 kHz audio, streaming, for several conversations together.
 
 A row gets a voice (`begin`), then windows of tokens (`decode`), the last of which closes its turn;
-`begin` starts the next. Windows of different rows that have the same shape share every network
-call, the others follow one after another, so what a row says does not depend on its company.
+`begin` starts the next one. Windows of different rows with the same shape share all network calls,
+others are processed one after another, so the audio of a row does not depend on other rows. Priming
+a voice is expensive (the whole prompt is processed by the flow); it is done once per voice, and
+starting a turn only copies.
 
-Priming a voice is the costly part (the whole prompt through the flow); it happens once per voice,
-and beginning a turn only copies.
-
-Source: speech.md 3 and 4. Two kinds of voice files exist, told apart by a tensor's shape
+Source: speech.md 3 and 4. There are two kinds of voice files, distinguished by a tensor's shape
 (`VoiceFiles`); the published ones are the classic kind.
 """
 
@@ -44,22 +43,22 @@ STEPS = 5
 """Euler steps of the published unified model. Source: speech.md 3.4."""
 
 PROMPT_FRAMES = 502
-"""Longest prompt by default: ten seconds and the rounding of a token."""
+"""Default maximum length of a prompt: ten seconds, rounded up to a token."""
 
 VOICES_READY = 4
-"""Primed voices kept on the device; others in use wait in the host's memory."""
+"""Number of primed voices kept on the device; others in use are kept in the host's memory."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class PrimedVoice:
-    """A voice after priming: read only, shared by every row that speaks with it."""
+    """A voice after priming: read-only, shared by all rows that speak with it."""
 
     pack: VoicePack
     memory: FlowMemory
 
 
 Stream = ClassicRow | CausalRow
-"""What the vocoder remembers of a turn."""
+"""State of the vocoder in a turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,13 +68,13 @@ class Snapshot:
 
 
 class Token2Wav:
-    """Flow and vocoder over slots.
+    """Flow and vocoder for all slots.
 
     Args:
-        steps: Euler steps; a primed voice belongs to one number of them.
-        prompt_frames: longest prompt; longer voices are cropped.
-        graphs: captures the Euler loop and the vocoder; None captures nothing.
-        history: what the estimator's history is kept in; None: as the flow computes.
+        steps: number of Euler steps; a primed voice is valid for one number of steps.
+        prompt_frames: maximum length of a prompt; longer voices are cropped.
+        graphs: captures the Euler loop and the vocoder; None: no capture.
+        history: type of the estimator's history; None: the flow's type.
     """
 
     def __init__(
@@ -115,11 +114,11 @@ class Token2Wav:
         self._side: torch.cuda.Stream | None = None
         if flow.device.type == "cuda":
             self._side = torch.cuda.Stream(flow.device)  # type: ignore[no-untyped-call]
-        # Rows that speak with the same voice share it, however long ago it was primed.
+        # Rows that speak with the same voice share it, even if it is no longer in the cache.
         self._shared: WeakValueDictionary[str, PrimedVoice] = WeakValueDictionary()
 
     def offline(self, steps: int) -> Token2Wav:
-        """The same networks with another number of Euler steps, for one row; not captured."""
+        """The same networks with another number of Euler steps, for one row; without capture."""
         return Token2Wav(
             self.flow,
             self.vocoder,
@@ -138,26 +137,25 @@ class Token2Wav:
         self.vocoder.capture()
 
     def prime(self, pack: VoicePack) -> PrimedVoice:
-        """Make a voice ready to speak with; immediate when it was used lately.
+        """Prepare a voice for speaking; immediate if it was used recently.
 
-        May be called by one other thread while rows speak.
+        May be called in one other thread while rows speak.
         """
         return self._aside(partial(self._primed, pack.cropped(self.prompt_frames)))
 
     def prime_slot(self, slot: int, pack: VoicePack) -> None:
-        """Start a turn in a slot with a voice that no other slot uses: primed where it is spoken.
-
-        May be called by one other thread while other slots speak.
+        """Start a turn in a slot with a voice that no other slot uses, which is primed in this
+        slot. May be called in one other thread while other slots speak.
         """
         self.memory.clear(slot)
         self._aside(partial(self._prompt, self.memory, slot, pack.cropped(self.prompt_frames)))
         self._streams[slot] = self.vocoder.row()
 
     def _aside(self, prime: Callable[[], Primed]) -> Primed:
-        """Run something on a stream of its own, next to rows that speak."""
+        """Run something on a separate stream, in parallel to rows that speak."""
         if self._side is None:
             return prime()
-        # What loading and the first rows left on the device is complete before it is read here.
+        # Earlier work on the device must be complete before its results are read here.
         self._side.wait_stream(torch.cuda.default_stream(self._side.device))
         with torch.cuda.stream(self._side):
             primed = prime()
@@ -182,10 +180,11 @@ class Token2Wav:
 
     @torch.inference_mode()
     def _prompt(self, memory: FlowMemory, slot: int, pack: VoicePack) -> None:
-        """Run a voice's prompt through the flow, into a slot without a past."""
+        """Process a voice's prompt with the flow, in an empty slot."""
         tokens = [int(token) for token in pack.tokens]
-        # The classic files were made with silence as the look-ahead of the prompt, the causal ones
-        # with its own beginning.
+        # The classic files were trained with silence as the look-ahead of the prompt, the causal
+        # ones
+        # with its own start.
         ahead = tokens[:LOOK_AHEAD] if self.is_causal else [SILENT_TOKEN] * LOOK_AHEAD
         ahead += [SILENT_TOKEN] * (LOOK_AHEAD - len(ahead))
         memory.rows[slot] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
@@ -196,8 +195,8 @@ class Token2Wav:
         ).commit()
 
     def _kept(self, voice: PrimedVoice) -> PrimedVoice:
-        """Keep a voice ready; those not used for longest leave the device, and stay in the host's
-        memory as long as they are in use."""
+        """Cache a voice; the least recently used are moved to the host's memory, where they stay as
+        long as they are in use."""
         key = voice.pack.key
         self._shared[key] = self._ready[key] = voice
         self._ready.move_to_end(key)
@@ -215,7 +214,7 @@ class Token2Wav:
         self._streams[slot] = self.vocoder.row()
 
     def restart(self, slot: int) -> None:
-        """Start a turn in a slot with the voice that it has."""
+        """Start a turn in a slot with its current voice."""
         self.begin(slot, self.voices[slot])
 
     def close(self, slot: int) -> None:
@@ -226,16 +225,16 @@ class Token2Wav:
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """The sound of one window per slot.
+        """The audio of one window per slot.
 
         Args:
-            slots: distinct, each started and not closed by a last window.
+            slots: distinct; each must be started, and not closed by a last window.
 
-        A call that raises has changed no slot.
+        If a call raises, no slot has changed.
 
         Returns:
-            Samples in the order of `slots`; 960 per token that became sound, of which 3,840 in
-            front of a first window are silence, and the last window has as many more.
+            Samples in the order of `slots`; 960 per token that became audio. The first 3,840 of a
+            first window are silence, and the last window has as many more.
         """
         for slot, window in zip(slots, windows, strict=True):
             self._check(slot, window)
@@ -278,12 +277,12 @@ class Token2Wav:
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
-        """State of a slot's turn. Nearly free until the turn continues."""
+        """A snapshot of a slot's turn. Nearly free until the turn continues."""
         return Snapshot(self.memory.checkpoint(slot), self._streams[slot])
 
     @torch.inference_mode()
     def restore(self, slot: int, snapshot: Snapshot) -> None:
-        """Return to a snapshot, which stays valid."""
+        """Roll back to a snapshot, which stays valid."""
         self.memory.restore(slot, snapshot.flow)
         self._streams[slot] = snapshot.stream
 
@@ -305,7 +304,7 @@ class Token2Wav:
 
 
 def _waves(made: Sequence[tuple[list[int], Tensor]], led: Sequence[bool]) -> list[Wave]:
-    """Sounds of groups of rows in row order, after silence if `led`."""
+    """Audio of groups of rows in row order, after silence if `led`."""
     waves: dict[int, Wave] = {}
     for members, sound in made:
         waves.update(zip(members, sound.cpu().numpy(), strict=True))
@@ -318,7 +317,7 @@ Primed = TypeVar("Primed")
 
 
 def _grouped(numbers: range, key: Callable[[int], Key]) -> list[tuple[Key, list[int]]]:
-    """Numbers with equal keys together, in order of first appearance."""
+    """Group indices with equal keys, in order of first appearance."""
     groups: dict[Key, list[int]] = {}
     for number in numbers:
         groups.setdefault(key(number), []).append(number)

@@ -1,11 +1,11 @@
-"""Mel frames to sound: the classic vocoder, which the published voice files are made for.
+"""Converts mel frames to audio: the classic vocoder, for which the published voice files were made.
 
 A pitch per frame drives nine harmonics; a convolutional net shapes them into a spectrogram of very
 short windows, and an inverse transform makes samples. It is not causal, so a stream computes the
-last 8 frames of one call again in the next and fades over; the first call therefore returns 3,840
-samples less, and the last one that much more.
+last 8 frames of a call again in the next one and cross-fades; the first call therefore returns
+3,840 samples fewer, and the last one as many more.
 
-Letters: `R` rows that share a call, `T` new mel frames, `N` samples (480 per frame).
+Letters: `R` rows in a call, `T` new mel frames, `N` samples (480 per frame).
 
 Source: speech.md 3.5. The two halves of the fade's window add up to 1.08, as published.
 """
@@ -34,7 +34,7 @@ from parley.models.minicpmo45.token2wav.vocoder_layers import (
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
 OVERLAP_FRAMES = 8
-"""Frames computed twice at the seam of two calls."""
+"""Number of frames that are computed twice at the seam of two calls."""
 
 OVERLAP_SAMPLES = OVERLAP_FRAMES * FRAME_SAMPLES
 
@@ -43,11 +43,11 @@ _DOWN_KERNELS = (30, 6, 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassicRow:
-    """What one stream remembers between calls; empty before the first.
+    """State of one stream between calls; empty before the first.
 
     Args:
-        mel: last frames, shape (80, up to 8); source: their excitation; speech: what was computed
-            for them but not given out, float64.
+        mel: last frames, shape (80, up to 8); source: their excitation; speech: their samples that
+            were not returned yet, float64.
         frames: mel frames received so far.
     """
 
@@ -97,7 +97,8 @@ class ClassicVocoder(Generator):
         shape (R, 480 T, 9)."""
         harmonics = torch.arange(1, HARMONICS + 1, dtype=pitch.dtype, device=pitch.device)
         turns = (pitch[..., None] * harmonics / RATE_HZ) % 1
-        # Order of operations as published: the phases are large, and float32 rounds them visibly.
+        # Order of operations as published: the phases are large, and float32 rounds them
+        # noticeably.
         phase = torch.cumsum(turns, dim=1) * 2 * torch.pi
         phase = phase.transpose(1, 2) * FRAME_SAMPLES
         phase = F.interpolate(phase, scale_factor=float(FRAME_SAMPLES), mode="linear")
@@ -113,15 +114,15 @@ class ClassicVocoder(Generator):
     def stream(
         self, rows: Sequence[ClassicRow], mel: Tensor, *, is_last: bool
     ) -> tuple[Tensor, list[ClassicRow]]:
-        """The next samples of streams with equal signatures. Rows are values: none is changed.
+        """The next samples of streams with equal signatures. Rows are immutable values.
 
         Args:
             mel: new frames, shape (R, 80, T).
-            is_last: give out everything.
+            is_last: True: return everything.
 
         Returns:
-            Samples, float32, shape (R, N): 480 T, less 3,840 in a first call that is not the last,
-            more by as many in a last call that is not the first. And the rows after this call.
+            Samples, float32, shape (R, N): 480 T; 3,840 fewer in a first call that is not the last,
+            as many more in a last call that is not the first. And the rows after this call.
         """
         received, kept = mel.shape[2], rows[0].mel.shape[1]
         mel = torch.cat([torch.stack([row.mel for row in rows]), mel.float()], dim=2)
@@ -131,7 +132,7 @@ class ClassicVocoder(Generator):
         inputs, is_usual = (mel, known, noise), received == WINDOW_FRAMES
         wave, source = self.captured(self._sound, inputs, is_usual=is_usual)
         wave = self._faded(torch.stack([row.speech for row in rows]), wave)
-        # Copies, so that what a row keeps does not hold the whole call in memory.
+        # Copies, so that a row's state does not keep the whole call in memory.
         after = [
             ClassicRow(
                 mel=mel[number, :, -OVERLAP_FRAMES:].clone(),
@@ -144,7 +145,7 @@ class ClassicVocoder(Generator):
         return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float(), after
 
     def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples and excitation of frames whose first excitation is known.
+        """Samples and excitation of frames, the first of which have known excitation.
 
         Shapes (R, 80, T), (R, known samples) and (R, 480 T, 9) to (R, 480 T) twice.
         """
@@ -153,7 +154,8 @@ class ClassicVocoder(Generator):
         return self.decode(mel, source), source
 
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
-        """Fade from the frames that the last call held back to this call's version of them."""
+        """Cross-fade from the frames that the previous call held back to this call's version of
+        them."""
         count = old.shape[1]
         fade = self._fade = self._fade.to(wave.device)
         seam = wave[:, :count].double() * fade[:count]

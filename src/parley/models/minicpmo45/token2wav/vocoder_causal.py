@@ -1,11 +1,10 @@
-"""Mel frames to sound: the causal vocoder of the later voice files.
+"""Converts mel frames to audio: the causal vocoder of the later voice files.
 
-The same idea as the classic vocoder, but no layer looks further ahead than 8 frames in total, so a
-stream equals the whole utterance: nothing is computed twice and faded. A stream runs 8 frames
-(160 ms) behind until its last call. Pitch is computed in float64, and so is the running sum that
-makes it a phase.
+The same idea as the classic vocoder, but the total look-ahead is 8 frames, so a stream equals the
+whole utterance, and nothing is computed twice and cross-faded. A stream is 8 frames (160 ms) behind
+until its last call. Pitch, and the running sum that gives the phase, are computed in float64.
 
-Letters: `R` rows that share a call, `T` new mel frames, `N` samples (480 per frame).
+Letters: `R` rows in a call, `T` new mel frames, `N` samples (480 per frame).
 
 Source: speech.md 3.6.
 """
@@ -36,32 +35,32 @@ from parley.models.minicpmo45.token2wav.vocoder_layers import (
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
 PITCH_AHEAD = 3
-"""Frames the pitch predictor looks ahead."""
+"""Look-ahead of the pitch predictor in frames."""
 
 PITCH_PAST = 8
-"""Frames of the past that its four causal convolutions see."""
+"""Number of past frames that its four causal convolutions need."""
 
 MEL_AHEAD = 4
-"""Frames `conv_pre` looks ahead."""
+"""Look-ahead of `conv_pre` in frames."""
 
 SEAM_FRAMES = 1
-"""The inverse transform's last frame is complete only with the next one."""
+"""Frames by which the inverse transform lags: its last frame is complete only with the next one."""
 
 PAST_FRAMES = 31
-"""Frames decoded again, so that the seam of two calls leaves no trace."""
+"""Number of frames that are decoded again, so that there is no seam between two calls."""
 
 DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CausalRow:
-    """What one stream remembers between calls.
+    """State of one stream between calls.
 
     Args:
         mel: frames from `first` on, shape (80, F).
-        source: excitation of the same frames as far as it is known.
+        source: excitation of the same frames, as far as it is known.
         phase: running phase of the harmonics in turns, float64, shape (9,).
-        first: number of the first remembered frame; emitted: frames given out so far.
+        first: number of the first stored frame; emitted: number of frames returned so far.
     """
 
     mel: Tensor
@@ -119,15 +118,15 @@ class CausalVocoder(Generator):
     def pitch(self, mel: Tensor) -> Tensor:
         """Hz, shape (R, 80, T + 3) to (R, T): the last three frames are look-ahead.
 
-        Computed in float64, handed on in float32, as published.
+        Computed in float64 and returned in float32, as published.
         """
         return self.f0_predictor(mel.double()).float()
 
     def source(self, pitch: Tensor, phase: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Excitation of frames with a pitch.
 
-        A frame's phase holds for all its samples; the running sum continues from `phase`. Turns
-        per sample are rounded to float32, as published, their sum is not.
+        A frame's phase applies to all its samples; the running sum continues from `phase`. Turns
+        per sample are rounded to float32, as published, but their sum is not.
 
         Args:
             pitch: Hz, shape (R, T), T > 0; phase: turns, float64, shape (R, 9).
@@ -148,7 +147,7 @@ class CausalVocoder(Generator):
     def stream(
         self, rows: Sequence[CausalRow], mel: Tensor, *, is_last: bool
     ) -> tuple[Tensor, list[CausalRow]]:
-        """The next samples of streams with equal signatures. Rows are values: none is changed.
+        """The next samples of streams with equal signatures. Rows are immutable values.
 
         Args:
             mel: new frames, shape (R, 80, T).
@@ -156,7 +155,7 @@ class CausalVocoder(Generator):
 
         Returns:
             Samples, float32, shape (R, N), N a multiple of 480; the stream is 8 frames behind until
-            its last call, and a call may give nothing. And the rows after this call.
+            its last call, and a call may return none. And the rows after this call.
         """
         mel = torch.cat([torch.stack([row.mel for row in rows]), mel.float()], dim=2)
         source = torch.stack([row.source for row in rows])
@@ -196,11 +195,12 @@ class CausalVocoder(Generator):
         phase: Tensor,
         noise: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples that are known now, the excitation of the remembered frames and the new ones,
-        and the phase after them.
+        """Samples that are known now, the excitation of stored and new frames, and the phase after
+        them.
 
         Args:
-            done, ready: remembered frames that were given out before, and that are after the call.
+            done, ready: numbers of stored frames that were returned before, and that will be after
+                the call.
             mel: shape (R, 80, all); source: of known frames, (R, 480 known); phase: (R, 9).
             noise: of frames whose pitch can be known now, (R, 480 new, 9).
         """
@@ -220,7 +220,7 @@ class CausalVocoder(Generator):
         return wave, source, phase
 
     def _decoded(self, mel: Tensor, source: Tensor, *, is_last: bool) -> Tensor:
-        """Samples of the remembered frames, as far as they are known."""
+        """Samples of the stored frames, as far as they are known."""
         spectrum = self.fourier.spectrum(source)
         if is_last:
             x = channels_last(F.pad(mel, (0, MEL_AHEAD)))

@@ -1,4 +1,4 @@
-"""Flow and vocoder from the files of a checkpoint, or of random weights."""
+"""Loads flow and vocoder from the files of a checkpoint, or makes random ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_token2wav(
         options: of `Token2Wav`.
 
     Raises:
-        SetupError: a file is absent or broken, or its tensors are not those of a voice.
+        SetupError: a file is missing or damaged, or its tensors are wrong.
     """
     flow = make_flow(read_tensors(folder / FLOW_FILE)).to(device=device, dtype=dtype)
     vocoder = make_vocoder(read_tensors(folder / VOCODER_FILE)).to(device=device)
@@ -44,19 +44,19 @@ def load_token2wav(
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Names of the vocoder's files that a folder lacks."""
+    """Names of the vocoder's files that are missing in a folder."""
     return [name for name in (FLOW_FILE, VOCODER_FILE) if not (folder / name).is_file()]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """A state dictionary, data only: no code in the file is run."""
+    """Load a state dictionary as data only: no code in the file is executed."""
     if not path.is_file():
         raise SetupError(
             f"{path.name} is missing in {path.parent}.",
             hint="It belongs to the checkpoint's assets/token2wav folder. Text works without it.",
         )
     try:
-        # Files of before torch 1.6 are not archives, and cannot be mapped.
+        # Files from before torch 1.6 are not archives, and cannot be mapped.
         stored = torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
@@ -80,7 +80,8 @@ def make_flow(tensors: dict[str, Tensor]) -> Flow:
 
 
 def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
-    """A vocoder from the tensors of `hift.pt`; its first convolution's width decides which kind."""
+    """A vocoder from the tensors of `hift.pt`; the width of its first convolution determines the
+    kind."""
     first = "conv_pre.parametrizations.weight.original1"
     pitch = "f0_predictor.condnet.0.parametrizations.weight.original1"
     for name in (first, pitch):
@@ -104,7 +105,7 @@ def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
 
 
 def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
-    """Load strictly; one error names everything that does not fit."""
+    """Load strictly; one error names all mismatches."""
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     missing = sorted(set(wanted) - set(tensors))
     extra = sorted(set(tensors) - set(wanted))
@@ -142,7 +143,7 @@ def random_token2wav(
     seed: int = 0,
     **options: Any,
 ) -> Token2Wav:
-    """The published geometry without a checkpoint, for benchmarks and tests: it makes noise.
+    """The published geometry with random weights, for benchmarks and tests: its output is noise.
 
     Args:
         options: of `Token2Wav`.

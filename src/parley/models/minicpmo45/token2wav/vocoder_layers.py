@@ -1,10 +1,10 @@
-"""What both vocoders are made of: convolutions, residual blocks, a short Fourier transform.
+"""Common parts of both vocoders: convolutions, residual blocks, a short Fourier transform.
 
 Letters: `R` rows, `B` channels, `N` samples at 24 kHz, `T` mel frames (480 samples each), `K`
 Fourier frames (4 samples each).
 
 The transform is two small matrix products instead of a library call: it works in batches, inside
-captured graphs, and has no workspace of its own. Source: speech.md 3.5.
+captured graphs, and needs no workspace. Source: speech.md 3.5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 480
-"""Samples of one mel frame."""
+"""Number of samples per mel frame."""
 
 NOISE_SAMPLES = 20 * RATE_HZ
 """Length of the excitation's noise; it repeats after that."""
@@ -42,7 +42,7 @@ LIMIT = 0.99
 """Samples are clamped to plus and minus this."""
 
 CACHED_NUMBERS = 65_536
-"""Numbers of one piece of an activation on a CPU: a quarter of a MiB."""
+"""Number of values in one piece of an activation on a CPU: a quarter of a MiB."""
 
 SINE_LEVEL = 0.1
 VOICED_NOISE = 0.003
@@ -57,13 +57,13 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """`x` has shape (R, channels, N); `out`: where to, may be `x`."""
+        """`x` has shape (R, channels, N); `out`: destination, may be `x`."""
         alpha = self.alpha[:, None]
         height = 1 / (alpha + 1e-9)
         if x.device.type != "cpu":
             wave = (x * alpha).sin_()
             return torch.addcmul(x, wave.mul_(wave), height)
-        # A processor's cache holds a piece through all four passes.
+        # A piece stays in the processor's cache through all four passes.
         out = torch.empty_like(x) if out is None else out
         length = max(1, CACHED_NUMBERS // (x.shape[0] * x.shape[1]))
         for piece, result in zip(
@@ -100,7 +100,7 @@ class ResidualBlock(nn.Module):
 
 
 class SourceMixer(nn.Module):
-    """Nine harmonics to one excitation."""
+    """Combines nine harmonics to one excitation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class SourceMixer(nn.Module):
 
 
 class ShortFourier(nn.Module):
-    """Spectrogram of 16 samples every 4, and back."""
+    """Spectrogram with windows of 16 samples every 4 samples, and its inverse."""
 
     forward_basis: Tensor
     inverse_basis: Tensor
@@ -127,7 +127,7 @@ class ShortFourier(nn.Module):
         window = 0.5 - 0.5 * torch.cos(2 * torch.pi * time / WINDOW)
         angle = 2 * torch.pi * band[:, None] * time / WINDOW
         forward = torch.cat([angle.cos(), -angle.sin()]) * window
-        # Every band but the first and the last stands for two frequencies of the full transform.
+        # Every band except the first and the last represents two frequencies of the full transform.
         weight = torch.full((BANDS, 1), 2.0, dtype=torch.float64, device="cpu")
         weight[0] = weight[-1] = 1.0
         inverse = torch.cat([weight * angle.cos(), -weight * angle.sin()]) * window / WINDOW
@@ -154,14 +154,14 @@ class ShortFourier(nn.Module):
 
 
 class Generator(nn.Module):
-    """Mel and excitation to samples; what lies between the edges of both vocoders.
+    """Converts mel and excitation to samples; the common part of both vocoders.
 
-    Subclasses make `conv_pre`, `conv_post`, what they append to `ups` and `source_downs`, and
-    streams (`row`, `stream`).
+    Subclasses create `conv_pre`, `conv_post`, the items of `ups` and `source_downs`, and streams
+    (`row`, `stream`).
 
     Args of state:
         draw: the distribution of the excitation's noise.
-        slots: most rows of a call; `graphs`: captures calls of full windows.
+        slots: maximum number of rows of a call; `graphs`: captures calls of full windows.
     """
 
     conv_pre: nn.Module
@@ -193,14 +193,14 @@ class Generator(nn.Module):
         )
         self.fourier = ShortFourier()
         self.noise = torch.empty(0)
-        """Shape (samples, 9); made when it is first read."""
+        """Shape (samples, 9); created when it is first read."""
 
     @property
     def device(self) -> torch.device:
         return self.fourier.forward_basis.device
 
     def pack(self) -> None:
-        """Lay out the long filters for a CPU; once the weights are in place."""
+        """Change the layout of the long filters for a CPU. Call once the weights are loaded."""
         for part in (*self.resblocks.modules(), *self.source_resblocks.modules()):
             if isinstance(part, PaddedConv):
                 part.pack()
@@ -209,14 +209,14 @@ class Generator(nn.Module):
     def make_noise(cls) -> Tensor:
         """The table that the excitation's noise is read from, float32, shape (samples, 9).
 
-        The published code draws it afresh in every call. A table, read at the sample's number in
-        its stream, makes sound repeatable and independent of how the stream was cut.
+        The published code draws noise in every call. A table that is indexed by the sample's number
+        in its stream makes audio repeatable and independent of how the stream was cut.
         """
         generator = torch.Generator().manual_seed(0)
         return cls.draw(NOISE_SAMPLES, HARMONICS, generator=generator, dtype=torch.float32)
 
     def noise_from(self, starts: Sequence[int], samples: int) -> Tensor:
-        """Shape (R, samples, 9): the table from each sample number on, repeated where it ends."""
+        """Shape (R, samples, 9): the table from each sample number on, repeated at its end."""
         if self.noise.numel() == 0:
             self.noise = self.make_noise()
         if self.noise.device != self.device:
@@ -245,11 +245,11 @@ class Generator(nn.Module):
     def captured(
         self, function: Function, inputs: Sequence[Tensor], *, is_usual: bool, key: Hashable = None
     ) -> tuple[Tensor, ...]:
-        """`function` of tensors of rows; by a graph, with rows of zeros where some are missing.
+        """Call `function` with tensors of rows; by a graph, with rows of zeros if some are missing.
 
         Args:
-            is_usual: the call is one of a full window; others have no graph.
-            key: what the function depends on, except for its inputs.
+            is_usual: True if the call is that of a full window; others have no graph.
+            key: everything on which the function depends, except its inputs.
         """
         if not (is_usual and self.graphs.is_active):
             return function(*inputs)
@@ -281,7 +281,7 @@ class Generator(nn.Module):
             for number in range(1, len(KERNELS)):
                 total = total.add_(self.resblocks[first + number](x))
             x = total.div_(len(KERNELS))
-        # 0.01 here, 0.1 above: the published code leaves this one at the library's default.
+        # 0.01 here, 0.1 above: the published code uses the library's default here.
         x = self.conv_post(F.leaky_relu(x, 0.01))
         magnitude = x[:, :BANDS].exp().clamp(max=100.0)
         phase = x[:, BANDS:].sin()
@@ -290,11 +290,11 @@ class Generator(nn.Module):
 
 
 class PitchPredictor(nn.Module):
-    """Mel to one pitch in Hz per frame."""
+    """Predicts one pitch in Hz per mel frame."""
 
     def __init__(self, convs: Sequence[PaddedConv], channels: int) -> None:
         super().__init__()
-        # Odd places of the published sequence are activations without weights.
+        # Odd items of the published sequence are activations without weights.
         self.condnet = nn.ModuleDict({str(2 * i): conv for i, conv in enumerate(convs)})
         self.classifier = nn.Linear(channels, 1)
 
@@ -307,11 +307,10 @@ class PitchPredictor(nn.Module):
 
 
 def folded(tensors: dict[str, Tensor], *, precise: str | None = None) -> dict[str, Tensor]:
-    """Weights with their norms multiplied in: `original0` is a gain per first axis, `original1` a
-    direction.
+    """Fold weight norms: `original0` is a gain per first axis, `original1` a direction.
 
     Args:
-        precise: fold names with this prefix in float64, and leave them so.
+        precise: fold names with this prefix in float64, and keep that type.
     """
     gain, direction = ".parametrizations.weight.original0", ".parametrizations.weight.original1"
     plain: dict[str, Tensor] = {}
@@ -323,7 +322,8 @@ def folded(tensors: dict[str, Tensor], *, precise: str | None = None) -> dict[st
         if name.endswith(direction):
             place = name.removesuffix(direction)
             size = tensors[place + gain].to(tensor.dtype)
-            # The library's own product: pitch is summed up over seconds, so the last bit counts.
+            # The library's own product, because pitch is summed over seconds, so the last bit
+            # matters.
             plain[f"{place}.weight"] = torch._weight_norm(tensor, size, 0)
         else:
             plain[name] = tensor

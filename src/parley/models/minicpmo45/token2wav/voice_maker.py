@@ -1,8 +1,7 @@
-"""Voices made from reference sounds, by two ONNX networks of the checkpoint.
+"""Creates voices from reference audio, with two ONNX networks of the checkpoint.
 
-A tokenizer describes what is said (speech tokens), a speaker net who says it (a vector).
-
-Knows no device and no torch. Files: speech.md 3.1, recipe: 3.2.
+A tokenizer describes the content (speech tokens), a speaker network the speaker (a vector). Does
+not depend on a device or torch. Files: speech.md 3.1, recipe: 3.2.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ TOKENIZER_FILE = "speech_tokenizer_v2_25hz.onnx"
 SPEAKER_FILE = "campplus.onnx"
 
 PROMPT_S = 10.0
-"""Longest part of a reference that becomes the vocoder's prompt; 3 to 10 s are best."""
+"""Maximum length of a reference that becomes the vocoder's prompt; 3 to 10 s are best."""
 
 SPEAKER_S = 30.0
-"""Longest part of a reference that describes the speaker."""
+"""Maximum length of a reference that is used to describe the speaker."""
 
 LEAST_S = 0.5
-"""A shorter reference says nothing about a voice."""
+"""Minimum length of a reference."""
 
 
 class OnnxSession(Protocol):
@@ -61,7 +60,7 @@ def open_session(path: Path) -> OnnxSession:
     """An ONNX network on the CPU.
 
     Raises:
-        VoiceUnavailable: ONNX Runtime is not installed, or the file is none of its kind.
+        VoiceUnavailable: ONNX Runtime is not installed, or the file is not an ONNX network.
     """
     try:
         import onnxruntime
@@ -71,7 +70,7 @@ def open_session(path: Path) -> OnnxSession:
         ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # More threads take the engine's cores for a job that is done once per voice.
+    # More threads would take cores from the engine for a job that is done once per voice.
     options.intra_op_num_threads = min(4, os.cpu_count() or 1)
     try:
         session: OnnxSession = onnxruntime.InferenceSession(
@@ -83,7 +82,7 @@ def open_session(path: Path) -> OnnxSession:
 
 
 class VoiceMaker:
-    """Makes voices. The networks are loaded when first needed; one call at a time.
+    """Creates voices. The networks are loaded when they are first needed; one call at a time.
 
     Args:
         folder: the checkpoint's assets/token2wav.
@@ -97,17 +96,17 @@ class VoiceMaker:
         self._lock = threading.Lock()
 
     def missing_files(self) -> list[str]:
-        """Names of the networks that the folder lacks."""
+        """Names of the networks that are missing in the folder."""
         return [
             name for name in (TOKENIZER_FILE, SPEAKER_FILE) if not (self.folder / name).is_file()
         ]
 
     def make(self, reference: Pcm) -> VoicePack:
-        """Describe a reference; takes seconds on a CPU.
+        """Create a voice from a reference; takes seconds on a CPU.
 
         Raises:
-            InvalidPayload: the sound cannot be a voice.
-            VoiceUnavailable: the networks, or what runs them, are absent.
+            InvalidPayload: the audio is not usable as a voice.
+            VoiceUnavailable: the networks or ONNX Runtime are missing.
         """
         check_reference(reference)
         start = round(SPEAKER_S * reference.rate_hz)
@@ -157,13 +156,13 @@ class VoiceMaker:
             try:
                 self._sessions[name] = self._opens(self.folder / name)
             except VoiceUnavailable as error:
-                # A file that cannot be opened is not opened again for every caller.
+                # Do not retry opening a bad file for every caller.
                 self._failures[name] = str(error)
                 raise
         return self._sessions[name]
 
     def problems(self) -> list[str]:
-        """Reasons why new voices cannot be made; opens the networks, which takes seconds."""
+        """Reasons why new voices cannot be created; opens the networks, which takes seconds."""
         if missing := self.missing_files():
             return [f"{self.folder} lacks {', '.join(missing)}"]
         found: list[str] = []
@@ -183,15 +182,17 @@ class VoiceMaker:
         session = self._session(name)
         try:
             return np.asarray(session.run(None, inputs)[0])
-        except Exception as error:  # ONNX Runtime raises classes of its own, without public names
+        except (
+            Exception
+        ) as error:  # ONNX Runtime raises its own classes, which have no public names
             raise VoiceUnavailable(f"{name} cannot be run: {error}") from error
 
 
 def check_reference(reference: Pcm) -> None:
-    """Check that a sound can be a voice.
+    """Check that audio is usable as a voice.
 
     Raises:
-        InvalidPayload: it is too short, silent, or not made of numbers.
+        InvalidPayload: it is too short, silent, or contains values that are not numbers.
     """
     if reference.duration_s < LEAST_S:
         raise InvalidPayload(

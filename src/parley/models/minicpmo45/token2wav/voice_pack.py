@@ -1,6 +1,6 @@
-"""What the vocoder needs to know of a voice, as a value that can be stored.
+"""The data of a voice that the vocoder needs, as a value that can be stored.
 
-Made from reference audio by `voices.py`; serving needs nothing else of the reference.
+Created from reference audio by `voices.py`; the reference itself is not needed for serving.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class VoicePack:
         return digest.hexdigest()
 
     def cropped(self, frames: int) -> VoicePack:
-        """At most the first `frames` mel frames, whole tokens only."""
+        """The voice cut to at most `frames` mel frames, in whole tokens."""
         if self.frames <= frames:
             return self
         count = max(1, frames // FRAMES_PER_TOKEN)

@@ -1,8 +1,8 @@
-"""Voices: from reference audio to what the vocoder needs, made once and kept.
+"""Creates voices from reference audio, and caches them.
 
-What the networks of `voice_maker.py` say of a reference is kept on disk, under a name made of the
-reference's content: they are large and slow on a CPU, and a known voice needs neither them nor
-ONNX Runtime.
+The results of the networks of `voice_maker.py` are stored on disk, under a name derived from the
+reference's content, because the networks are large and slow on a CPU. A known voice needs neither
+them nor ONNX Runtime.
 
 Knows no device and no torch. Files: speech.md 3.1, recipe: 3.2.
 """
@@ -32,21 +32,21 @@ from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 log = logs.get(__name__)
 
 KEPT_FILES = 256
-"""Voices kept on disk; those not used for longest go first. One is about 100 KB."""
+"""Number of voices on disk; the least recently used are removed first. One takes about 100 KB."""
 
 KEPT_IN_MEMORY = 16
 
 _RECIPE = 1
-"""Part of a kept voice's name; to be raised when the recipe changes."""
+"""Part of a stored voice's name; must be incremented when the recipe changes."""
 
 
 class VoiceStore:
-    """Voices by content: in memory, on disk, or made again.
+    """Voices by content: from memory, from disk, or newly created.
 
     Args:
-        maker: None where no new voices can be made.
-        folder: where voices are kept between runs; None keeps them in memory only.
-        default: the voice used when a client brings none: a WAV file, or a kept voice.
+        maker: None if new voices cannot be created.
+        folder: for storing voices between runs; None: only in memory.
+        default: the voice for clients that send none: a WAV file, or a stored voice.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class VoiceStore:
         return failure is None and path is not None and path.is_file()
 
     def default(self) -> VoicePack:
-        """The voice used when a client brings none.
+        """The voice for clients that send none.
 
         Raises:
-            VoiceUnavailable: there is none, or it cannot be made.
+            VoiceUnavailable: there is none, or it cannot be created.
         """
         if self._default_failure is not None:
             raise VoiceUnavailable(self._default_failure)
@@ -85,7 +85,7 @@ class VoiceStore:
             try:
                 self._default = self._read_default()
             except VoiceUnavailable as error:
-                # The file stays as it is while the server runs.
+                # The file does not change while the server is running.
                 self._default_failure = str(error)
                 raise
         return self._default
@@ -106,10 +106,10 @@ class VoiceStore:
             ) from error
 
     def check_default(self) -> None:
-        """Check that the default voice is available, without making it.
+        """Check that the default voice is available, without creating it.
 
         Raises:
-            VoiceUnavailable: it could not.
+            VoiceUnavailable: it is not available.
         """
         path = self._default_file
         if path is None:
@@ -130,7 +130,7 @@ class VoiceStore:
 
         Raises:
             InvalidPayload: the sound cannot be a voice.
-            VoiceUnavailable: it is not known, and no new one can be made.
+            VoiceUnavailable: it is unknown, and cannot be created.
         """
         check_reference(reference)
         name = reference_name(reference)
@@ -161,7 +161,7 @@ class VoiceStore:
         return pack
 
     def _write(self, name: str, pack: VoicePack) -> None:
-        """Keep a voice on disk; a full disk is logged."""
+        """Store a voice on disk; errors of the disk are logged."""
         if self._folder is None:
             return
         try:
@@ -184,7 +184,7 @@ def reference_name(reference: Pcm) -> str:
 
 
 def write_pack(path: Path, pack: VoicePack) -> None:
-    """Store a voice; a reader sees the old file or the new one, never a half.
+    """Store a voice atomically: a reader sees the old file or the new one.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -203,7 +203,7 @@ def write_pack(path: Path, pack: VoicePack) -> None:
 
 
 def read_voice(path: Path) -> VoicePack | Pcm:
-    """A stored voice, or the reference that a WAV file holds."""
+    """A stored voice, or the reference in a WAV file."""
     return read_pack(path) if path.suffix == ".safetensors" else load_wav(path)
 
 

@@ -1,8 +1,8 @@
-"""How speech tokens are cut into windows for the vocoder, and what a unit's sound is.
+"""Splits speech tokens into windows for the vocoder, and assembles the audio of a unit.
 
-A window is up to 25 tokens to turn into sound plus 3 tokens of look-ahead, which stay in the buffer
-and start the next window. A turn starts with three silent tokens, the past of its first window.
-Knows nothing of tensors or models.
+A window consists of up to 25 tokens that become audio and 3 tokens of look-ahead, which stay in the
+buffer and start the next window. A turn starts with three silent tokens, the past of its first
+window. Independent of tensors and models.
 
 `k` counts speech tokens, one token is 960 samples. Source: speech.md 4.1, 4.2; sessions.md 2.5,
 2.6, 4.7.
@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 WINDOW_TOKENS = 25
-"""Tokens that a full window turns into sound: one second."""
+"""Number of tokens that become audio in a full window: one second."""
 
 WINDOW_FRAMES = 2 * WINDOW_TOKENS
 """Mel frames of a full window, two per token; only calls of this length are captured."""
 
 LOOK_AHEAD = 3
-"""Tokens a window needs to see beyond what it turns into sound."""
+"""Number of look-ahead tokens of a window."""
 
 SILENT_TOKEN = 4218
-"""What a turn's buffer begins with, three times."""
+"""Silent token with which a turn's buffer starts, three times."""
 
 FORCED_TOKENS = 5
-"""Fewest tokens that a unit's window turns into sound."""
+"""Minimum number of tokens that become audio in a unit's window."""
 
 UNIT_SAMPLES = 24_000
 """Samples of one second at 24 kHz."""
@@ -39,7 +39,8 @@ Wave = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VocoderWindow:
-    """Tokens of one vocoder call. `is_last` turns all of them into sound and closes the stream."""
+    """Tokens of one vocoder call. With `is_last` all of them become audio, and the stream is
+    closed."""
 
     tokens: tuple[int, ...]
     is_last: bool
@@ -49,8 +50,9 @@ class TurnBuffer:
     """Tokens of one turn that wait for the vocoder (half-duplex): full windows only.
 
     Args:
-        first_tokens: that the first window of a turn turns into sound; less than `WINDOW_TOKENS`
-            is heard sooner. What stays the same: docs/understand/minicpmo45.md.
+        first_tokens: number of tokens that become audio in the first window of a turn; fewer than
+            `WINDOW_TOKENS` are heard sooner. See docs/understand/minicpmo45.md for the
+            consequences.
     """
 
     def __init__(self, first_tokens: int = WINDOW_TOKENS) -> None:
@@ -66,8 +68,8 @@ class TurnBuffer:
         """Append tokens and take the windows that are complete.
 
         Args:
-            is_last: the turn is over; the rest comes out as the last window, and the buffer is
-                ready for the next turn.
+            is_last: True if the turn is over: the rest is returned as the last window, and the
+                buffer is ready for the next turn.
         """
         self.tokens += tokens
         windows: list[VocoderWindow] = []
@@ -81,12 +83,13 @@ class TurnBuffer:
         return windows
 
     def _ready(self) -> int:
-        """Tokens that the next window turns into sound; 0 if it is not complete."""
+        """Number of tokens that become audio in the next window; 0 if it is not complete."""
         return self._size if len(self.tokens) >= self._size + LOOK_AHEAD else 0
 
 
 class UnitBuffer(TurnBuffer):
-    """Tokens of a duplex turn: every unit speaks what it has, down to `FORCED_TOKENS`."""
+    """Tokens of a duplex turn: every unit speaks what it has, if there are at least
+    `FORCED_TOKENS`."""
 
     def _ready(self) -> int:
         count = min(WINDOW_TOKENS, len(self.tokens) - LOOK_AHEAD)
@@ -94,7 +97,7 @@ class UnitBuffer(TurnBuffer):
 
 
 def utterance_windows(tokens: Sequence[int]) -> list[VocoderWindow]:
-    """Windows of a finished utterance (chat): no silent tokens in front, nothing spoken twice."""
+    """Windows of a finished utterance (chat), without silent tokens at the start."""
     windows: list[VocoderWindow] = []
     rest = list(tokens)
     while len(rest) > WINDOW_TOKENS + LOOK_AHEAD:
@@ -106,17 +109,17 @@ def utterance_windows(tokens: Sequence[int]) -> list[VocoderWindow]:
 
 
 def sixteen_bit(wave: Wave) -> Wave:
-    """What is left of a wave after a trip through 16 bits, as the duplex way makes it: clip, times
-    32767, cut off the fraction, divide by 32768."""
+    """The effect of converting samples to 16 bits and back, as in duplex: clip, multiply by 32767,
+    truncate, divide by 32768."""
     whole = (np.clip(wave, -1.0, 1.0) * np.float32(32767)).astype(np.int16)
     return whole.astype(np.float32) / np.float32(32768)
 
 
 def unit_wave(parts: Sequence[Wave], *, ends_turn: bool) -> Wave:
-    """The sound of one speaking unit.
+    """The audio of one speaking unit.
 
-    Nothing spoken is a second of silence. A unit inside a turn is at least a second long, filled
-    with silence in front; the last one has the length it has, up to 1.28 s.
+    Without speech it is a second of silence. A unit within a turn is at least a second long, padded
+    with silence at its start; the last one is unpadded, up to 1.28 s.
     """
     if not parts:
         return np.zeros(UNIT_SAMPLES, np.float32)
