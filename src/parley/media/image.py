@@ -42,7 +42,6 @@ SEGMENTS = 1000
 JPEG file. Pillow reads them one by one, in Python. Encoders write a chunk per 8 KB, and a few
 segments."""
 EXIF_SEGMENTS = 400
-EXIF_SEGMENTS = 400
 PROFILE_CHUNKS = 500
 """Cost of one EXIF segment, which is a list of up to 5,000 tags, and of a PNG's colour profile,
 which Pillow unpacks to 1 MiB before it drops the previous one."""
