@@ -99,10 +99,21 @@ async def test_a_body_of_tiny_chunks_is_ended(path: bytes, needs_key: bool):
     assert cost_s < 1
 
 
-async def test_a_body_in_ordinary_chunks_is_read_whole(gateway):
-    piece = b"400\r\n" + b" " * 1024 + b"\r\n"
+@pytest.mark.parametrize("endless", [b"0\r\nx: ", b"1;"], ids=["trailer", "extension"])
+async def test_a_chunked_body_has_few_bytes_of_framing(gateway, endless: bytes):
     async with raw_client(gateway.gateway.port) as client:
-        await client.send(BODY % b"/api/token" + piece * 40 + b"0\r\n\r\n")
+        await client.send(BODY % b"/api/chat" + b"2\r\n{}\r\n" + endless)
+        await client.flood(b"a" * 20_000)
+        answer = await client.rest()
+
+    assert b"400 Bad Request" in answer
+    assert b"framing exceeds 16384 bytes" in answer
+
+
+async def test_a_body_in_ordinary_chunks_is_read_whole(gateway):
+    piece = b"0400;signature=3f2a\r\n" + b" " * 1024 + b"\r\n"
+    async with raw_client(gateway.gateway.port) as client:
+        await client.send(BODY % b"/api/token" + piece * 2000 + b"0\r\n\r\n")
         answer = await client.head()
 
     # It got as far as the route, which wants something else.

@@ -25,6 +25,9 @@ HEAD_LIMIT_S: Final = 20.0
 """Time limit from the connection to the end of its first request's head; later requests have
 uvicorn's keepalive limit."""
 HEAD_LIMIT_BYTES: Final = 16 << 10
+CHUNK_LINE_BYTES: Final = 32
+"""Size of a request's head, and of what frames its body in addition to so much per chunk: the
+parser joins a trailer field that grows, read by read."""
 FIELDS_LIMIT: Final = 100
 """Maximum numbers of header fields of a request, fields of its query, and trailer fields of its
 body: each costs a call here or in the application's parser."""
@@ -130,11 +133,11 @@ class BoundedHttp(HttpToolsProtocol):
             if data.endswith(LAST_CHUNK):
                 self.transport.close()
             return
-        if not self._is_in_body:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if not self._is_in_body and self._head_bytes > HEAD_LIMIT_BYTES:
-            self._refuse(431, f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.")
+        if self._head_bytes > HEAD_LIMIT_BYTES and not self.transport.is_closing():
+            status, what = (400, "Body's framing") if self._is_in_body else (431, "Request head")
+            self._give_up(status, f"{what} exceeds {HEAD_LIMIT_BYTES} bytes.")
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
@@ -172,6 +175,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._after(self.body_grace_s, self._check_body)
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = max(0, self._head_bytes - len(body) - CHUNK_LINE_BYTES)
         if self._is_draining:
             self._drain(len(body))
             return
@@ -300,10 +304,14 @@ class BoundedHttp(HttpToolsProtocol):
             self._after(due - now, self._check_body)
             return
         self._open.ended["slow_body"] += 1
-        if self.cycle is not None and not self.cycle.response_started:
-            self._refuse(408, "Request body was not received in time.")
-        else:
+        self._give_up(408, "Request body was not received in time.")
+
+    def _give_up(self, status: int, sentence: str) -> None:
+        """End the connection, with an answer if there is none yet."""
+        if self.cycle is not None and self._is_in_body and self.cycle.response_started:
             self.transport.close()
+        else:
+            self._refuse(status, sentence)
 
     def _count_unread(self, size: int) -> bool:
         """Count waiting bytes of a response as memory of its address; returns False if the address
