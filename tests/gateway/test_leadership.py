@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 from parley.clock import ManualClock, SystemClock
 from parley.errors import SetupError
-from parley.gateway.leadership import Leadership, RedisStore, StoreUnreachable
+from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.standby import stand_by
 from parley.protocol.control import STANDBY_HEADER
 from parley.transport import OpenConnections, listen
@@ -26,6 +26,8 @@ TTL_S = 0.4
 class FakeLeaderStore(RedisStore):
     """Answers what the test says."""
 
+    failures = (ConnectionError,)
+
     def __init__(self) -> None:
         self.holder: str | None = None
         self.is_reachable = True
@@ -34,7 +36,7 @@ class FakeLeaderStore(RedisStore):
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
         self.asked += 1
         if not self.is_reachable:
-            raise StoreUnreachable("away")
+            raise ConnectionError("away")
         self.holder = self.holder or name
         return self.holder
 

@@ -11,11 +11,11 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from parley import logs
 from parley.clock import Clock
-from parley.session_log.redis_logs import RedisScripts
+from parley.session_log.redis_logs import RedisScripts, reason_of
 
 RENEWALS: Final = 4
 """Attempts to renew within one lifetime."""
@@ -40,41 +40,20 @@ return 0
 log = logs.get(__name__)
 
 
-class StoreUnreachable(Exception):
-    """The store did not answer; the message gives the reason."""
-
-
-class RedisStore:
-    """One key in Redis or Valkey. Every call returns within its time limit or raises
-    `StoreUnreachable`.
-
-    Args:
-        url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
-
-    Raises:
-        SetupError: `url` is not a Redis address, or the package is not installed.
-    """
+class RedisStore(RedisScripts):
+    """One key in Redis or Valkey; see `RedisScripts`. Every call may raise one of `failures`."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._key = key
-        self._scripts = RedisScripts(url, "standby.redis_url", decode_responses=True)
+        super().__init__(url, "standby.redis_url", decode_responses=True)
+        self._keys = (key,)
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
         """Take or renew it for `name`; returns the name of its holder."""
-        return str(await self._ask(limit_s, HOLD, name, round(1000 * ttl_s)))
+        return str(await self.run(HOLD, self._keys, name, round(1000 * ttl_s), limit_s=limit_s))
 
     async def release(self, name: str, *, limit_s: float) -> None:
         """Give it up if `name` holds it; if that fails, it expires by itself."""
-        await self._ask(limit_s, RELEASE, name)
-
-    async def close(self) -> None:
-        await self._scripts.close()
-
-    async def _ask(self, limit_s: float, script: str, *arguments: str | int) -> Any:
-        try:
-            return await self._scripts.run(script, [self._key], *arguments, limit_s=limit_s)
-        except self._scripts.failures as error:
-            raise StoreUnreachable(f"{type(error).__name__}: {error}"[:200]) from error
+        await self.run(RELEASE, self._keys, name, limit_s=limit_s)
 
 
 class Leadership:
@@ -140,8 +119,8 @@ class Leadership:
         self._valid_until = float("-inf")
         try:
             await self._store.release(self.name, limit_s=self._margin_s)
-        except StoreUnreachable as error:
-            log.warning("leadership_release_failed", why=str(error))
+        except self._store.failures as error:
+            log.warning("leadership_release_failed", why=reason_of(error))
 
     async def close(self) -> None:
         await self._store.close()
@@ -156,11 +135,10 @@ class Leadership:
         asked_at = self._clock.monotonic()
         try:
             leader = await self._store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
-        except StoreUnreachable as error:
+        except self._store.failures as error:
             if self._complaints.is_news("unreachable", asked_at):
-                log.warning(
-                    "leadership_store_unreachable", why=str(error), hint="Is the Redis running?"
-                )
+                hint = "Is the Redis running?"
+                log.warning("leadership_store_unreachable", why=reason_of(error), hint=hint)
             return False
         if leader != self.leader:
             log.info("active_gateway", leader=leader)

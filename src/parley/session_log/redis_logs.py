@@ -179,6 +179,11 @@ class RedisScripts:
             await self.client.aclose()
 
 
+def reason_of(failure: Exception) -> str:
+    """A failure in one line of a log."""
+    return f"{type(failure).__name__}: {failure}"[:200]
+
+
 class RedisSessionLogs(SessionLogs):
     """The logs of one Redis; see `SessionLogs`.
 
@@ -320,11 +325,10 @@ class RedisSessionLogs(SessionLogs):
 
     def complain(self, error: Exception) -> None:
         """Log that Redis refuses requests, once for all sessions."""
-        why = f"{type(error).__name__}: {error}"[:200]
         if self._complaints.is_news(type(error).__name__, time.monotonic()):
             _log.warning(
                 "session_log_unavailable",
-                why=why,
+                why=reason_of(error),
                 hint="Sessions continue, but cannot survive their worker. Does the Redis of "
                 "storage.session_logs run, with this password and enough maxmemory?",
             )
