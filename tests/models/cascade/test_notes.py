@@ -363,6 +363,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("Are you a friend or a foe?", [], "can't say"),
         ("The doctor says I need a new one.", [], "I see"),
         ("I'm not tired.", [], "I see"),
+        ("It's frustrating.", [], "sorry"),
+        ("He passed away in spring.", [], "sorry"),
         ("I don't want to go to school tomorrow.", [], "I see"),
         ("We were married for fifty years.", [], "That sounds good"),
         ("The children hardly ever call.", [], "I see"),

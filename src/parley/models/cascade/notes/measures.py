@@ -122,7 +122,7 @@ def _converted(text: str) -> str | None:
 
 
 def _temperature(text: str) -> str | None:
-    found = _SAYS["temperature"].search(text)
+    found = _SAYS["temperature"].search(re.sub(r"\bminus (?=\d)", "-", text))
     if not found or found[2][0] == found[3][0]:
         return None
     value = float(found[1])
