@@ -366,3 +366,39 @@ test('a program whose bundler left the worklets behind learns where they are loo
     /no worklet at https:\/\/a\.test\/app\/sound\/(capture|playback)-worklet\.js: set the rig's/,
   );
 });
+
+test('the sound card rests when a call is over, and a next one wakes it', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  class FakeNode {
+    port = { postMessage: () => {} };
+    connect = (node) => node;
+    disconnect = () => {};
+  }
+  Object.assign(globalThis, { AudioWorkletNode: FakeNode, GainNode: FakeNode });
+  globalThis.AudioContext = class extends EventTarget {
+    audioWorklet = { addModule: async () => {} };
+    state = 'running';
+    #become(state) {
+      this.state = state;
+      this.dispatchEvent(new Event('statechange'));
+    }
+    resume = async () => this.#become('running');
+    suspend = async () => this.#become('suspended');
+  };
+  const rig = new Rig();
+  const said = [];
+  rig.addEventListener('suspended', () => said.push('suspended'));
+  await rig.open();
+
+  rig.releaseMicrophone();
+  t.mock.timers.tick(60_000);
+  assert.equal(rig.context.state, 'suspended');
+  assert.deepEqual(said, [], 'nothing was taken away from the page');
+
+  await rig.open();
+  assert.equal(rig.context.state, 'running');
+  rig.releaseMicrophone();
+  await rig.open();
+  t.mock.timers.tick(60_000);
+  assert.equal(rig.context.state, 'running', 'a call that started meanwhile keeps it');
+});

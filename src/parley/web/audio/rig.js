@@ -11,6 +11,8 @@ import { Unheard } from './unheard.js';
 
 const PLAYBACK_HZ = 24000;
 const RESUME_WAIT_MS = 1500;
+/** This long after the microphone was released, and silent, the context is suspended until it is needed again. */
+const REST_AFTER_MS = 10_000;
 
 /** Firefox with PulseAudio: 25 to 50 ms. */
 const FIREFOX_LATENCY_S = 0.04;
@@ -71,6 +73,9 @@ export class Rig extends Emitter {
   #onUnit = () => {};
   /** @type {(() => void) | null} */
   #onStopped = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #resting;
+  #isResting = false;
 
   volume = 1;
   speakerId = '';
@@ -80,15 +85,30 @@ export class Rig extends Emitter {
 
   /** Ready to make sound. Safe to call often; call it from a user's gesture. */
   async open() {
+    clearTimeout(this.#resting);
+    // Its suspension may still be underway.
+    const wasResting = this.#isResting;
+    this.#isResting = false;
     this.#opening ??= this.#build().catch((error) => {
       this.#opening = null;
       throw error;
     });
     await this.#opening;
     // During a phone call iOS refuses, and a context that was asked then stays silent for good.
-    if (this.context?.state === 'running' || this.isHeld) return;
+    if ((this.context?.state === 'running' && !wasResting) || this.isHeld) return;
     // Where sound is not allowed yet the promise may never settle; `suspended` has told the page by then.
     await Promise.race([this.context?.resume(), new Promise((resolve) => setTimeout(resolve, RESUME_WAIT_MS))]);
+  }
+
+  /** A running context takes 80 ms of each second, and the battery of a phone, even if it is silent. */
+  #restSoon() {
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => {
+      if (this.stream || this.context?.state !== 'running') return;
+      if (this.#listeners.size > 0 || this.unheardMs > 0) return this.#restSoon();
+      this.#isResting = true;
+      void this.context.suspend();
+    }, REST_AFTER_MS);
   }
 
   /** The system keeps the sound to itself, for a phone call; it says when it gives it back. */
@@ -103,7 +123,7 @@ export class Rig extends Emitter {
     void context.resume();
     context.addEventListener('statechange', () => {
       if (context.state === 'running') this.emit('resumed', {});
-      else if (context.state !== 'closed') this.emit('suspended', {});
+      else if (context.state !== 'closed' && !this.#isResting) this.emit('suspended', {});
     });
     navigator.mediaDevices?.addEventListener?.('devicechange', () => this.emit('devices', {}));
     await Promise.all([this.#load('capture-worklet.js'), this.#load('playback-worklet.js')]);
@@ -225,6 +245,7 @@ export class Rig extends Emitter {
   releaseMicrophone() {
     void this.stopCapture();
     this.#dropSource();
+    this.#restSoon();
   }
 
   // Playback
@@ -245,6 +266,7 @@ export class Rig extends Emitter {
    * @param {boolean} [last]
    */
   play(turn, audio, last = false) {
+    if (this.#isResting) void this.open();
     this.#unheard.give(turn, audio.length);
     this.#playback?.port.postMessage({ type: 'push', turn, audio, last }, [audio.buffer]);
   }
@@ -372,6 +394,7 @@ export class Rig extends Emitter {
   /** Silence, devices released, context closed. The rig can be opened again. */
   async close() {
     this.releaseMicrophone();
+    clearTimeout(this.#resting);
     this.#listeners.clear();
     this.#element?.pause();
     const { context } = this;
