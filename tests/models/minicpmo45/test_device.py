@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.device import choose_device
+from parley.models.minicpmo45.device import choose_device, visible_cards
 
 
 @pytest.fixture
@@ -32,6 +32,16 @@ def test_the_cpu_is_taken(no_cuda, tmp_path, name, count, environment):
     driver = cards(tmp_path, count)
 
     assert choose_device(name, driver=driver, environment=environment).type == "cpu"
+
+
+def test_a_card_of_windows_is_seen_in_wsl(tmp_path):
+    library = tmp_path / "libcuda.so.1"
+    assert visible_cards(tmp_path, {}, library) == 0
+
+    library.touch()
+
+    assert visible_cards(tmp_path, {}, library) == 1
+    assert visible_cards(tmp_path, {"CUDA_VISIBLE_DEVICES": ""}, library) == 0
 
 
 def test_a_card_that_torch_was_not_built_for_is_refused_with_the_reason(

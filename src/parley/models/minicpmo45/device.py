@@ -20,6 +20,9 @@ from parley.errors import SetupError
 DRIVER: Final = Path("/proc/driver/nvidia")
 """Where the kernel module says which cards there are; without CUDA."""
 
+WSL_DRIVER: Final = Path("/usr/lib/wsl/lib/libcuda.so.1")
+"""What the driver of Windows shows of its cards to Linux in WSL, which has no kernel module."""
+
 log = logs.get(__name__)
 
 
@@ -120,15 +123,17 @@ def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "float32"
 
 
-def visible_cards(driver: Path, environment: Mapping[str, str]) -> int:
-    """Number of NVIDIA cards visible to this process, usable by torch or not."""
+def visible_cards(
+    driver: Path, environment: Mapping[str, str], wsl_driver: Path = WSL_DRIVER
+) -> int:
+    """Number of NVIDIA cards visible to this process, usable by torch or not; in WSL at most 1."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return len([one for one in chosen.split(",") if one.strip() not in ("", "-1")])
     try:
         return len(list((driver / "gpus").iterdir()))
     except OSError:
-        return 0
+        return int(wsl_driver.exists())
 
 
 def why_no_cuda(driver: Path = DRIVER) -> str:
