@@ -289,9 +289,7 @@ def _crosses(inputs: list[Tensor], outputs: list[Tensor]) -> bool:
 def _flops(name: str, args: Any, outputs: list[Tensor]) -> int:
     """Of an operator's products."""
     match name.removeprefix("aten::"):
-        case "linear" | "matmul" | "mm" | "bmm" | "_weight_int4pack_mm":
-            return 2 * outputs[0].numel() * int(args[0].shape[-1])
-        case "parley::few_rows":
+        case "linear" | "matmul" | "mm" | "bmm" | "_weight_int4pack_mm" | "parley::few_rows":
             return 2 * outputs[0].numel() * int(args[0].shape[-1])
         case "parley::product_of_tiles":
             rows, columns = map(int, args[0].shape)

@@ -84,17 +84,13 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class StepKind:
+class StepKind(Prepared):
     """One kind of step of a unit, counted.
 
     Args:
-        times: how often a unit takes it.
         eager: what the host launches one by one; captured: what graphs hold.
     """
 
-    name: str
-    stage: Stage
-    times: int
     eager: Count
     captured: Count
 
@@ -391,7 +387,7 @@ class PaperModel(UnitSteps):
         with torch.inference_mode(), self._meter() as meter:
             prepared.run()
         one = prepared
-        return StepKind(one.name, one.stage, one.times, meter.count, self.graphs.captured)
+        return StepKind(one.name, one.stage, one.times, one.run, meter.count, self.graphs.captured)
 
     def _meter(self) -> Meter:
         return Meter(self._weights, self._caches(), self._returned)

@@ -280,17 +280,12 @@ class RowQuantizedEmbedding(RowQuantized):
         return self.rows(ids)
 
 
-def fits_fp8(shape: tuple[int, ...]) -> bool:
-    """True if the product takes a matrix of this shape."""
-    return shape[0] % 16 == 0 and shape[1] % 16 == 0
-
-
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
     """A layer that multiplies with this matrix in fewer bits; None where its shape does not fit
     the kernels, and it stays as it is."""
     if kind == "int8":
         return RowQuantizedLinear(weight)
-    if kind == "fp8" and fits_fp8(tuple(weight.shape)):
+    if kind == "fp8" and all(size % 16 == 0 for size in weight.shape):
         return Fp8Linear(weight)
     if kind in ("int4", "smallest") and fits_int4(tuple(weight.shape), weight.device):
         return Int4Linear(grouped(weight), weight.dtype)

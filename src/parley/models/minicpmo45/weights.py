@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import torch
@@ -229,18 +229,14 @@ def finished(network: Network, device: torch.device) -> Network:
         rebuild = getattr(module, "rebuild_buffers", None)
         if rebuild is not None:
             rebuild(device)
-    hollow = [name for name, tensor in _all_tensors(network) if tensor.is_meta]
+    tensors = chain(network.named_parameters(), network.named_buffers())
+    hollow = [name for name, tensor in tensors if tensor.is_meta]
     if hollow:
         raise SetupError(f"Tensors were left without content: {some_names(sorted(hollow))}.")
     network.eval()
     network.requires_grad_(False)
     in_large_pages(network.parameters())
     return network
-
-
-def _all_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from network.named_parameters()
-    yield from network.named_buffers()
 
 
 def randomise(

@@ -210,6 +210,13 @@ def gate(gates, ups, out, width, gate_row, up_row, BLOCK: tl.constexpr):
     tl.store(out + row * width + column, (opened * up).to(out.dtype.element_ty), mask=here)
 
 
+@triton.jit
+def _rows_of(x, row, column, rows, columns):
+    """Some columns of some rows of x; zeros of those that it does not have."""
+    place = x + row[:, None] * columns + column[None, :]
+    return tl.load(place, mask=(row < rows)[:, None], other=0.0)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def few_rows(
     x, first, second, third, first_scales, second_scales, third_scales, out,
@@ -228,9 +235,7 @@ def few_rows(
     total = tl.zeros((ROWS, OUTS), tl.float32)
     for place in range(0, columns, BLOCK):
         column = place + tl.arange(0, BLOCK)
-        given = tl.load(
-            x + row[:, None] * columns + column[None, :], mask=is_row[:, None], other=0.0
-        )
+        given = _rows_of(x, row, column, rows, columns)
         if HAS_SCALES:
             # Numbers of e4m3 become float16 in pairs, which is quick, and those of int8 exactly;
             # inputs that are not small enough for it are, once they are divided by 16.
@@ -255,13 +260,6 @@ def unpacked_rows(packed, scales, out, columns, BLOCK: tl.constexpr):
     here, place = column < columns, row.to(tl.int64) * columns + column
     number = tl.load(packed + place, mask=here, other=0.0).to(tl.float32) * tl.load(scales + row)
     tl.store(out + place, number.to(out.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def _rows_of(x, row, column, rows, columns):
-    """Some columns of some rows of x; zeros of those that it does not have."""
-    place = x + row[:, None] * columns + column[None, :]
-    return tl.load(place, mask=(row < rows)[:, None], other=0.0)
 
 
 @triton.jit(do_not_specialize=["rows"])
