@@ -1,5 +1,6 @@
 """The roofline table against counts of its own, and against the page that prints it."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tools.roofline import table
 from tools.roofline.meter import Meter
 from tools.roofline.steps import META, PaperModel, Prepared
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.engine.work import Stage
@@ -20,6 +22,7 @@ from parley.models.minicpmo45.quantize import Int4Linear
 from parley.models.minicpmo45.runtime import fused, slot_attention
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, Span
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
 
 
 def test_a_product_reads_its_weights_and_views_cost_nothing() -> None:
@@ -85,6 +88,42 @@ class Launches(TorchDispatchMode):
 
 def tiny() -> PaperModel:
     return PaperModel(slots=3, context_tokens=2048, config=make_config(dict(CONFIG)))
+
+
+class Sent(TorchFunctionMode):
+    """Where tensors of the host go to a device by a copy that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        caller = sys._getframe(1).f_code.co_name
+        is_sent = func is Tensor.to and not args[0].is_meta and out.is_meta
+        if is_sent and caller != "to_device" and not (kwargs or {}).get("non_blocking"):
+            self.waits.append(caller)
+        return out
+
+
+def test_numbers_of_the_host_are_sent_without_waiting_for_the_card() -> None:
+    paper = tiny()
+    llm, apm = paper.network.llm, paper.network.apm
+    unit = paper.prepared(2)
+    with torch.inference_mode():
+        for step in unit:
+            # Tables that are made once are sent now, and kept.
+            step.run()
+
+    with torch.inference_mode(), Sent() as sent:
+        embeds = llm.embed([1, 2, 3])
+        llm.forward(embeds, [Span(0, 0, 3)], paper.cache, paper.model.rope)
+        apm.front(torch.zeros(1, 80, 100))
+        GraphRunner(META).run("trial", 1, lambda x: (x,), [torch.zeros(3)])
+        for step in unit:
+            step.run()
+
+    assert sent.waits == []
 
 
 def test_a_decode_step_of_real_tensors_launches_and_reads_what_the_table_counts(

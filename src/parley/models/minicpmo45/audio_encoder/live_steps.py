@@ -31,6 +31,7 @@ from parley.models.minicpmo45.runtime.graphs import (
     reaches,
     uneven,
 )
+from parley.models.minicpmo45.runtime.transfer import to_device
 
 LEAST_COLUMNS: Final = 256
 """No step reads fewer columns, which are five seconds."""
@@ -167,7 +168,7 @@ class LiveSteps:
         """
         encoder = self._encoder
         x = encoder.front(mel)[:, kept[0] : kept[1]]
-        x = x + encoder.embed_positions(places.to(x.device))
+        x = x + encoder.embed_positions(to_device(places, x.device))
         for index, layer in enumerate(encoder.layers):
             x = self._layer(index, layer, x, past)
         return encoder.layer_norm(x)

@@ -22,6 +22,7 @@ from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.layers import activation
+from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 class AudioAttention(nn.Module):
@@ -104,7 +105,7 @@ class AudioEncoder(nn.Module):
 
     def front(self, mel: Tensor) -> Tensor:
         """Mel (N, M, F) through the convolutions to (N, C, Da)."""
-        x = mel.to(self.conv1.weight.device, self.conv1.weight.dtype)
+        x = to_device(mel, self.conv1.weight.device).to(self.conv1.weight.dtype)
         x = F.gelu(self.conv1(x))
         x = F.gelu(self.conv2(x))
         return x.transpose(1, 2)

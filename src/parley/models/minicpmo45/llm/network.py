@@ -23,6 +23,7 @@ from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.layers import outputs_together
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
+from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 class LanguageModel(nn.Module):
@@ -85,7 +86,7 @@ class LanguageModel(nn.Module):
         """Token embeddings (n, H)."""
         if not isinstance(ids, Tensor):
             ids = torch.tensor(list(ids), dtype=torch.int64)
-        return self.model.embed_tokens(ids.to(self.device))
+        return self.model.embed_tokens(to_device(ids, self.device))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores (n, V) of hidden states (n, H), in the model's dtype."""
@@ -115,9 +116,8 @@ class LanguageModel(nn.Module):
         """
         for span in spans:
             cache.reserve(span.row, span.end)
-        positions = torch.cat(
-            [torch.arange(span.start, span.end, dtype=torch.int64) for span in spans]
-        ).to(embeds.device)
+        places = [torch.arange(span.start, span.end, dtype=torch.int64) for span in spans]
+        positions = to_device(torch.cat(places), embeds.device)
         cos, sin = rope.at(positions, embeds.dtype)
         cos, sin = cos[:, None], sin[:, None]
         groups = self.config.num_attention_heads // self.config.num_key_value_heads

@@ -38,6 +38,7 @@ from parley.models.minicpmo45.runtime.fast_paths import (
     guarded,
     hold,
 )
+from parley.models.minicpmo45.runtime.transfer import to_device
 
 log = logs.get(__name__)
 
@@ -221,7 +222,7 @@ class GraphRunner:
                 self._paths.settle(GRAPH + kind, "plain", reason)
 
     def _moved(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.to(self._device) for tensor in inputs]
+        return [to_device(tensor, self._device) for tensor in inputs]
 
     def _captured(
         self,

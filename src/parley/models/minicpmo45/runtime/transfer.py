@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, from pinned memory: a copy from any other waits for
+    """A tensor on a device, if it is the host's from pinned memory: a copy from any other waits for
     everything that was asked of the device before."""
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
