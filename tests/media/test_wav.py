@@ -3,6 +3,7 @@ import io
 import subprocess
 import sys
 import wave
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ class Pipe(bytearray):
 
 @pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF])
 def test_a_file_that_was_written_to_a_pipe_lasts_to_its_end(size):
-    pipe = Pipe()
+    pipe: Any = Pipe()
     with contextlib.suppress(AttributeError), wave.open(pipe, "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
         file.writeframesraw(np.full(8000, 9000, "<i2").tobytes())
