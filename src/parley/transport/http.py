@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
@@ -352,7 +353,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\n"
             b"content-length: %d\r\n%sconnection: close\r\n\r\n%s"
-            % (status, _PHRASES[status], len(body), again, body)
+            % (status, HTTPStatus(status).phrase.encode(), len(body), again, body)
         )
         self.transport.close()
 
@@ -375,12 +376,5 @@ class BoundedHttp(HttpToolsProtocol):
             self._stall_timer.cancel()
             self._stall_timer = None
 
-
-_PHRASES: Final = {
-    400: b"Bad Request",
-    408: b"Request Timeout",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
-}
 
 assert issubclass(httptools.HttpParserCallbackError, httptools.HttpParserError)
