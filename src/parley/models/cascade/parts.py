@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol, runtime_checkable
 
 from parley.errors import ContextFull
@@ -50,9 +51,9 @@ PER_COST = 2.5
 by a cost of 1 to what was written."""
 OFTEN = 8.0
 """How much less likely, with that, it may be than what was written, if the notes know both."""
-UNLIKELY = 10.0
-"""What is less likely than what was written by more than this was not said. Source:
-docs/log/pocket.md."""
+UNLIKELY = 6.5
+"""How much less likely it may be than what has its form: "hobby" than "What does happy mean?".
+Source: docs/log/pocket.md."""
 _NUMBERS = re.compile(r"\d+").findall
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
 """Words below the first confidence are not English; below the second, not even if they match a note
@@ -215,11 +216,8 @@ class CascadeParts:
             texts = (heard.text, *(one for one, _ in near))
             own, *chances = hearing.likelihoods([one.rstrip("?.!") for one in texts])
             pairs = zip(near, chances, strict=True)
-            near = [
-                (one, PER_COST * cost - chance)
-                for (one, cost), chance in pairs
-                if own - chance <= UNLIKELY
-            ]
+            least = own - UNLIKELY if self.phrases and self.phrases.has_form(heard.text) else -inf
+            near = [(one, PER_COST * cost - p) for (one, cost), p in pairs if p >= least]
         for one, rank in sorted(near, key=lambda pair: pair[1]):
             if is_expected and (own is None or rank + own > OFTEN):
                 return None

@@ -109,7 +109,8 @@ class Phrases:
         self._tables["common"] += self._tables["first name"]
         self._trees: dict[tuple[str, str], _Node] = {}
         self._states: dict[frozenset[_Place], _State] = {}
-        kinds = map(segments_of, knowledge.lines_of("asked"))
+        kinds = list(map(segments_of, knowledge.lines_of("asked")))
+        self._forms = re.compile("|".join(map(_form, kinds)), re.I)
         self._start = [place for kind in kinds for place in self._opened(kind, 0, "")]
 
     def near(self, text: str, confidence: float) -> list[tuple[str, float]]:
@@ -147,6 +148,13 @@ class Phrases:
                     heapq.heappush(heap, (rank, next(order), total, place, after))
         found.sort(key=lambda one: one[1])
         return [(_behind(opening, said) + ending, cost) for said, cost in found]
+
+    def has_form(self, text: str) -> bool:
+        """True for such a sentence, but with any English words where it has those of a table."""
+        courteous = _COURTESY.fullmatch(text)
+        found = courteous and self._forms.fullmatch(courteous[2])
+        words = filter(None, found.groups()) if found else [""]
+        return all(word.isdigit() or self._lexicon.is_word(word.lower()) for word in words)
 
     def _steps(self, state: _State, sound: str) -> Iterator[tuple[float, int, _State]]:
         """What the next sound ("" for none) may be: its cost, how many sounds it takes, and where
@@ -241,6 +249,12 @@ def _words(text: str) -> list[str]:
 def segments_of(line: str) -> tuple[str, ...]:
     """A kind of sentence as words, alternatives in brackets, and names of tables in braces."""
     return tuple(one for one in _SEGMENT.findall(line) if one.strip())
+
+
+def _form(segments: tuple[str, ...]) -> str:
+    """What matches a kind of sentence; any words in place of those of tables are groups."""
+    parts = (one.strip(" ()") for one in segments)
+    return " *".join(r"(\d+|[a-z']+)" if one[0] == "{" else f"(?:{one})" for one in parts)
 
 
 def _behind(opening: str, said: str) -> str:
