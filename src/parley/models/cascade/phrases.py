@@ -254,7 +254,10 @@ def segments_of(line: str) -> tuple[str, ...]:
 def _form(segments: tuple[str, ...]) -> str:
     """What matches a kind of sentence; any words in place of those of tables are groups."""
     parts = (one.strip(" ()") for one in segments)
-    return " *".join(r"(\d+|[a-z']+)" if one[0] == "{" else f"(?:{one})" for one in parts)
+    return " *".join(
+        r"""["']?(\d+|[a-z]+(?:'[a-z]+)?)["']?""" if one[0] == "{" else f"(?:{one})"
+        for one in parts
+    )
 
 
 def _behind(opening: str, said: str) -> str:
