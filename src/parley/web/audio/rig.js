@@ -100,7 +100,7 @@ export class Rig extends Emitter {
     await Promise.race([this.context?.resume(), new Promise((resolve) => setTimeout(resolve, RESUME_WAIT_MS))]);
   }
 
-  /** A running context takes 80 ms of each second, and the battery of a phone, even if it is silent. */
+  /** A running context takes 60 ms of each second, and the battery of a phone, even if it is silent. */
   #restSoon() {
     clearTimeout(this.#resting);
     this.#resting = setTimeout(() => {
