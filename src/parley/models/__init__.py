@@ -35,7 +35,7 @@ _BY_NAME = {
     "pocket": "parley.models.cascade",
 }
 BUNDLED = ("cascade", "pocket")
-"""Those that take seconds to load."""
+"""Models that take seconds to load."""
 _BY_MODEL_TYPE = {"minicpmo": "minicpmo45"}
 """`model_type` in a checkpoint's config.json → model."""
 
@@ -65,10 +65,10 @@ def _added() -> dict[str, str]:
 
 
 def resolve(name: str) -> str:
-    """Which known model a name, folder or hub id means.
+    """The known model that a name, folder or hub id refers to.
 
     Raises:
-        SetupError: there is none; the hint lists the known names.
+        SetupError: it refers to none; the hint lists the known names.
     """
     if name in known_names():
         return name
@@ -87,10 +87,10 @@ def resolve(name: str) -> str:
 
 
 def load(settings: ModelSettings) -> Model:
-    """The model that `settings.name` means, loaded.
+    """Load the model that `settings.name` refers to.
 
     Raises:
-        SetupError: unknown, or it cannot be loaded; with a hint.
+        SetupError: it is unknown or cannot be loaded; with a hint.
     """
     return _module(settings.name).load(_settled(settings))
 
@@ -111,7 +111,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
 
 
 def _settled(settings: ModelSettings) -> ModelSettings:
-    """With a number of slots: only the full-size model has a default of its own."""
+    """The settings with a number of slots: only the full-size model has its own default."""
     if settings.slots is None and resolve(settings.name) != "minicpmo45":
         return settings.model_copy(update={"slots": 1})
     return settings

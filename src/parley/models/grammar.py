@@ -1,10 +1,10 @@
-"""Answers that keep to a format: which tokens may come next.
+"""Constrained answers: the tokens that may come next under a format.
 
-A grammar over the model's own tokens, made by llguidance from a JSON schema. Whoever chooses tokens
-asks `Grammar.allowed` before each choice, so that what is written is always the beginning of a
-valid answer. Knows neither models nor engines. `V`: size of the vocabulary.
+A grammar over the model's tokens, built by llguidance from a JSON schema. The sampler calls
+`Grammar.allowed` before it chooses each token, so that the text is always the beginning of a valid
+answer. Independent of models and engines. `V`: size of the vocabulary.
 
-Source: llguidance's documentation of JSON schemas ("Unimplemented keys" are those it refuses).
+Source: llguidance's documentation of JSON schemas (it rejects "Unimplemented keys").
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Mask = npt.NDArray[np.bool_]
 
 FIELD: Final = "response_format"
 SCHEMA_BYTES: Final = 32 << 10
-"""Limit: a schema is compiled on the thread that generates all answers."""
+"""Maximum size of a schema: it is compiled on the thread that generates all answers."""
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
 """Schema of `json_object`."""
 CLOSERS: Final = frozenset('"}]')
-"""Tokens of nothing but these bring an answer nearer to its end."""
+"""Tokens that consist only of these bring an answer closer to its end."""
 
 
 class Grammars:
-    """Makes grammars for one tokenizer. Reading its vocabulary takes a third of a second for 16,000
-    tokens, and is put off until the first answer with a format.
+    """Builds grammars for one tokenizer. Reading its vocabulary takes a third of a second for
+    16,000 tokens, and is deferred until the first answer with a format.
 
     Args:
         end: the token that ends an answer.
@@ -53,15 +53,15 @@ class Grammars:
         _ = (self._tokenizer, self.quotes, self.brackets)
 
     def begin(self, form: AnswerFormat, *, instead: str = "") -> Grammar:
-        """The grammar of an answer, at its beginning.
+        """The grammar of an answer, positioned at its start.
 
         Args:
-            instead: a rule `calls` in llguidance's form of Lark, for what may stand in place of the
+            instead: a rule `calls` in llguidance's variant of Lark, for what may replace the
                 answer.
 
         Raises:
-            InvalidRequest: the schema is none, or asks for something that cannot be enforced; the
-                sentence names it.
+            InvalidRequest: the schema is invalid, or requires something that cannot be enforced;
+                the message names it.
         """
         from llguidance import LLMatcher
 
@@ -78,18 +78,18 @@ class Grammars:
 
     @cached_property
     def quotes(self) -> Mask:
-        """Which tokens end a string, and perhaps what is around it (V,)."""
+        """Mask of the tokens that end a string, and possibly what encloses it (V,)."""
         return self._tokens_of('"')
 
     @cached_property
     def brackets(self) -> Mask:
-        """Which tokens end an object, an array or the answer (V,)."""
+        """Mask of the tokens that end an object, an array or the answer (V,)."""
         found = self._tokens_of("}]")
         found[self._end] = True
         return found
 
     def _tokens_of(self, first: str) -> Mask:
-        """Which tokens have nothing but `CLOSERS`, and one of `first` in front."""
+        """Mask of the tokens that consist only of `CLOSERS` and start with one of `first`."""
         found = np.zeros(self.size, np.bool_)
         for token in range(self._words.get_vocab_size(with_added_tokens=True)):
             text = self._words.decode([token], skip_special_tokens=False)
@@ -97,7 +97,7 @@ class Grammars:
         return found
 
     def ends_in_string(self, ids: tuple[int, ...]) -> bool:
-        """True if JSON that is written so far ends within a string."""
+        """True if the JSON written so far ends within a string."""
         text = self._words.decode([*ids]).replace("\\\\", "").replace('\\"', "")
         return text.count('"') % 2 == 1
 
@@ -112,10 +112,10 @@ class Grammar:
         """The tokens so far."""
 
     def follow(self, ids: tuple[int, ...]) -> None:
-        """Go to where the answer is after `ids`, be it before or behind where it was.
+        """Move to the position after `ids`, forwards or backwards.
 
         Raises:
-            ValueError: these tokens do not keep to the format.
+            ValueError: these tokens do not conform to the format.
         """
         same = len(self.ids)
         if ids[:same] != self.ids:
@@ -126,7 +126,7 @@ class Grammar:
         self.ids = ids
 
     def forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The tokens that must follow `ids`: names of fields, and what stands between them.
+        """The tokens that must follow `ids`: names of fields, and the punctuation between them.
 
         Raises:
             ValueError: as `follow`.
@@ -135,13 +135,13 @@ class Grammar:
         return tuple(self._matcher.compute_ff_tokens())
 
     def allowed(self, *, closing: bool = False) -> Mask:
-        """Which tokens may come next (V,).
+        """Mask of the tokens that may come next (V,).
 
         Args:
-            closing: of these only such as bring the answer nearer to its end, where there are any.
+            closing: only those that bring the answer closer to its end, if there are any.
 
         Raises:
-            ValueError: the format is too much for its limits of time and memory.
+            ValueError: the format exceeds llguidance's limits of time or memory.
         """
         size = self._grammars.size
         words = np.zeros((size + 31) // 32, np.uint32)
@@ -159,7 +159,8 @@ class Grammar:
 
 
 def source_of(form: AnswerFormat, instead: str = "") -> str:
-    """A format as llguidance reads it. Compact JSON: a small model would fill lines with blanks.
+    """A format in llguidance's notation. Compact JSON, because a small model would fill lines with
+    blanks.
 
     Raises:
         InvalidRequest: the schema is none.
@@ -180,10 +181,10 @@ def source_of(form: AnswerFormat, instead: str = "") -> str:
 
 
 def check(form: AnswerFormat) -> None:
-    """Refuse, before anything is chosen, a format that cannot be enforced.
+    """Reject a format that cannot be enforced, before any token is chosen.
 
     Raises:
-        InvalidRequest: naming what cannot.
+        InvalidRequest: the message names what cannot be enforced.
     """
     from llguidance import LLMatcher
 
@@ -200,6 +201,6 @@ def refused(why: str) -> InvalidRequest:
 
 
 def _reason(why: str) -> str:
-    """What llguidance says, without the grammar and its state, which follow the first line."""
+    """llguidance's reason, without the grammar and its state, which follow the first line."""
     reason = why.strip().partition("\n")[0][:200]
     return "no answer keeps to it" if reason == "NoExtensionBias" else reason

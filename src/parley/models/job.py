@@ -1,8 +1,8 @@
-"""What models on the engine's contract share: how work is kept, and which work makes sense.
+"""Base classes of models on the engine's contract: pieces of work, and checks of their order.
 
-`ModelJob` is what the engine sees of a piece of work: a row, the stage it needs next, and what came
-of it; models add how a step is computed. `RowModel` holds one conversation per row and refuses what
-is out of order before a model of its own is asked for a job.
+`ModelJob` is a piece of work as the engine sees it: a row, the stage that it needs next, and its
+result; models add the computation of a step. `RowModel` stores one conversation per row and rejects
+work that is out of order before it asks the subclass for a job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ModelJob:
         stage: what it needs first; None if no step is needed.
 
     Args of state:
-        is_streamed: pieces are given as they come; otherwise all as one, at the end.
+        is_streamed: pieces are returned as they are generated; otherwise all as one, at the end.
     """
 
     is_streamed = True
@@ -57,14 +57,14 @@ class ModelJob:
         return pieces if self.is_streamed else [join_pieces(pieces)]
 
     def cancel(self) -> None:
-        """Work that says nothing is short, and is simply finished."""
+        """Do nothing: work without output is short, and runs to its end."""
 
     def go(self, stage: Stage) -> None:
-        """Another stage comes next."""
+        """Set the next stage."""
         self.stage = stage
 
     def finish(self, result: Result) -> None:
-        """No step is left."""
+        """Set the result; no more steps are needed."""
         self.stage = None
         self.result = result
 
@@ -86,11 +86,11 @@ class RowConversation(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remembered:
-    """A remembered point of one conversation.
+    """A checkpoint of one conversation.
 
     Args:
-        serial: later ones have larger ones.
-        kept: what its model needs to return there (`RowModel.remember`).
+        serial: larger for later checkpoints.
+        kept: data with which the model returns to this point (`RowModel.remember`).
     """
 
     row: int
@@ -104,10 +104,10 @@ Talk = TypeVar("Talk", bound=RowConversation)
 
 
 class RowModel(ABC, Generic[Talk]):
-    """A model whose rows are Python values: dispatch of work, and what is refused.
+    """A model whose rows are Python values: it dispatches work, and rejects what is out of order.
 
     Args:
-        spec: what others need to know about it.
+        spec: the model's description for the rest of the program.
         rows: number of concurrent conversations.
     """
 
@@ -116,8 +116,8 @@ class RowModel(ABC, Generic[Talk]):
         self._conversations: list[Talk | None] = [None] * rows
         self._serial = 0
         self._abandoned: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
-        """Serials of a row's checkpoints that belong to a history that no longer is: those above
-        the first, up to the second."""
+        """Serials of a row's checkpoints in an abandoned history: those above the first number, up
+        to and including the second."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -149,10 +149,10 @@ class RowModel(ABC, Generic[Talk]):
 
     @abstractmethod
     def remember(self, row: int, conversation: Talk) -> Any:
-        """What `return_to` needs. Nothing changes it later."""
+        """Data for `return_to`. It must not change later."""
 
     def can_return(self, conversation: Talk, kept: Any) -> bool:
-        """True if the context has not moved past that point."""
+        """True if the context can still return to that point."""
         return True
 
     @abstractmethod
@@ -209,12 +209,12 @@ class RowModel(ABC, Generic[Talk]):
 
 
 def seed_of(opening: StartSession) -> int:
-    """The asked seed, or a new one."""
+    """The requested seed, or a random one."""
     return random.randrange(2**63) if opening.seed is None else opening.seed
 
 
 def require_input_rate(segments: Sequence[Segment]) -> None:
-    """Raises `InvalidRequest` for sound of any other rate than models hear."""
+    """Raises `InvalidRequest` for audio whose sample rate is not the models' input rate."""
     for segment in segments:
         if isinstance(segment, Audio) and segment.pcm.rate_hz != INPUT_RATE_HZ:
             raise InvalidRequest(
@@ -223,7 +223,7 @@ def require_input_rate(segments: Sequence[Segment]) -> None:
 
 
 def merge_texts(segments: Sequence[Segment]) -> list[Segment]:
-    """Neighbouring texts are one text."""
+    """Merge adjacent texts."""
     merged: list[Segment] = []
     for segment in segments:
         if isinstance(segment, Text) and merged and isinstance(merged[-1], Text):
@@ -234,7 +234,7 @@ def merge_texts(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def join_pieces(pieces: Sequence[OutputPiece]) -> OutputPiece:
-    """Several pieces of an answer as one."""
+    """Join several pieces of an answer into one."""
     sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
     return OutputPiece(
         "".join(piece.text for piece in pieces),

@@ -1,7 +1,7 @@
 """MiniCPM-o 4.5 on a llama.cpp-omni server: for Macs, and cards too small for our own engine.
 
-`--model llamacpp-omni:http://127.0.0.1:9060` serves what that server computes; several addresses,
-with commas between them, are as many slots, because each server has one session at a time. Its
+`--model llamacpp-omni:http://127.0.0.1:9060` has that server compute the answers. Several
+addresses, separated by commas, give one slot each, because a server has one session at a time. Its
 protocol is a WebSocket at `/backend`: `session.init`, then `input.append` for every unit or turn.
 
 | conversation      | session there                                                            |
@@ -9,10 +9,11 @@ protocol is a WebSocket at `/backend`: `session.init`, then `input.append` for e
 | duplex            | one of mode `full_duplex`, from the first unit on; nothing takes it back |
 | chat, half-duplex | one of mode `turn_based` per answer, which gets all messages             |
 
-Of a turn the server takes the first sound (30 s at most) and the last picture of the last user
-message, and the text of the last eight messages; where it speaks, its own system prompt. It loads
-the model again whenever the mode changes. Sound of a unit may come after the unit's end: it belongs
-to the next one then. A unit in which it neither listens nor speaks has no answer at all.
+In a turn the server uses the first audio (30 s at most) and the last picture of the last user
+message, and the text of the last eight messages; if it speaks, it uses its own system prompt. It
+reloads the model whenever the mode changes. Audio of a unit may arrive after the unit's end; it
+then belongs to the next one. The server sends no answer to a unit in which it neither listens nor
+speaks.
 
 Source: tc-mb/llama.cpp-omni, tools/server: `protocol.h`, `protocol.cpp`, `ws_handler.cpp`,
 `server-omni.cpp`.
@@ -64,22 +65,23 @@ log = logs.get(__name__)
 PREFIX: Final = "llamacpp-omni:"
 
 SOUND_LIMIT_S: Final = 30
-"""Of one input; the server refuses longer sound without an error."""
+"""Maximum length of the audio of one input; the server rejects longer audio without an error."""
 
 POLL_S: Final = 0.02
-"""How long a step waits for a message."""
+"""Time for which a step waits for a message."""
 
 IDLE_S: Final = 1.0
 """A unit without an answer for this long counts as listening."""
 
 LATE_SOUND_S: Final = 0.8
-"""How long a speaking unit waits for its first sound after its input."""
+"""Time after its input for which a speaking unit waits for its first audio."""
 
 ANSWER_LIMIT_S: Final = 150.0
-"""Silence of the server that ends an answer: it waits 120 s for the end of speech itself."""
+"""Time without a message after which an answer fails; the server itself waits 120 s for the end of
+speech."""
 
 BUSY_LIMIT_S: Final = 20.0
-"""How long a previous session may still occupy a server."""
+"""Maximum time for which a previous session may still occupy a server."""
 
 LOAD_LIMIT_S: Final = 600.0
 """Start timeout of a session: the server loads its model for the first one."""
@@ -94,7 +96,7 @@ CONFIG_FIELDS: Final = (
     "top_p",
     "top_k",
 )
-"""Options of a duplex configuration that the server knows, by their common names."""
+"""Options of a duplex configuration that have the same names at the server."""
 
 MESSAGE_LIMIT_BYTES: Final = 64 * 2**20
 
@@ -105,7 +107,7 @@ class ServerSession:
     Args:
         address: of the server, `http://host:port`.
         init: the payload of `session.init`.
-        news: notified when something came.
+        news: notified when a message arrives.
     """
 
     def __init__(self, address: str, init: dict[str, Any], news: threading.Condition) -> None:
@@ -123,7 +125,7 @@ class ServerSession:
         self._thread.start()
 
     def append(self, given: dict[str, Any]) -> int:
-        """Send an input; returns its number, which answers carry at the end of `response_id`."""
+        """Send an input; returns its number, which is at the end of the answers' `response_id`."""
         self.inputs += 1
         message = json.dumps({"type": "input.append", "input": given})
         with self._lock:
@@ -138,7 +140,7 @@ class ServerSession:
         return self.inputs
 
     def take(self) -> list[dict[str, Any]]:
-        """Messages since the last call."""
+        """Messages received since the last call."""
         taken = []
         while self._events:
             taken.append(self._events.popleft())
@@ -149,7 +151,7 @@ class ServerSession:
         return bool(self.session_id)
 
     def close(self) -> None:
-        """End the session, in the background. The server stops computing."""
+        """End the session in the background. The server stops computing."""
         if not self._is_closed:
             self._is_closed = True
             threading.Thread(target=self._close, name="llamacpp-omni-close", daemon=True).start()
@@ -178,22 +180,22 @@ class ServerSession:
                         return
                 time.sleep(0.2)
         except Exception as error:
-            # Whatever it is, the conversation has to hear of it: this thread has no caller.
+            # Every exception must be reported to the conversation: this thread has no caller.
             log.warning("llamacpp_session_lost", address=self._address, exc_info=error)
             why = f"{type(error).__name__}: {error}"
             self._came({"type": "session.closed", "reason": why})
 
     def _opens(self, socket: ClientConnection, busy_until_s: float) -> bool:
-        """Ask for a session; false while another one occupies the server.
+        """Request a session; returns False while another one occupies the server.
 
         Raises:
-            ConnectionClosed: it does so for too long.
+            ConnectionClosed: the other session occupies the server for too long.
         """
         socket.send(json.dumps({"type": "session.init", "payload": self._init}))
         try:
             first = json.loads(socket.recv(timeout=LOAD_LIMIT_S))
         except ConnectionClosed:
-            # That is all that a server with another session says.
+            # A server with another session only closes the connection.
             if time.monotonic() > busy_until_s:
                 raise
             return False
@@ -216,7 +218,7 @@ class ServerSession:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OmniTurn:
-    """One side's contribution: words, and the user's sound and picture."""
+    """One turn of the user, the assistant or the system: text, and the user's audio and picture."""
 
     role: str
     text: str = ""
@@ -237,7 +239,7 @@ class OmniTurn:
 
 
 class OmniTalk:
-    """One conversation: its turns, and in duplex the session that it has at the server."""
+    """One conversation: its turns, and in duplex its session at the server."""
 
     awaits_finalize = False
 
@@ -251,11 +253,11 @@ class OmniTalk:
 
     @property
     def inputs(self) -> int:
-        """Units that the server has received; they cannot be taken back."""
+        """Number of units that the server has received; they cannot be undone."""
         return self.link.inputs if self.is_duplex and self.link is not None else 0
 
     def take_in(self, segments: Sequence[Segment]) -> None:
-        """Segments of turns, or of one unit."""
+        """Add the segments of turns, or of one unit."""
         if any(isinstance(one, Marker) and one.mark is Mark.UNIT for one in segments):
             unit = OmniTurn("user")
             for segment in segments:
@@ -277,12 +279,12 @@ class OmniTalk:
         self.turns = turns
 
     def noted(self, event: dict[str, Any]) -> None:
-        """Set the length of the server's context."""
+        """Update the length of the server's context from a message's metrics."""
         metrics = event.get("metrics")
         if isinstance(metrics, dict):
             self.context_tokens = int(metrics.get("kv_cache_length", self.context_tokens))
 
-    # What the server is sent.
+    # Data sent to the server.
 
     def session(self, *, speaks: bool, config: dict[str, Any]) -> dict[str, Any]:
         """The payload of `session.init`."""
@@ -296,7 +298,7 @@ class OmniTalk:
             init["voice"] = {"ref_audio": sound(reference), "tts_ref_audio": sound(voice)}
         text = "\n".join(turn.text for turn in system if turn.text)
         if text and self.is_duplex:
-            # It takes the place of what follows the voice in the prompt, tags included.
+            # It replaces everything after the voice in the prompt, tags included.
             init["system_prompt"] = f"<|audio_end|>{text}<|im_end|>\n"
         return init
 
@@ -318,12 +320,12 @@ class OmniTalk:
 
 
 def sound(pcm: Pcm) -> str:
-    """Base64 of float32 samples."""
+    """Audio as base64 of float32 samples."""
     return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
 
 
 def picture(image: Image) -> str:
-    """Base64 of a JPEG."""
+    """Picture as base64 of a JPEG."""
     return base64.b64encode(encode_jpeg(image.pixels)).decode()
 
 
@@ -344,10 +346,10 @@ class _Waiting(ModelJob):
         raise NotImplementedError
 
     def advance(self) -> bool:
-        """Handle received messages; true if there were any.
+        """Process received messages; returns True if there were any.
 
         Raises:
-            InferenceFailed: the server is gone, or silent for too long.
+            InferenceFailed: the session has ended, or the server has been silent for too long.
         """
         if self.link is None:
             self.link = self.ask()
@@ -383,10 +385,10 @@ class _Waiting(ModelJob):
                     self._lost(str(event.get("reason")))
 
     def listened(self) -> None:
-        """The server decided to listen."""
+        """Called when the server has decided to listen."""
 
     def answered(self, event: dict[str, Any]) -> None:
-        """The server is done with the text of this input."""
+        """Called when the server has finished the text for this input."""
 
     def _lost(self, why: str) -> None:
         if self.link is not None:
@@ -406,7 +408,7 @@ class _Waiting(ModelJob):
 
 
 class UnitJob(_Waiting):
-    """One second of duplex."""
+    """One duplex unit, which is one second."""
 
     def __init__(self, row: int, talk: OmniTalk, work: StepUnit, open_link: OpenLink) -> None:
         super().__init__(row, talk)
@@ -449,7 +451,7 @@ class UnitJob(_Waiting):
             if self.samples or not speaks or waited_s > LATE_SOUND_S:
                 self.finish(self.result_of(Ending.SPOKE, ends_turn=False))
         elif self._decided is Ending.LISTEN or (waited_s > IDLE_S and not self.text):
-            # Words and sound of the unit before are this one's.
+            # Late text and audio of the previous unit belong to this one.
             has_said = bool(self.text or self.samples)
             ending = Ending.SPOKE if has_said else Ending.LISTEN
             self.finish(self.result_of(ending, ends_turn=has_said))
@@ -467,7 +469,7 @@ class UnitJob(_Waiting):
 
 
 class ReplyJob(_Waiting):
-    """The answer to a turn, in a session of its own."""
+    """The answer to a turn, in a separate session."""
 
     def __init__(self, row: int, talk: OmniTalk, work: Generate, open_link: OpenLink) -> None:
         super().__init__(row, talk)
@@ -517,11 +519,11 @@ class ReplyJob(_Waiting):
 
 
 OpenLink = Callable[[int, dict[str, Any]], ServerSession]
-"""Starts a session for a row."""
+"""Starts a session for a row, with the given payload of `session.init`."""
 
 
 class LlamaCppOmni(RowModel[OmniTalk]):
-    """See the module's text. A row is a server.
+    """See the module's docstring. Each row is a server.
 
     Args:
         addresses: `http://host:port` of each server.
@@ -582,7 +584,7 @@ class LlamaCppOmni(RowModel[OmniTalk]):
         """Make every server load its model.
 
         Raises:
-            SetupError: one of them does not begin a session.
+            SetupError: one of them does not start a session.
         """
         for row, address in enumerate(self._addresses):
             link = self.open_link(row, {"mode": "full_duplex", "use_tts": True})
@@ -613,7 +615,7 @@ def addresses_of(name: str) -> list[str]:
     """Addresses of the servers in a model name.
 
     Raises:
-        SetupError: there is none, or one has another scheme than HTTP.
+        SetupError: there is none, or one has a scheme other than HTTP or HTTPS.
     """
     found = [one.strip().rstrip("/") for one in name.removeprefix(PREFIX).split(",")]
     wrong = [one for one in found if not one.startswith(("http://", "https://"))]
@@ -626,7 +628,7 @@ def addresses_of(name: str) -> list[str]:
 
 
 def _problem(address: str) -> str | None:
-    """Why a server cannot be used; None if it can."""
+    """Reason why a server cannot be used; None if it can."""
     try:
         answer = httpx.get(f"{address}/health", timeout=5)
         engine = answer.raise_for_status().json().get("engine")
@@ -636,7 +638,7 @@ def _problem(address: str) -> str | None:
 
 
 def load(settings: ModelSettings) -> LlamaCppOmni:
-    """One slot per server.
+    """Return the model, with one slot per server.
 
     Raises:
         SetupError: a server does not answer.
@@ -649,7 +651,7 @@ def load(settings: ModelSettings) -> LlamaCppOmni:
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """Plan that reports which servers answer."""
+    """The plan of a load; its problems name the servers that do not answer."""
     try:
         addresses = addresses_of(settings.name)
     except SetupError as error:

@@ -1,13 +1,13 @@
-"""Answers with what it heard: the echo test, and the simplest model that satisfies the contract.
+"""Model that echoes its input: the echo test, and the simplest model that satisfies the contract.
 
-Turn-based, it says in a sentence how long and how loud you spoke, what it saw and what you wrote,
-and plays your own voice back. In duplex it listens while you speak; one silent unit later it
-replays you second by second, and what you say meanwhile is not heard (without headphones it would
-answer itself for ever). It has no weights and no torch, and its steps take no time: what passes is
-the server's own time.
+In turn-based modes it reports in a sentence how long and how loud you spoke, what it saw and what
+you wrote, and plays your voice back. In duplex it listens while you speak; after one silent unit it
+replays your voice second by second, and ignores what you say meanwhile (without headphones it would
+answer itself forever). It needs no weights and no torch, and its steps take no time: all measured
+time is the server's own.
 
-Contexts are counted as MiniCPM-o would count them, near enough to run into the same limits: 10
-tokens per second of sound, 64 + 2 per picture or slice, one per word or Chinese character.
+Context tokens are counted approximately as in MiniCPM-o, so that the same limits are reached: 10
+tokens per second of audio, 64 + 2 per picture or slice, one per word or Chinese character.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelSettings
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
-"""One second of speech per step, and per unit."""
+"""One second of speech: the output of one step, and of one unit."""
 
 VOICE_DBFS = -45.0
-"""A louder sound counts as speech."""
+"""Louder audio counts as speech."""
 
 WORDS_PER_SOUND = 4
-"""Words between two seconds of sound in a streamed reply: text leads sound."""
+"""Number of words between two seconds of audio in a streamed reply: text is ahead of audio."""
 
 SPEECH_TOKEN_SAMPLES = 960
-"""40 ms, as the real model's speech tokens. Source: sessions.md."""
+"""40 ms, like the real model's speech tokens. Source: sessions.md."""
 
 SLICE_PIXELS = 448 * 448
 IMAGE_TOKENS = 64
 CLOSING_TOKENS = 2
-"""Terminator and end of unit or turn."""
+"""Number of closing tokens: the terminator and the end of the unit or turn."""
 
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _WORD = re.compile(rf"(?:[{_CJK}]|[^\s{_CJK}]+)\s*")
@@ -67,12 +67,12 @@ _MARKER_TOKENS = {Mark.TURN_START: 3, Mark.TURN_END: CLOSING_TOKENS, Mark.UNIT: 
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The parrot's tokens: words, and Chinese, Japanese or Korean characters."""
+    """Split a text into the parrot's tokens: words, and Chinese, Japanese or Korean characters."""
     return tuple(_WORD.findall(text.lstrip()))
 
 
 def count(segment: Segment, default_slices: int) -> int:
-    """Context tokens of a segment."""
+    """Number of context tokens of a segment."""
     match segment:
         case Text(text):
             return len(words_of(text))
@@ -85,7 +85,8 @@ def count(segment: Segment, default_slices: int) -> int:
 
 
 def count_slices(image: Image, default_slices: int) -> int:
-    """The overview, and as many tiles as the picture's area and the limit call for."""
+    """Number of slices of a picture: the overview, and tiles according to its area and the
+    limit."""
     height, width = image.pixels.shape[:2]
     limit = default_slices if image.max_slices is None else image.max_slices
     tiles = min(math.ceil(height * width / SLICE_PIXELS), limit)
@@ -94,7 +95,7 @@ def count_slices(image: Image, default_slices: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Input:
-    """Input since the last answer. A value, so that a checkpoint can keep an old one."""
+    """Input since the last answer. Immutable, so that a checkpoint can refer to it."""
 
     sounds: tuple[Pcm, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
@@ -118,7 +119,7 @@ class _Input:
         return bool(self.sounds or self.texts)
 
     def sentence(self) -> str:
-        """The parrot's words about it."""
+        """The parrot's description of the input."""
         parts = []
         if self.sounds:
             sound = join(self.sounds, INPUT_RATE_HZ)
@@ -133,25 +134,25 @@ class _Input:
         return " ".join(parts) or "I heard nothing."
 
     def voice(self) -> Pcm:
-        """All sound, at the rate of speech."""
+        """All audio, resampled to the output rate."""
         return resample(join(self.sounds, INPUT_RATE_HZ), OUTPUT_RATE_HZ)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """State of a row in addition to lengths; replaced as a whole.
+    """State of a row other than its lengths; replaced as a whole.
 
     Args:
-        role: whose turn is being taken in.
-        heard: turn-based: the last user turn; duplex: since the parrot last spoke.
-        has_replied: turn-based: the round has its answer, so the next turn begins another.
+        role: of the turn that is being read.
+        heard: turn-based: the last user turn; duplex: the input since the parrot last spoke.
+        has_replied: turn-based: the round has its answer, so the next turn starts a new one.
         is_reply_open: turn-based: the answer's terminators are due before the next turn.
-        is_unit_silent: duplex: about the unit that awaits its decision; None when none does.
-        is_unfinalized: duplex: the unit has its decision, terminators are due.
+        is_unit_silent: duplex: of the unit that awaits its decision; None if there is none.
+        is_unfinalized: duplex: the unit has its decision, and its terminators are due.
         is_answering: duplex: a turn of the parrot is running.
-        sound, words: duplex: what is still to be said in it.
-        said: duplex: how many words the open unit said.
-        decisions: duplex: how many were made.
+        sound, words: duplex: what remains to be said in that turn.
+        said: duplex: number of words said in the open unit.
+        decisions: duplex: number of decisions made.
     """
 
     role: str | None = None
@@ -167,12 +168,12 @@ class _State:
     decisions: int = 0
 
     def silent(self) -> _State:
-        """With nothing left to say."""
+        """This state with nothing left to say."""
         return replace(self, is_answering=False, sound=Pcm.empty(OUTPUT_RATE_HZ), words=())
 
 
 class _SlotState:
-    """Everything that differs between two rows."""
+    """All state of one row."""
 
     def __init__(self, opening: StartSession, limit_tokens: int) -> None:
         self.opening = opening
@@ -189,7 +190,7 @@ class _SlotState:
         return self.ledger.length_tokens
 
     def take_in(self, segment: Segment, tokens: int) -> None:
-        """A segment enters the context."""
+        """Add a segment to the context."""
         match segment:
             case Marker(Mark.TURN_START, role):
                 self._begin_turn(role)
@@ -206,7 +207,7 @@ class _SlotState:
             self.state = replace(self.state, role=None, has_replied=self.state.role == "assistant")
 
     def slide(self) -> int:
-        """Forget what the window says; gives how many tokens."""
+        """Drop what the window evicts; returns the number of tokens dropped."""
         eviction = self.ledger.plan()
         if eviction is None:
             return 0
@@ -239,17 +240,17 @@ class _SlotState:
 class ParrotJob(ModelJob, ABC):
     """A piece of work as a row of steps.
 
-    `compute` works out one step and changes nothing; the function it gives changes the
-    conversation, and cannot fail. So a batch in which one row fails has advanced no row.
+    `compute` calculates one step and changes nothing; the function that it returns changes the
+    conversation, and cannot fail. So if one row of a batch fails, no row has advanced.
     """
 
     @abstractmethod
     def compute(self) -> Callable[[], None]:
-        """One step."""
+        """Calculate one step; returns a function that applies it."""
 
 
 class _StartJob(ParrotJob):
-    """A new conversation; no voice to prepare."""
+    """Start a new conversation; there is no voice to prepare."""
 
     def __init__(self, parrot: Parrot, row: int, opening: StartSession) -> None:
         super().__init__(row, Stage.VOCODE)
@@ -267,7 +268,7 @@ class _StartJob(ParrotJob):
 
 
 class _PrefillJob(ParrotJob):
-    """Encode if there is something to hear or see, then take in one piece per step."""
+    """Encode if the input has audio or pictures, then prefill one piece per step."""
 
     def __init__(
         self, row: int, conversation: _SlotState, work: Prefill, piece_tokens: int
@@ -286,7 +287,7 @@ class _PrefillJob(ParrotJob):
         )
         self._added = self._left = sum(tokens for _, tokens in self._parts)
         if not conversation.is_duplex:
-            # What the window drops before this prefill makes room for it.
+            # Tokens that the window drops before this prefill count as free.
             eviction = conversation.ledger.plan()
             conversation.ledger.require(self._added - (eviction.dropped_tokens if eviction else 0))
         else:
@@ -304,7 +305,8 @@ class _PrefillJob(ParrotJob):
         if self._left:
             return
         conversation = self._conversation
-        # Turn-based windows look before and after each prefill, duplex ones when a unit settles.
+        # Turn-based windows slide before and after each prefill, duplex ones when a unit is
+        # finalized.
         if not conversation.is_duplex:
             conversation.slide()
         for segment, tokens in self._parts:
@@ -322,7 +324,8 @@ class _PrefillJob(ParrotJob):
 
 
 class _GenerateJob(ParrotJob):
-    """The sentence word by word, the voice second by second; some words always come first."""
+    """Generate the sentence word by word and the voice second by second; some words always come
+    first."""
 
     def __init__(self, row: int, conversation: _SlotState, work: Generate) -> None:
         super().__init__(row, Stage.PREFILL)
@@ -396,7 +399,7 @@ class _GenerateJob(ParrotJob):
 
 
 class _UnitJob(ParrotJob):
-    """One unit: listen, or say the next second of what is pending."""
+    """One unit: listen, or say the next second of the pending answer."""
 
     def __init__(self, row: int, conversation: _SlotState, work: StepUnit) -> None:
         is_due = conversation.state.is_unit_silent is not None
@@ -461,7 +464,7 @@ class _UnitJob(ParrotJob):
         chunk, rest = state.sound.slice(0, UNIT_SAMPLES), state.sound.slice(UNIT_SAMPLES)
         self._is_last = not len(rest) and (not left or room <= taken)
         if len(state.sound) and not self._is_last and len(chunk) < UNIT_SAMPLES:
-            # Words outlast the sound: a delta in the middle is always a whole second.
+            # The words outlast the audio: a delta in the middle is always a whole second.
             silence = Pcm.silence(UNIT_SAMPLES - len(chunk), OUTPUT_RATE_HZ)
             chunk = join([chunk, silence], OUTPUT_RATE_HZ)
         self._chunk, self._text, self._said = chunk, "".join(words), taken
@@ -497,7 +500,7 @@ class _UnitJob(ParrotJob):
 
 
 class _FinalizeJob(ParrotJob):
-    """Terminators of a unit, and its window."""
+    """Add a unit's terminators, and slide its window."""
 
     def __init__(self, row: int, conversation: _SlotState) -> None:
         is_due = conversation.state.is_unfinalized
@@ -547,7 +550,7 @@ class Parrot(RowModel[_SlotState]):
             commit()
 
     def begin(self, row: int, opening: StartSession) -> None:
-        """A new conversation takes the row; checkpoints of the old one are void."""
+        """Start a new conversation in a row; checkpoints of the old one become invalid."""
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
     def remember(self, row: int, conversation: _SlotState) -> Any:
@@ -574,7 +577,7 @@ class Parrot(RowModel[_SlotState]):
 
 
 def load(settings: ModelSettings) -> Parrot:
-    """A parrot with as many rows as asked for; `auto` means eight."""
+    """Return a parrot with the requested number of rows; `auto` means eight."""
     return Parrot(8 if settings.slots == "auto" else settings.slots or 1)
 
 

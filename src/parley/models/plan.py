@@ -1,4 +1,5 @@
-"""What loading a model would mean, found out without loading it. For `parley doctor`."""
+"""Plan of a load: what loading a model would require, found without loading it, for `parley
+doctor`."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """The plan of a load: what, and where to.
+    """What a load would load, from where, and onto which device.
 
     Args:
-        source: where its weights come from.
+        source: of its weights.
         weights_bytes, slot_bytes, total_bytes: device memory, the last one with all slots busy;
             None where unknown.
-        notes: facts worth knowing, such as that there is no voice.
-        problems: what would keep it from loading; each a sentence with what to do.
+        notes: remarks, such as that there is no voice.
+        problems: reasons why it cannot be loaded; each a sentence that includes what to do.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Where the pocket model's weights are. Knows no torch, so `serve` can ask before it starts."""
+"""Location of the pocket model's weights. Does not import torch, so `serve` can check before it
+starts."""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from parley.settings import ModelSettings
 PACKAGE: Final = "parley_pocket_data"
 DISTRIBUTION: Final = "parley-pocket-data"
 INDEX: Final = "cascade.json"
-"""A file that every folder of weights has."""
+"""A file that is in every folder of weights."""
 
 WHERE: Final = (
     "They are a distribution of their own, parley-pocket-data, 107 MB: `pip install "
     "packages/parley-pocket-data` in a clone of the repository, or install the wheel "
     "parley_pocket_data-….whl that comes with a release. Without them: --model parrot."
 )
-"""How to get the weights without a clone."""
+"""Command that installs the weights without a clone."""
 
 
 def folder(settings: ModelSettings) -> Path | None:
     """The folder of the bundled weights; None if no part is bundled.
 
     Raises:
-        SetupError: it is needed and not there.
+        SetupError: it is needed and does not exist.
     """
     if "own" not in (settings.llm, settings.asr, settings.tts):
         return None
@@ -40,7 +41,7 @@ def folder(settings: ModelSettings) -> Path | None:
 
 
 def _installed() -> Path | None:
-    """Of the installed package, or of the clone that this runs from."""
+    """The weights folder of the installed package, or of the clone that this runs from."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is not None and spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
