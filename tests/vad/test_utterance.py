@@ -251,3 +251,39 @@ def test_half_a_window_of_quiet_within_speech_is_forgotten():
 
     assert likely[40] == 20 * WINDOW_SAMPLES
     assert [one for index, one in enumerate(likely) if index != 40] == [None] * 61
+
+
+@pytest.mark.parametrize(
+    ("parts", "ended_s"),
+    [
+        pytest.param((speak(3.2), Part(4.8, 0.95, 0.06)), [3.392], id="a television"),
+        pytest.param((speak(3.2), Part(4.8, 0.95, 0.1)), [], id="the user, more softly"),
+        pytest.param(
+            (speak(3.2), Part(0.192, 0.95, 0.02), speak(0.64), silence(1.6)),
+            [4.032],
+            id="a soft word",
+        ),
+        pytest.param(
+            (Part(0.32, 0.95, 0.9), Part(4.8, 0.95, 0.06), silence(1.6)), [5.12], id="a door"
+        ),
+    ],
+)
+def test_a_voice_that_is_much_softer_than_the_user_is_a_pause(parts, ended_s):
+    finder = UtteranceFinder(Script(*parts))
+
+    found = finder.feed(sound(*parts))
+
+    ends = [event.at_sample for event in found if isinstance(event, SpeechEnded)]
+    assert ends == [round(16_000 * at_s) for at_s in ended_s]
+
+
+def test_the_level_of_an_utterance_survives_a_change_of_worker():
+    parts = (speak(3.2), Part(4.8, 0.95, 0.06))
+    whole, first = sound(*parts), UtteranceFinder(Script(*parts))
+    found = first.feed(whole.slice(0, 64_000))
+    second = UtteranceFinder(Script(Part(4.0, 0.95, 0.06)))
+
+    second.restore(first.remembered())
+
+    found += second.feed(whole.slice(64_000, len(whole)))
+    assert [event.at_sample for event in found if isinstance(event, SpeechEnded)] == [54_272]

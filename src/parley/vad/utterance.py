@@ -9,6 +9,8 @@ last `reset`.
 - Speaking, and a window falls below `threshold - HYSTERESIS`: a pause begins; any louder window
   ends it. A pause of `min_silence_duration_ms` ends the utterance where the pause began, plus
   `speech_pad_ms`.
+- A voice `FAR_DB` softer than the utterance is not that of its speaker: a television in the same
+  room is quiet, once it was heard alone for `FAR_MS`, which is longer than words end softly.
 - Who is given a `silence` is asked once in every pause, after `JUDGED_MS` of it, how long this one
   has to be instead: longer where the user is likely to continue, shorter where they have finished.
 - Speech shorter than `min_speech_duration_ms`, pause and padding not counted, was noise.
@@ -20,6 +22,7 @@ Source: service.md 4.3, VAD algorithm.
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +54,12 @@ JUDGED_MS = 192
 second after the last sound. More silence halves what can be derived from the speech before it."""
 JUDGED_S = 8
 """Maximum length of the last sound that is judged."""
+FAR_DB = 12.0
+FAR_MS = 192
+USUAL_WINDOWS = (12, 16)
+"""The level of an utterance is the largest median of its windows of speech, over three quarters
+of a second to a second: a slammed door does not make it louder.
+Source: docs/log/conversation.md."""
 LONG_MS = 30_000
 LONGEST_MS = 60_000
 
@@ -61,7 +70,7 @@ UNBOUND: Bounds = (None, 0, sys.maxsize)
 
 _REMEMBERED = (
     "_rest", "_position", "_speech_start", "pause_start", "_needed", "_is_judged", "_bounds",
-    "_floor", "_heard_start",
+    "_floor", "_heard_start", "_powers", "_usual", "_far",
 )  # fmt: skip
 
 
@@ -196,6 +205,12 @@ class UtteranceFinder:
         self._is_judged = False
         self._bounds = UNBOUND
         """Start of a pause, and the least and the most samples of silence required of it."""
+        self._powers: list[float] = []
+        """Of the last windows of speech in the open utterance."""
+        self._usual = 0.0
+        """Power of the open utterance; 0 while too little of it was heard."""
+        self._far = 0
+        """Samples of a voice that is much softer, up to now."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
@@ -265,10 +280,11 @@ class UtteranceFinder:
                 self._forget(end - self._pre_roll)
                 return
             self._speech_start = start
+            self._powers, self._usual, self._far = [], 0.0, 0
             self._forget(start - self._pre_roll)
             events.append(SpeechBegan(start))
 
-        if probability >= self._quiet:
+        if probability >= self._quiet and not self._is_far(window, probability):
             self.pause_start = None
         elif self.pause_start is None:
             self.pause_start = start
@@ -277,6 +293,20 @@ class UtteranceFinder:
 
         if self._is_over(self._speech_start, end):
             events.append(self._end(self._speech_start, end))
+
+    def _is_far(self, window: Samples, probability: float) -> bool:
+        """True if this window of speech is another's, and so were those before it."""
+        power = float(np.einsum("s,s->", window, window, dtype=np.float64)) / len(window)
+        if power < self._usual / 10 ** (FAR_DB / 10):
+            self._far += len(window)
+            return self._far > FAR_MS * _PER_MS
+        self._far = 0
+        if probability >= self._threshold:
+            least, most = USUAL_WINDOWS
+            self._powers = [*self._powers[1 - most :], power]
+            if len(self._powers) >= least:
+                self._usual = max(self._usual, statistics.median(self._powers))
+        return False
 
     def _ask(self, speech_start: int, now: int) -> None:
         """Determine how long this pause must be, once it is known to be one."""
