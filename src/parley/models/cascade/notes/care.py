@@ -1,4 +1,4 @@
-"""Fixed, kind answers to users who may be in danger, and to what follows them."""
+"""Fixed, kind answers to users who may be in danger, and to the turns that follow."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from parley.models.cascade.tables import blocks_of, patterns
 
 _SAYS: Final = patterns("care")
 LEAST: Final = 0.43
-"""Probability of danger from which a sentence gets such an answer: to miss one is worse than one
-kind answer too many."""
+"""Minimum probability of danger for which a sentence gets such an answer. A missed danger is worse
+than one kind answer too many."""
 LEAST_SHORT: Final = 0.6
-"""The same of at most three words."""
+"""The same for sentences of at most three words."""
 LEAST_KNOWN: Final = 0.8
-"""The same of a sentence that another note answers, and of a question about the world."""
+"""The same for a sentence that another note answers, and for a question about the world."""
 LEAST_PLAIN: Final = 0.28
-"""The same of sentences with plain words of it, and of what follows such an answer."""
+"""The same for sentences with plain words of danger, and for sentences after such an answer."""
 LEAST_UNCLEAR: Final = 0.8
-"""The same of a sentence of which the recogniser was unsure; below it, users are asked whether they
-said it."""
+"""The same for a sentence of which the recogniser was unsure; below it, users are asked whether
+they said it."""
 LEAST_SURE: Final = 0.65
-"""The same of all others: below it, users are asked once whether anyone is in danger."""
+"""The same for all other sentences; below it, users are asked once whether anyone is in danger."""
 RECENT: Final = 4
-"""Number of answers after which a conversation is an ordinary one again."""
+"""Number of answers after which a conversation is treated as an ordinary one again."""
 _TELLS: Final = {name: texts for name, *texts in blocks_of("notes/care")}
 _CARING: Final = [one for name in _TELLS if name != "call_now" for one in _TELLS[name]]
 
@@ -33,12 +33,12 @@ _CARING: Final = [one for name in _TELLS if name != "call_now" for one in _TELLS
 def care_note(
     text: str, answers: Sequence[str], *, is_known: bool = False, is_unclear: bool = False
 ) -> str | None:
-    """The answer to who speaks of harm or of an emergency, or just did; None to all else.
+    """The answer to a user who speaks of harm or of an emergency, or has just done so; else None.
 
     Args:
-        answers: what was answered before, oldest first.
+        answers: previous answers, oldest first.
         is_known: another note answers the sentence.
-        is_unclear: the recogniser was unsure of it.
+        is_unclear: the recogniser was unsure of the sentence.
     """
     low = lowered(text)
     has_cared = cares(answers)
@@ -77,7 +77,8 @@ def care_note(
 
 
 def of_the_world(text: str) -> bool:
-    """True for a question about things alone, which is an ordinary one whatever was said before."""
+    """True for a question about things only, which is treated as an ordinary one even after such an
+    answer."""
     low = lowered(text)
     if not (_SAYS["general"].search(low) and _SAYS["of_things"].search(low)):
         return False
@@ -85,11 +86,11 @@ def of_the_world(text: str) -> bool:
 
 
 def cares(answers: Sequence[str]) -> bool:
-    """True if one of the last answers was such a one."""
+    """True if one of the last answers was an answer to danger."""
     return any(plainly(one) in _CARING for one in answers[-RECENT:])
 
 
 def listening(answers: Sequence[str]) -> str:
-    """What is said to all that follows and that no other note answers."""
+    """The answer to following sentences that no other note answers."""
     first, second = _TELLS["still"]
     return second if answers and plainly(answers[-1]) == first else first

@@ -1,7 +1,7 @@
-"""The time of day and the date, where they are asked for.
+"""Answers to questions about the time of day and the date.
 
-The moment is read by who asks for the note, and written down with what was chosen: a conversation
-that is done again says the same.
+The caller of a note reads the clock and stores the time with the other choices, so a repeated
+conversation has the same answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _FEAST: Final = re.compile(
 
 
 def clock_note(low: str, now: Now) -> str | None:
-    """The time, the day, the date, or how long it is until one. `now` is read only then."""
+    """The time, the day, the date, or the time until one; None if none of them is asked for. `now`
+    is called only if it is needed."""
     if re.search(r"\b(?:mars|moon)\b", low):
         return None
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
@@ -57,8 +58,8 @@ def clock_note(low: str, now: Now) -> str | None:
 
 
 def age_note(low: str, told: Iterable[str], now: Now) -> str | None:
-    """The age of users who told when they were born, or when they were born if they told their age;
-    none knows their birthday."""
+    """The age of users who stated their year of birth, or the year of birth of users who stated
+    their age. Both are two values, because the birthday is unknown."""
     facts = "\n".join(told)
     if _SAYS["how_old"].search(low) and (born := _SAYS["born"].search(facts)):
         age = now().year - int(born[1])
@@ -70,7 +71,7 @@ def age_note(low: str, told: Iterable[str], now: Now) -> str | None:
 
 
 def _whether(asked: str, today: date) -> str:
-    """Is it Monday, or the weekend?"""
+    """The answer to `Is it Monday?` or `Is it the weekend?`"""
     name, is_weekend = DAYS[today.weekday()], today.weekday() >= 5
     if asked.capitalize() in DAYS:
         return f"{'Yes' if asked == name.lower() else 'No'}, today is {_date(today)}."
@@ -78,7 +79,7 @@ def _whether(asked: str, today: date) -> str:
 
 
 def _said(low: str, now: Now) -> str | None:
-    """What only reads the clock."""
+    """An answer that only needs the current time."""
     form = _TOLD.find(low)
     if form is None:
         return None
@@ -92,7 +93,7 @@ def _said(low: str, now: Now) -> str | None:
 
 
 def _shifted(low: str, now: Now) -> str | None:
-    """The time or the day before or after now, or how long it is until an hour."""
+    """A time, a day or a year before or after now, or the time until an hour."""
     found = _SAYS["shifted"].search(low)
     if found:
         what, count, unit, ago = found.groups()
@@ -123,7 +124,7 @@ def _shifted(low: str, now: Now) -> str | None:
 
 
 def _dated(feast: re.Match[str]) -> str:
-    """The date of a feast, as it is asked for."""
+    """The date of a feast, as users write dates."""
     month, day = _FEASTS[feast[1]]
     return f"{MONTHS[month - 1].lower()} {day}"
 

@@ -1,7 +1,7 @@
-"""Judge of sentences about danger: a small network, taught on sentences (training/care).
+"""A small network that recognises sentences about danger, trained on sentences (training/care).
 
-It knows words by vectors of their meaning, so it recognises sentences that resemble those it was
-taught. `W` words, `D` numbers each, `F` filters, `K` kinds.
+Words are represented by vectors of their meaning, so it recognises sentences that resemble the
+training data. Shapes: `W` words, `D` numbers each, `F` filters, `K` kinds.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 KINDS: Final = ("none", "self", "other", "emergency")
-"""No danger; users who may harm themselves; users who fear it of another; an emergency."""
+"""No danger; users who may harm themselves; users who fear that another person may; an
+emergency."""
 WIDTHS: Final = (1, 2, 3, 4)
-"""Of the filters, in words."""
+"""Widths of the filters, in words."""
 MOST_WORDS: Final = 40
-"""Longest piece that is judged as one; longer ones overlap by half."""
+"""Maximum number of words that are judged together; the pieces of a longer sentence overlap by
+half."""
 LAST_WORDS: Final = 2000
-"""Of a text; what is before them is not looked at."""
+"""Number of words at the end of a text that are judged; earlier words are ignored."""
 SLIP_LETTERS, SLIPS_MOST = 20, 100
-"""Longest word that may have a slip, and how many words of a text: a word has a thousand slips,
-which are looked up while every conversation waits."""
+"""Maximum length of a word that is corrected, and maximum number of such words in a text: a word
+has a thousand possible slips, and all conversations wait while they are looked up."""
 _SPELT: Final = tuple(
     (re.compile(pattern), plain)
     for pattern, plain in (
@@ -50,7 +52,7 @@ _SPELT: Final = tuple(
 
 
 def words_of(text: str) -> list[str]:
-    """Words of a sentence, in one spelling: `I'm`, `im` and `I am` are the same."""
+    """The words of a sentence in a uniform spelling: `I'm`, `im` and `I am` are the same."""
     low = re.sub("[’`]", "'", text.lower())
     for pattern, plain in _SPELT:
         low = pattern.sub(plain, low)
@@ -58,13 +60,13 @@ def words_of(text: str) -> list[str]:
 
 
 class DangerJudge:
-    """See the module's text.
+    """The network; see the module's docstring.
 
     Args:
-        words: those that it knows, the commonest first.
-        vectors: theirs (W, D).
-        filters: of each width w: (w * D, F) and (F,).
-        out: (4 * F, K) and (K,).
+        words: the known words, most frequent first.
+        vectors: of the words (W, D).
+        filters: for each width w, weights (w * D, F) and bias (F,).
+        out: weights (4 * F, K) and bias (K,).
     """
 
     def __init__(
@@ -78,14 +80,14 @@ class DangerJudge:
         self._vectors, self._filters, self._out = vectors, filters, out
 
     def odds(self, text: str) -> npt.NDArray[np.float64]:
-        """Probability of each kind (K,), of the sentence that is most likely one of danger."""
+        """Probability of each kind (K,) for the sentence that is most likely about danger."""
         pieces = list(_pieces(text))
         places = self._known(word for words in pieces for word in words)
         judged = [self._judge([places.get(word) for word in words]) for words in pieces]
         return min(judged, key=lambda kinds: float(kinds[0]), default=np.eye(len(KINDS))[0])
 
     def _known(self, words: Iterable[str]) -> dict[str, int]:
-        """The places of those words that it knows, or that differ from one it knows by one slip."""
+        """Indices of the words that are known, or that differ from a known word by one slip."""
         found: dict[str, int] = {}
         tried = 0
         for word in dict.fromkeys(words):
@@ -117,7 +119,7 @@ class DangerJudge:
 
 
 def _pieces(text: str) -> Iterator[list[str]]:
-    """Sentences, and the whole of a text that is as short as one."""
+    """Pieces of a text: its sentences, and the whole text if it has at most `MOST_WORDS` words."""
     sentences = [words_of(one) for one in re.split(r"[.!?\n]+", text)]
     whole = [word for one in sentences for word in one][-LAST_WORDS:]
     if len(whole) <= MOST_WORDS:
@@ -130,7 +132,7 @@ def _pieces(text: str) -> Iterator[list[str]]:
 
 
 def slips(word: str) -> Iterator[str]:
-    """What a word may have been before one letter was lost, doubled, changed or swapped."""
+    """The words that this one may stand for if one letter was lost, added, changed or swapped."""
     for place in range(len(word) + 1):
         head, tail = word[:place], word[place:]
         yield head + tail[1:]
@@ -143,13 +145,13 @@ def slips(word: str) -> Iterator[str]:
 
 @functools.cache
 def bundled() -> DangerJudge:
-    """The judge that comes with the package."""
+    """The judge that is bundled with the package."""
     with (resources.files("parley.models.cascade") / "know" / "danger.npz").open("rb") as file:
         stored = np.load(file)
         arrays = {name: stored[name] for name in stored.files}
 
     def read(name: str) -> npt.NDArray[np.float32]:
-        """Eight bits, with a step of each column."""
+        """An array that is stored in eight bits, with one step per column."""
         return np.asarray(arrays[name] * arrays[f"{name}_step"].astype(np.float32), np.float32)
 
     filters = [(read(f"filter{size}"), arrays[f"bias{size}"]) for size in WIDTHS]

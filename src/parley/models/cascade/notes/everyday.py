@@ -1,4 +1,4 @@
-"""What is said after the user, rhymes, and pictures that are not there."""
+"""Sentences to repeat, rhymes, and questions about pictures that were not sent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
 
 
 def was_seen(answers: Sequence[str]) -> bool:
-    """True if a picture was described before."""
+    """True if one of the answers describes a picture."""
     return any(_SAYS["of_one_seen"].search(one) for one in answers)
 
 
 def unseen_note(low: str, answers: Sequence[str]) -> str | None:
-    """That there is no picture, to a question about one, unless one was described before."""
+    """The reply to a question about a picture if no picture was described before; else None."""
     if not _SAYS["of_a_picture"].search(low) or was_seen(answers):
         return None
     return "I see no picture. Turn on the camera or send me one."
 
 
 def echo_note(text: str) -> str | None:
-    """What is to be said after the user."""
+    """The words that the user asks the assistant to repeat."""
     found = _SAYS["say_after"].search(text)
     if not found:
         return None

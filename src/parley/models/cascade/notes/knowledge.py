@@ -30,9 +30,9 @@ def _pairs(name: str) -> list[tuple[str, str]]:
 
 TABLES = ("countries", "animals", "science", "works", "people", "kitchen", "words", "world",
           "translations", "calendar")  # fmt: skip
-"""Files of `know/tables`. A block is a question or more: in its first lines the key words and the
-sentence, and then in each line a name, others of the same thing, and what is said of it. `{0}` is
-the name, `{1}` and so on are the parts of what is said."""
+"""Files of `know/tables`. A block contains one or more questions: its first lines are the key words
+and the sentence of the answer; each following line is a name, further names of the same thing, and
+the facts about it. `{0}` is the name; `{1}` and so on are the facts."""
 
 
 _Heads = Sequence[Sequence[str]]
@@ -41,7 +41,8 @@ _Rows = Sequence[tuple[Sequence[str], str]]
 
 @functools.cache
 def _blocks(name: str) -> list[tuple[_Heads, _Rows]]:
-    """First lines, as key words and sentence; and names with what is said of them."""
+    """The blocks of a table: first lines, as key words and sentence, and rows, as names and
+    facts."""
     found: list[tuple[_Heads, _Rows]] = []
     for block in tables.blocks_of(f"know/tables/{name}"):
         heads = [line.split(" | ") for line in block if " | " in line]
@@ -52,12 +53,12 @@ def _blocks(name: str) -> list[tuple[_Heads, _Rows]]:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that is known.
+    """A known fact.
 
     Args:
-        keys: words that a question has.
-        forms: of these words it has all of one.
-        sentence: the answer, with places for `values`.
+        keys: words that the question must contain.
+        forms: sets of words; the question must contain all words of one of them.
+        sentence: the answer, with fields for `values`.
     """
 
     keys: frozenset[str]
@@ -66,24 +67,25 @@ class Fact:
     values: Sequence[str] = ()
 
     def told(self) -> str:
-        """The answer."""
+        """The answer with its values."""
         told = self.sentence.format(*self.values)
         return told[0].upper() + told[1:].replace("..", ".").replace("?.", "?")
 
 
 class _Block(NamedTuple):
-    """What is asked in a table: the column that is named, forms, sentence, the last column."""
+    """The questions of a block. `asked`: for each question the column of the name, the forms, the
+    sentence, and the last column that the sentence uses."""
 
     columns: int
     asked: Sequence[tuple[int, tuple[frozenset[str], ...], str, int]]
 
 
 class _Entry(NamedTuple):
-    """A name in a row of a table, of which facts are made when they are asked for.
+    """A name in a row of a table. Its facts are created when a question asks for them.
 
     Args:
-        keys: words of the name, which is in this column.
-        place: of the row among all.
+        keys: words of the name, which is in `column`.
+        place: index of the row among all rows.
     """
 
     keys: frozenset[str]
@@ -132,13 +134,13 @@ def _forms(forms: Iterable[str]) -> tuple[frozenset[str], ...]:
 
 @functools.cache
 def country_names() -> dict[str, str]:
-    """Lower case to the usual writing, without articles; states too."""
+    """Names of countries and states in lower case to their usual spelling, without articles."""
     return {one.lower(): one for one, _ in _countries()}
 
 
 @functools.cache
 def capitals() -> dict[str, str]:
-    """Country, lower case, to its capital."""
+    """Country in lower case to its capital."""
     return {one.lower(): town for one, town in _countries()}
 
 
@@ -151,7 +153,7 @@ def _countries() -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def countries_of(continent: str) -> list[str]:
-    """Those whose table names it, in lower case."""
+    """Countries whose row names this continent, in lower case."""
     rows = (
         row
         for heads, rows in _blocks("countries")
@@ -164,7 +166,8 @@ def countries_of(continent: str) -> list[str]:
 
 @functools.cache
 def opposites() -> dict[str, str]:
-    """Word to its opposite, both ways; the first line that names a word holds."""
+    """Word to its opposite, in both directions; for a word that occurs more than once, the first
+    line counts."""
     pairs = [line.split() for line in lines_of("opposites")]
     table: dict[str, str] = {}
     for first, second in (*pairs, *(pair[::-1] for pair in pairs)):
@@ -174,7 +177,7 @@ def opposites() -> dict[str, str]:
 
 @functools.cache
 def definitions() -> dict[str, str]:
-    """Head word to its sentence."""
+    """Head word to the sentence that defines it."""
     return dict(_pairs("know/definitions"))
 
 
@@ -199,7 +202,7 @@ def facts() -> list[Fact]:
 
 @functools.cache
 def _by_word() -> dict[str, list[_Entry]]:
-    """What is known, by the longest word that names it."""
+    """All entries, by their longest key word."""
     found: dict[str, list[_Entry]] = {}
     for entry in _entries():
         found.setdefault(max(entry.keys, key=len), []).append(entry)
@@ -208,7 +211,7 @@ def _by_word() -> dict[str, list[_Entry]]:
 
 @functools.cache
 def stock(name: str) -> list[str]:
-    """Jokes, poems, riddles, stories or tongue twisters; behind ` | ` is what explains one."""
+    """Jokes, poems, riddles, stories or tongue twisters, without the explanation after ` | `."""
     return [line.partition(" | ")[0] for line in lines_of(name)]
 
 
@@ -220,7 +223,7 @@ def opposite_note(low: str) -> str | None:
 
 
 def unknown_note(low: str) -> str | None:
-    """That an opposite is not known, in so many words: the model would invent one."""
+    """The reply that an opposite is not known; without it, the model would invent one."""
     word = _opposite_of(low)
     if not word or word in opposites() or word in _WORDS["no_words"]:
         return None
@@ -241,7 +244,7 @@ _SYNONYM = {word: key for key, words in _pairs("notes/synonyms") for word in wor
 
 @functools.cache
 def _root(word: str) -> str:
-    """A word, or the one that it is a form of."""
+    """The base form of a word."""
     word = _SYNONYM.get(word, word)
     if len(word) > 4 and word.endswith(("ies", "ie")):
         word = word.removesuffix("s").removesuffix("ie") + "y"
@@ -266,7 +269,7 @@ def _roots(name: str) -> frozenset[str]:
 
 
 def is_subject(word: str) -> bool:
-    """True for the longest word of the name of something that is known."""
+    """True if a word is the longest key word of an entry."""
     return _root(word) in _by_word()
 
 
@@ -276,7 +279,8 @@ def is_filler(words: str) -> bool:
 
 
 def fact_note(low: str, *, is_exact: bool = False) -> str | None:
-    """The fact whose key words the question has; `is_exact`: and no others."""
+    """The fact whose key words the question contains. `is_exact`: the question must contain no
+    others."""
     *_, low = re.split(r"(?<=[.!?])\s+(?=\S+ \S)", low)
     low = re.sub(r"\b(?:in )?(?:what|which) (?:year|month)\b", "when", _SAYS["aside"].sub("", low))
     low = _SAYS["is_not"].sub(r"\1 ", low.replace("can't", "cann't"))
@@ -299,7 +303,7 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         return None
     asks_why, denies = "why" in words, bool(_SAYS["denied"].search(low))
     for keys, sentence in _candidates(words):
-        # A short key must not catch a long question about something else.
+        # A short key must not match a long question about something else.
         content = words - _roots("filler")
         left = content - keys
         others = left - {*_keys(sentence)}
@@ -333,20 +337,20 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
 
 
 def _plainly(sentence: str) -> str:
-    """A sentence that is no reply to whether something is so."""
+    """The sentence without `Yes` or `No` at its start."""
     plain = re.sub("^(?:Yes|No), ", "", sentence)
     return plain[0].upper() + plain[1:]
 
 
 def compared_note(low: str) -> str | None:
-    """`Which is bigger, India or Japan?`: what is known of each."""
+    """`Which is bigger, India or Japan?`: the facts about both."""
     low = _SAYS["than"].sub(r"which is \2, \1 or \3", low)
     told = [_fact(one.lower()) for one in (_COMPARED.find(low) or "").split(" & ")]
     return " ".join(filter(None, told)) if all(told) and told[0] != told[-1] else None
 
 
 def _candidates(words: set[str]) -> Iterator[tuple[frozenset[str], str]]:
-    """Facts whose key words are among these; more key words come first."""
+    """Facts whose key words are among these words, those with the most key words first."""
     known = (one for word in words for one in _by_word().get(word, ()) if one.keys <= words)
     found = [
         (-len(keys), entry.place, keys, fact)
@@ -359,7 +363,7 @@ def _candidates(words: set[str]) -> Iterator[tuple[frozenset[str], str]]:
 
 
 def _of_misheard(low: str) -> str | None:
-    """The capital of a country whose name is misspelt or misheard; the answer says which."""
+    """The capital of a country whose name is misspelt or misheard; the answer names the country."""
     asked = _SAYS["capital"].search(low)
     close = difflib.get_close_matches(asked[1], capitals(), 1, 0.8) if asked else ()
     return _fact(f"what is the capital of {close[0]}") if close else None
@@ -392,13 +396,13 @@ _MANY = (
     r"\d|\b(?:no|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty"
     r"|sixty|hundred|thousand|million|billion|half|most|many|several|different|never)\b"
 )
-"""What the answer to such a question has."""
+"""Quantities, one of which the answer to a question about a measure must contain."""
 
 
 @functools.cache
 def _things() -> frozenset[str]:
-    """Words of countries, capitals, continents and animals: "the highest mountain in Africa" is
-    another one, and so are the teeth of a shark."""
+    """Words of countries, capitals, continents and animals. A fact must not ignore such a word of a
+    question: "the highest mountain in Africa" is not the highest mountain."""
     animals = (one for _, rows in _blocks("animals") for names, _ in rows for one in names)
     named = " ".join((*country_names(), *capitals().values(), *animals))
     words = {one for one in _keys(f"{named} africa asia europe america") if len(one) > 1}
@@ -414,7 +418,7 @@ def country_in(text: str) -> str | None:
 
 @functools.cache
 def vocabulary() -> frozenset[str]:
-    """The words of what can be answered."""
+    """Words of the questions that can be answered."""
     keys = (word for found in _by_word().values() for one in found for word in one.keys)
     texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
     return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
@@ -422,8 +426,8 @@ def vocabulary() -> frozenset[str]:
 
 @functools.cache
 def names() -> dict[str, list[str]]:
-    """The names that tables and facts have an answer for, by the form in which they are asked
-    about: without `{0}` in a table; the first word of a fact."""
+    """The names for which tables and facts have an answer, by the form of the question: for a table
+    its key words without `{0}`, for a fact its first word."""
     found: dict[str, list[str]] = {}
     for heads, rows in (block for name in TABLES for block in _blocks(name)):
         called = [re.sub("^(?:an?|the) ", "", one, flags=re.I) for row, _ in rows for one in row]
@@ -437,7 +441,7 @@ def names() -> dict[str, list[str]]:
 
 
 def definition_note(low: str) -> str | None:
-    """What a word means."""
+    """The definition of the word that the text asks about."""
     found = _SAYS["define"].search(_SAYS["aside"].sub("", low))
     head = found[1].strip() if found else ""
     forms = (*(head.removesuffix(end) for end in ("", "s", "es")), head.removesuffix("ies") + "y")

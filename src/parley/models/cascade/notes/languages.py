@@ -1,8 +1,8 @@
-"""Which language a user writes who does not write English, and the reply to them.
+"""Recognises text that is not English, and replies in its language.
 
-By script, else by the commonest words of each language, else because the lexicon does not know most
-of its words. A sentence with as many English words as foreign ones is English: "What does bonjour
-mean?"
+The language is recognised by its script, else by the most frequent words of each language; else a
+text is foreign if most of its words are not in the lexicon. A sentence with as many English words
+as foreign ones is English: "What does bonjour mean?"
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
 NOT_MADE_OUT: Final = "Sorry, I couldn't make that out. I understand only English."
-"""To what was heard, which may have been English in noise."""
-"""Reply to an unknown language."""
+"""Reply to speech that may have been English in noise."""
+"""The reply to an unknown language is `UNDERSTANDS_ENGLISH`."""
 _LANGUAGES: Final = [
     dict(line.split(": ", 1) for line in block) for block in blocks_of("notes/languages")
 ]
 
 
 def _each(field: str) -> dict[str, frozenset[str]]:
-    """Code to the words of a field, of the languages that have it."""
+    """Language code to the words of a field, for the languages that have this field."""
     return {one["code"]: frozenset(one[field].split()) for one in _LANGUAGES if field in one}
 
 
@@ -44,15 +44,16 @@ _VOWEL: Final = re.compile(r"[^\Wbcdfghjklmnpqrstvwxz]")
 
 
 def language_of(text: str) -> str | None:
-    """The code of the language of a text; None for English and what is not known."""
+    """The code of the language of a text; None for English and for unknown languages."""
     return _by_script(text) or _by_words(text)
 
 
 def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str | None:
-    """That only English is spoken, in the language of the text if it is known, and in English.
+    """The reply that only English is spoken, in the language of the text if it is known, and in
+    English; None if the text is English.
 
     Args:
-        is_word: True for a word (in lower case) of the English lexicon; None: there is none.
+        is_word: True for a word (in lower case) of the English lexicon; None: there is no lexicon.
     """
     code = language_of(text)
     if code is not None:
@@ -80,8 +81,8 @@ def _is_another_script(text: str) -> bool:
 
 
 def _is_strange(text: str, is_word: Callable[[str], bool] | None) -> bool:
-    """True if most words are in no English lexicon. Names are not counted, nor are abbreviations
-    without vowels."""
+    """True if most words are not in the English lexicon. Names and abbreviations without vowels are
+    not counted."""
     words = _LETTERS.findall(_plain(text)) if is_word else []
     if not is_word or len(words) < 2:
         return False

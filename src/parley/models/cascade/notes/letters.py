@@ -1,4 +1,4 @@
-"""Spelling, the alphabet, and words with a letter."""
+"""Spelling, the alphabet, and words with a given first letter."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from parley.models.cascade.tables import blocks_of, patterns
 _SAYS: Final = patterns("letters")
 _NO_WORDS: Final = "it that this me you words word please life everything".split()
 LONGEST = 45
-"""Letters of a word that is spelled; no English word has more."""
+"""Maximum length of a word that is spelled; no English word is longer."""
 
 
 def spelling_note(low: str) -> str | None:
-    """A word letter by letter."""
+    """A word spelled letter by letter."""
     found = _SAYS["spell"].search(low)
     if not found:
         return None
@@ -32,7 +32,7 @@ def spelling_note(low: str) -> str | None:
 
 
 def letters_note(low: str) -> str | None:
-    """Letters of a word or of the alphabet."""
+    """Facts about the letters of a word, of the sentence or of the alphabet."""
     found = _SAYS["count"].search(low)
     if found and found[2] not in ("the", "alphabet", "english", "it", "that", "my", "your"):
         kind, word = found.groups()
@@ -74,7 +74,8 @@ _ASKS: Final = re.compile(r"^\W*(?:\w+\W+){0,3}?(?:name|list|say|think of|(?:giv
 
 
 def named_note(low: str) -> str | None:
-    """A number of animals, fruits, countries or other things, with a given letter or without."""
+    """A number of animals, fruits, countries or other things, optionally with a given first
+    letter."""
     found = _NAMED.search(as_digits(low).replace("color", "colour"))
     if not found or not (found[3] or _ASKS.search(low)):
         return None

@@ -25,7 +25,7 @@ _KINDS: Final[tuple[dict[str, float], ...]] = (
      "gallon": 3785.411784},
     {"piece": 1, "dozen": 12},
 )  # fmt: skip
-"""Units of one kind, in the smallest of it."""
+"""The units of each kind, as multiples of the smallest one."""
 _UNIT_WORDS: Final = {
     "feet": "foot", "inches": "inch", "km": "kilometre", "m": "metre", "cm": "centimetre",
     "mm": "millimetre", "kg": "kilogram", "g": "gram", "lb": "pound", "lbs": "pound",
@@ -55,7 +55,7 @@ def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str
 
 _OF_THAT: Final = re.compile(r"\b(?:that|it|this) (?=(?:in|to|into) (?:degrees )?[a-z]+\W*$)")
 _AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?")
-"""`What is that in miles?`"""
+"""For `What is that in miles?`"""
 
 
 def _halves(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Facts that users have stated about themselves, found again in their own words.
+"""Facts that users have stated about themselves, found by the words of their questions.
 
-Rules over the user's sentences, nothing learnt: "my name is Fiona", "my dog is called Rex", "I live
-in Oslo", "remember that the key is under the mat". What was told last holds. A pure function of the
-turns, so a conversation that is rolled back has forgotten by itself.
+Rules on the user's sentences, without training: "my name is Fiona", "my dog is called Rex", "I live
+in Oslo", "remember that the key is under the mat". A later statement replaces an earlier one. The
+facts are a pure function of the turns, so rolling a conversation back also removes its facts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NAMES = frozenset(" ".join(lines_of("notes/names")).split())
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Facts told so far.
+    """Facts that the user has stated so far.
 
     Args:
-        name: of the user, as it was written.
-        facts: key words to a sentence about it, in the second person; the last one told is last.
-        said: all sentences, as they were said.
+        name: of the user, as written.
+        facts: key words to a sentence in the second person, newest last.
+        said: all statements, oldest first.
     """
 
     name: str | None = None
@@ -37,14 +37,14 @@ class Told:
     said: Sequence[str] = ()
 
     def sentences(self, limit: int = 8) -> list[str]:
-        """For a prompt: the name and the latest facts."""
+        """The name and the latest facts, as sentences for a prompt."""
         named = [f"The user's name is {self.name}."] if self.name else []
         return [*named, *list(self.facts.values())[-limit:]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What one sentence contains, whatever was said before it."""
+    """Contents of one sentence, independent of the previous sentences."""
 
     forgets: bool
     name: str | None
@@ -53,7 +53,7 @@ class _Read:
     facts: tuple[tuple[str, str], ...]
 
 
-# Every turn listens to all turns before it.
+# Every turn processes all previous turns again.
 @functools.lru_cache(maxsize=2048)
 def _read(plain: str) -> _Read:
     corrected = _SAYS["corrected"].search(plain)
@@ -73,13 +73,13 @@ def _sentences(text: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=2048)
 def _owned(plain: str) -> str:
-    """What the user owns, if the sentence names it."""
+    """The last thing that the sentence names as the user's; "" if there is none."""
     owned = [found[2] for found in _SAYS["owned"].finditer(plain)]
     return owned[-1].lower() if owned else ""
 
 
 def listen(texts: Iterable[str]) -> Told:
-    """Facts in these sentences of the user."""
+    """The facts in the user's sentences."""
     name: str | None = None
     facts: dict[str, str] = {}
     said: list[str] = []
@@ -128,7 +128,7 @@ def _renamed(plain: str) -> str | None:
 
 
 def introduced(text: str, earlier: Sequence[str]) -> str | None:
-    """Reply to a user who gives only a name, or another name than before."""
+    """Reply to a user who states a name or a fact to remember, or asks to forget the name."""
     before, after = listen(earlier), listen([*earlier, text])
     if before.name and not after.name:
         return "All right, I have forgotten your name."
@@ -157,14 +157,14 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
 def recall(text: str, told: Told) -> str | None:
     """The stored fact that `text` asks for; None if it asks for none.
 
-    An empty string: it asks for something of the user's that was never told.
+    An empty string means that it asks for something about the user that was never stated.
     """
     *_, asked = _SAYS["sentence_end"].split(_straight(text))
     low = asked.lower()
     if not _SAYS["asks"].search(low) or _SAYS["wants"].search(low):
         return None
     if low.startswith("my ") and not low.endswith("?"):
-        return None  # "My train is late when it snows" tells something.
+        return None  # "My train is late when it snows" is a statement.
     if not _SAYS["mine"].search(low):
         return _remembered(low, told)
     if _SAYS["all"].search(low):
@@ -202,13 +202,13 @@ def recall(text: str, told: Told) -> str | None:
 
 
 def said_before(low: str, told: Told) -> str | None:
-    """The sentence of the user's that has most of a question's words."""
+    """The user's statement that shares the most words with a question."""
     words = _words(low)
     if not words or "why" in low or not _SAYS["question"].search(low):
         return None
     said = [one for one in told.said if lowered(one) not in low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
-    # "Is my English good?" asks more than whether it was spoken of.
+    # "Is my English good?" asks for more than a mention of it.
     needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
     is_told = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
@@ -216,7 +216,7 @@ def said_before(low: str, told: Told) -> str | None:
 
 
 def _remembered(low: str, told: Told) -> str | None:
-    """Facts that the user asked to remember, about anyone."""
+    """A fact about anyone that the user asked to remember."""
     words = _words(low)
     who = re.search(r"\bwho(?:'s| is) ([a-z][\w'-]+)\W*$", low)
     if who:
@@ -247,7 +247,8 @@ def _find_name(plain: str) -> str | None:
 
 
 def _lower_lead(plain: str) -> str:
-    """Lead words in lower case, the rest as it stands, so that names keep their capitals."""
+    """The text with its lead words in lower case; the rest is unchanged, so that names keep their
+    capitals."""
     return re.sub(
         r"\b(?:My|I|I'm|Call|People|This|It|The|Name|Am|Go|Is)\b", lambda m: m[0].lower(), plain
     )
@@ -302,7 +303,7 @@ _KINDS: Final = (
 
 
 def _family_key(said: str) -> str:
-    """The nouns, and what they are together."""
+    """The nouns and their collective terms, such as `sibling`."""
     words = [_stem(word) for word in said.split()]
     named = [word for one, _ in _KINDS for word in one.split() if word in words]
     kinds = [kind for one, kind in _KINDS if any(word in words for word in one.split())]
@@ -316,7 +317,7 @@ def _keep_case(plain: str) -> str:
 
 
 def _trim(value: str) -> str:
-    """A value ends where the next thought begins."""
+    """The value without the clause that follows it."""
     cut = re.split(
         r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way|btw)\b", value
     )[0]

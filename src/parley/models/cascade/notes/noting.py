@@ -1,12 +1,13 @@
 """Notes that accompany the user's words: sums, spelling, the calendar, a small stock of facts.
 
-A language model of 135 M parameters converses, but neither reckons nor knows much. What a few
-lines of code or a table know for certain is put beside the user's words as a note, and the model
-was taught to answer from the note, and to say that it does not know where there is none
-(`training/cascade/dialogues.py` makes its examples with this very module). Large models behind an
+A language model of 135 M parameters can converse, but calculates badly and knows little. Facts that
+a few lines of code or a table provide reliably are added to the user's words as a note. The model
+is trained to answer from the note, and to say that it does not know if there is none
+(`training/cascade/dialogues.py` creates its examples with this module). Large models behind an
 endpoint get no notes.
 
-Pure text: knows nothing of models. The stock is the text files in `know/`, all of them our own.
+This module processes text only and is independent of models. The stock is the text files in
+`know/`, all of which are our own work.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ from parley.models.cascade.tables import patterns
 
 _SAYS: Final = patterns("noting")
 _ALWAYS: Final = Replies("notes/manners")
-"""What always gets the same reply, whatever else is known of it."""
+"""Sentences that always get the same reply, even if another note matches."""
 _FOLLOWS: Final = Replies("notes/follows")
 _TALK: Final = Replies("notes/everyday")
 _ADVICE: Final = Replies("notes/advice")
 _FORMS: Final = Replies("notes/forms")
-"""For what no note answers."""
+"""Replies to sentences that no note answers."""
 _TOOLS = (
     leaving_note, count_note, several_note, compare_note, sum_note, spelling_note, letters_note,
     named_note, opposite_note,
@@ -90,17 +91,17 @@ def note_for(
     is_word: Callable[[str], bool] | None = None,
     is_unclear: bool = False,
 ) -> str | None:
-    """The note for a sentence of the user's; None when there is nothing to note.
+    """The note for a sentence of the user; None if there is nothing to note.
 
-    It is the whole answer, and another one than the last.
+    The note is the whole answer, and is worded differently from the last one.
 
     Args:
-        earlier: what the user said before, oldest first; for facts, for follow-ups and to
-            find another joke than last time.
-        seed: which joke comes first.
-        answers: what was answered before, oldest first; for who asks to hear it again, and for
-            a continuation.
-        now: reads the clock, if it is asked for.
+        earlier: the user's previous sentences, oldest first; for facts, for follow-ups and to
+            choose another joke than last time.
+        seed: selects the first joke.
+        answers: previous answers, oldest first; for users who ask to hear one again, and for
+            continuations.
+        now: reads the clock; called only if the sentence asks for the time.
         is_word: True for an English word; see `foreign_note`.
         is_unclear: the recogniser was unsure of the sentence.
     """
@@ -127,8 +128,8 @@ def note_for(
 
 
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
-    """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
-    takes such a reading rather than one that means nothing."""
+    """True if the notes can handle a sentence: a recogniser in doubt prefers such a reading to one
+    without meaning."""
     if care_note(text, ()) is not None:
         return True
     told = memory.listen([text])
@@ -146,9 +147,9 @@ def unknown_to_us(
     answers: Sequence[str],
     is_word: Callable[[str], bool] | None = None,
 ) -> str | None:
-    """What is said where there is no note: what users said about it themselves, or a sentence that
-    fits the form of theirs, because the model invents answers and misunderstands statements.
-    None for greetings and what follows a picture."""
+    """The reply if there is no note: what users themselves said about the subject, or a sentence
+    that fits the form of theirs, because the model invents answers and misunderstands statements.
+    None for greetings and after a picture."""
     text, earlier = as_meant(text, is_word), [as_meant(one, is_word) for one in earlier]
     low = lowered(text)
     if _SAYS["familiar"].search(low) or was_seen(answers):
@@ -162,7 +163,7 @@ def unknown_to_us(
 
 
 def _asks_again(text: str, before: str) -> bool:
-    """True for a question that was asked in the same words just before."""
+    """True for a question that repeats the previous one word for word."""
     asked, last = (re.findall(r"[a-z0-9']+", lowered(one)) for one in (text, before))
     return asked == last and len(asked) > 1 and text.rstrip().endswith("?")
 
@@ -206,7 +207,7 @@ def _known(
     fixed = _ALWAYS.find(low) or _follow(low, earlier, answers, before, ask)
     if fixed:
         return fixed
-    # "My name is Anna. What is my name?" tells before it asks.
+    # "My name is Anna. What is my name?" states a fact before it asks.
     since = memory.listen([*earlier, text])
     told = age_note(low, since.facts.values(), now) or memory.recall(text, since)
     advice = _advice(low, earlier)
@@ -236,7 +237,7 @@ def _known(
 
 
 def _brief(answer: str, asked: str) -> str:
-    """What of an answer was not in the question, if that is short."""
+    """The part of an answer that is not in the question, if it is short; else the whole answer."""
     if said := re.match("(Yes|No),", answer):
         return f"{said[1]}."
     known = {*re.findall(r"[\w'-]+", lowered(asked)), "the", "is", "are", "a", "an", "of"}
@@ -250,7 +251,7 @@ def _brief(answer: str, asked: str) -> str:
 
 
 def _at_home(text: str, told: memory.Told) -> str:
-    """A question about where users live or come from, with the name of it."""
+    """A question about the place where users live or come from, with the name of the place."""
     home = told.facts.get("live") or told.facts.get("from")
     found = _SAYS["home"].search(lowered(text))
     if not home or not found:
@@ -268,9 +269,9 @@ def _follow(
     told: memory.Told,
     ask: Callable[[str], str | None],
 ) -> str | None:
-    """The note for what has a meaning only after the last answers, or after what users told: a
-    reply, or the note for the question that it stands for, which begins with `? `, or with `?? ` if
-    nothing needs to be known of it."""
+    """The note for a sentence that has a meaning only after the last answers, or after facts that
+    users stated: a reply, or the note for the question that it stands for. In the table, such a
+    question starts with `? `, or with `?? ` if it may have no note."""
     pairs = [*zip(reversed(answers), map(lowered, reversed(earlier)), strict=False)]
     known = [pair for pair in pairs if not _SAYS["lost"].search(pair[0])] or pairs
     said = [latest(one) for pair in known[:2] for one in pair]
@@ -284,7 +285,7 @@ def _follow(
 
 
 def _advice(low: str, earlier: Sequence[str]) -> str | None:
-    """Advice, if users ask for some, on what they name, or told before."""
+    """Advice, if users ask for some, on a subject that they name now or named before."""
     if not _SAYS["advice"].search(low):
         return None
     told = (low, *(lowered(one) for one in earlier[:-4:-1] if not one.rstrip().endswith("?")))
@@ -293,12 +294,12 @@ def _advice(low: str, earlier: Sequence[str]) -> str | None:
 
 
 def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int) -> str | None:
-    """The note for a question about what was spoken of last."""
+    """The note for a question about the subject of the last answers."""
     if _SAYS["among"].search(low):
         return None
     answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)] or [""]
     spoken = answers[-1:]
-    if _SAYS["person"].search(low):  # They are spoken of for longer than a thing.
+    if _SAYS["person"].search(low):  # People remain the subject for longer than things.
         spoken = [one for one in answers[::-1] if not one.startswith(("The ", "A ", "An "))]
     notes = (*_TOOLS, rhyme_note, partial(fact_note, is_exact=True), compared_note, definition_note)
     asked = (_first(notes, one) for said in spoken for one in _of_whom(low, earlier, said))
@@ -308,7 +309,7 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
 
 
 def _there(low: str, said: Sequence[str]) -> str | None:
-    """A question about the country that was spoken of last."""
+    """A question about `there`, with the country that was mentioned last."""
     found = _SAYS["there"].search(low)
     countries = [country for one in said[-4:] if (country := country_in(one))]
     if not found or not countries or country_in(low):
@@ -318,14 +319,14 @@ def _there(low: str, said: Sequence[str]) -> str | None:
 
 
 MOST_BRIEF: Final = 3
-"""Words of an answer that is to be one."""
+"""Maximum number of words of an answer to a user who asks for one word."""
 MOST_SUBJECTS: Final = 30
-"""Of a long answer; a note is looked for with each."""
+"""Maximum number of subjects in a long answer; a note is looked up for each of them."""
 _NO_SUBJECTS = ("i", "you", "it", "they", "that", "there")
 
 
 def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
-    """Questions with what was spoken of last in place of he, she, it, they or one."""
+    """Questions in which the subjects of the last answer replace he, she, it, they or one."""
     if _SAYS["one"].search(low):
         things = re.findall(r"[a-z]+s\b", " ".join(earlier[-1:]).lower())
         return [_SAYS["one"].sub(one.removesuffix("s"), low) for one in things[:MOST_SUBJECTS]]
@@ -372,7 +373,7 @@ _CHANCES: Final = {
 
 
 def _by_chance(low: str, seed: int) -> str | None:
-    """A coin, a die, or a number between two."""
+    """The result of a coin, a die or rock, paper, scissors, or a number between two."""
     chance = Random(seed)
     for pattern, said in _CHANCES.items():
         if pattern.search(low):
@@ -384,14 +385,15 @@ def _by_chance(low: str, seed: int) -> str | None:
 
 
 LONGEST_ASKED: Final = 24
-"""Words of a question that is asked again with others: a note is looked for three times a word."""
+"""Maximum number of words of a question that is asked again with other words: three notes are
+looked up for each word."""
 LONGEST_EARLIER: Final = 10
-"""The same of one before the last."""
+"""The same for a question before the last one."""
 
 
 def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
     """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
-    hour?`: the note for the question before with these words, in place of some of its own."""
+    hour?`: the note for the previous question with these words in place of some of its own."""
     if earlier and _SAYS["request"].search(earlier[-1]):
         text = f"{text}?"
     plain = [
@@ -412,7 +414,7 @@ def _with_others(found: re.Match[str], asked: str, note: Callable[[str], str | N
     if len(words) > LONGEST_ASKED:
         return None
     numbers = re.findall(r"\d+", found["new"])
-    # A number takes the place of one, if there is one.
+    # A number replaces another number, if there is one.
     has_digit = bool(numbers and re.search(r"\d", asked))
     spans = [(at, size) for size in (1, 2, 3) for at in range(len(words) - size, 0, -1)]
 
@@ -445,7 +447,7 @@ def _each(
     answers: Sequence[str],
     note: Callable[[str, Sequence[str], Sequence[str]], str | None],
 ) -> str | None:
-    """The notes of two or three questions in one, each asked after those before it."""
+    """The notes for two or three questions in one text, each looked up after the previous ones."""
     parts = _SAYS["next"].split(text.strip())
     if not 1 < len(parts) <= 3 or not all(map(_SAYS["request"].search, parts)):
         return None
@@ -459,7 +461,7 @@ def _each(
 
 
 def stock_note(low: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str | None:
-    """A joke, poem, riddle, story or tongue twister; another one than before."""
+    """A joke, poem, riddle, story or tongue twister, different from the previous ones."""
     words = len(low.split())
     for name, pattern in _STOCKS.items():
         if re.search(pattern, low) and (_SAYS["wants"].search(low) or words <= 3):
@@ -477,7 +479,7 @@ def stock_note(low: str, earlier: Sequence[str], seed: int, answers: Sequence[st
 
 
 def _drawn(name: str, low: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str:
-    """An entry of the stock that was not told, or something of its kind about what was named."""
+    """An entry of the stock that was not told yet, or one about the subject that the user named."""
     place = seed + sum(bool(re.search(_STOCKS[name], one.lower())) for one in earlier)
     about = turns.tale(low, place) if name == "stories" else None
     if about or (name == "poems" and (about := turns.poem(low))):

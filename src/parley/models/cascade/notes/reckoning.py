@@ -1,4 +1,4 @@
-"""Sums, comparisons and counting, worked out from the words."""
+"""Sums, comparisons and counting, computed from the words of a question."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from parley.models.cascade.tables import patterns
 
 _SAYS: Final = patterns("reckoning")
 COUNT_LIMIT = 30
-"""Numbers that are counted aloud at most."""
+"""Maximum number of numbers that are counted aloud."""
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 BEYOND = re.compile(r"\d{16}|\d[xyn]\b|\b[fg]\(")
-"""Numbers that floats do not hold exactly, and algebra; sums of such are not for a note."""
+"""Numbers that floats do not represent exactly, and algebra; there are no notes for sums of
+these."""
 
 _OPERATORS = {
     "plus": "+", "+": "+", "and": "+", "added to": "+", "add": "+", "minus": "-", "-": "-",
@@ -62,7 +63,8 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
 
 
 def number(value: float) -> str:
-    """With thousands parted, and at most two digits behind the point, or three below 1."""
+    """A number as text: thousands are separated from 10,000 on, with at most two digits after the
+    point, or three below 1."""
     if abs(value - round(value)) < 1e-9:
         return f"{round(value):,}" if abs(value) >= 10_000 else str(round(value))
     return f"{value:.{2 if abs(value) >= 1 else 3}f}".rstrip("0").rstrip(".")
@@ -83,7 +85,7 @@ def _story(text: str) -> str | None:
 
 
 def sum_note(low: str) -> str | None:
-    """A sum and what it comes to, also out of a little story."""
+    """A sum and its result; the sum may be in a short story."""
     text = as_digits(low)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text).replace("sqrt", "square root of ")
     text = re.sub(r"(?<=square root of )\s*\((\d+)\)", r"\1", text)
@@ -132,11 +134,11 @@ def _percent(found: re.Match[str]) -> float:
 
 
 _INNER: Final = re.compile(r"\(([^()]+)\)")
-"""Brackets without others inside."""
+"""Brackets that contain no others."""
 
 
 def _bracketed(written: str) -> str | None:
-    """A sum with brackets, worked out from the inside."""
+    """A sum with brackets, evaluated from the innermost ones."""
     plain = written
     while found := _INNER.search(plain):
         part = sum_note(found[1]) if re.search(r"\d\s*[-+*/x]", found[1]) else f"is {found[1]}."
@@ -148,7 +150,7 @@ def _bracketed(written: str) -> str | None:
 
 
 def _worked_out(work: Callable[[float], float], found: re.Match[str]) -> str:
-    """`7 squared` as a number, for the sum that it is part of."""
+    """A term such as `7 squared` as a number, for the sum that contains it."""
     value = _operand(found)
     return number(work(value)).replace(",", "") if value >= 0 else found[0]
 
@@ -177,7 +179,7 @@ def leaving_note(low: str) -> str | None:
 
 
 def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
-    """A sum in words, with what it comes to; None if that or a term is too large for a note."""
+    """A sum in words, with its result; None if the result or a term is too large for a note."""
     if any(BEYOND.search(term) for term in (first, *(term for _, term in parts))):
         return None
     terms: list[float] = [float(first)]
@@ -196,7 +198,7 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
     total = terms[0]
     for sign, value in zip(signs, terms[1:], strict=True):
         total = total + value if sign == "+" else total - value
-    if not abs(total) <= 1e12:  # nor a number at all, where terms were infinite
+    if not abs(total) <= 1e12:  # also excludes NaN, the result of infinite terms
         return None
     return f"{' '.join(said)} is {number(total)}."
 
@@ -206,7 +208,7 @@ _LOW: Final = ("smaller", "less", "lower")
 
 
 def compare_note(low: str) -> str | None:
-    """Which of two numbers is bigger; even or odd."""
+    """The bigger or smaller one of two numbers, or whether a number is even or odd."""
     text = as_digits(low)
     if BEYOND.search(text) or _SAYS["part"].search(_FRACTION.sub("1", text)):
         return None
@@ -245,7 +247,7 @@ _OF_SEVERAL: Final[dict[re.Pattern[str], Callable[[list[float]], str | None]]] =
 
 
 def several_note(low: str) -> str | None:
-    """The average of some numbers, their order, or what comes after them."""
+    """The average of some numbers, their extremes, their order, or the next one."""
     text = as_digits(low)
     of = [float(one) for one in re.findall(NUMBER, text)]
     if len(of) < 3 or BEYOND.search(text):
@@ -254,7 +256,8 @@ def several_note(low: str) -> str | None:
 
 
 def _continued(of: Sequence[float]) -> str | None:
-    """What follows numbers of equal steps, of equal ratios, or each of which is the sum of two."""
+    """The number that follows numbers with equal steps, with equal ratios, or of which each is the
+    sum of the previous two."""
     steps = {round(after - before, 9) for before, after in pairwise(of)}
     ratios = {round(after / before, 9) for before, after in pairwise(of) if before}
     if len(steps) == 1:
@@ -266,7 +269,7 @@ def _continued(of: Sequence[float]) -> str | None:
 
 
 def count_note(low: str) -> str | None:
-    """Numbers one after the other, at most `COUNT_LIMIT`."""
+    """Numbers in sequence, at most `COUNT_LIMIT` of them."""
     text = as_digits(re.sub(r"(?<=\b(?:by|in) )([a-z]+?)s\b", r"\1", low))
     found = _SAYS["count"].search(text)
     if BEYOND.search(text) or not found or re.search(r"\bin [a-z]+(?:ish|ench|an|ese|tch)\b", text):

@@ -1,4 +1,4 @@
-"""Notes as texts: where they are looked for, and in which words they are said."""
+"""Texts for notes: the form in which they are searched, and the wording of replies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from parley.models.cascade.tables import any_of, blocks_of
 
 LONGEST = 600
-"""Signs at the end of a text in which something is looked for: some patterns take time with the
-square of a text's length, and the engine has other conversations to serve."""
+"""Number of characters at the end of a text that are searched: the time of some patterns grows with
+the square of a text's length, and the engine serves other conversations, too."""
 
 
 LONGEST_WORD = 40
 
 
 def latest(text: str) -> str:
-    """The end of a long text, from a word's start on; "" if its start is not a word."""
+    """The end of a long text, from the start of a word; "" if the text there is too long to be a
+    word."""
     if len(text) <= LONGEST:
         return text
     cut, _, end = text[-LONGEST:].partition(" ")
@@ -29,11 +30,11 @@ def lowered(text: str) -> str:
 
 
 class Replies:
-    """A table of replies: the first of which a pattern fits.
+    """A table of replies; the first one with a matching pattern is used.
 
     Args:
-        name: of the file, of blocks: replies that take turns, parted by ` | `, and the patterns
-            below them. A reply may have places for what groups of its patterns found.
+        name: of the file. Its blocks are replies that alternate, separated by ` | `, with their
+            patterns below. A reply may have fields for the named groups of its patterns.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,7 +44,7 @@ class Replies:
         ]
 
     def find(self, low: str, turn: int = 0) -> str | None:
-        """The reply to a text as `lowered` returns it; None if no pattern fits."""
+        """The reply to a text as `lowered` returns it; None if no pattern matches."""
         for pattern, replies in self._rows:
             if found := pattern.search(low):
                 reply = replies[turn % len(replies)]
@@ -54,20 +55,20 @@ class Replies:
 
 
 ASKED = "Did you say: "
-"""Begins the question whether users said what was heard."""
+"""Start of the question whether users said what was recognised."""
 MEANT = "I'm not sure that I understand you. Is anyone in danger?"
-"""Begins the question whether what they said was meant like that."""
+"""Start of the question whether the user meant that someone is in danger."""
 _YES = re.compile(r"^\W*(?:yes|yeah|yep|i did|i do|that'?s right|correct)\b")
 _NO = re.compile(r"^\W*(?:no|nope|not at all)\b(?:\W+i (?:did not|didn't)(?: say that)?)?\W*")
 
 
 def asked_back(answers: Sequence[str]) -> bool:
-    """True if the last answer was such a question."""
+    """True if the last answer was one of these questions."""
     return bool(answers) and answers[-1].startswith((ASKED, MEANT))
 
 
 def confirmed(text: str, earlier: Sequence[str]) -> str:
-    """What users said, given their answer to such a question; "" if it was something else."""
+    """What users said, given their answer to such a question; "" if they only denied it."""
     low = lowered(text)
     if _YES.search(low) and earlier:
         return earlier[-1]
@@ -79,12 +80,12 @@ _BEFORE = ("As I said: ", "Once more: ", "Again: ")
 
 
 def plainly(answer: str) -> str:
-    """An answer without the words that say that it is one again."""
+    """An answer without the words that mark a repetition."""
     return next((answer.removeprefix(one) for one in _BEFORE if answer.startswith(one)), answer)
 
 
 def varied(note: str, last: str) -> str:
-    """The note in other words where it is what was answered last."""
+    """The note, with words that mark a repetition if it equals the last answer."""
     if note != plainly(last) or note.startswith("You said: "):
         return note
     used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
@@ -105,7 +106,7 @@ _SMALL_TALK = (
 
 
 def instead_of(answer: str, answers: Sequence[str]) -> str:
-    """Alternative to the sentence that was spoken last."""
+    """An alternative to an answer that would repeat the last one."""
     low = answer.lower()
     is_lost = any(words in low for words in ("don't know", "sorry", "not told", "can't"))
     choices = _NOT_KNOWN if is_lost else _SMALL_TALK

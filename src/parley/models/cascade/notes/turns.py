@@ -1,6 +1,6 @@
-"""The last words of either side, and how a story or a riddle continues.
+"""The last words of user and assistant, and continuations of stories, riddles and jokes.
 
-Pure text: everything follows from what was said and answered before.
+Everything is derived from the text of the previous turns.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def plain_answer(answer: str) -> str:
 
 
 def riddle(entry: str) -> str:
-    """Only the question of a riddle."""
+    """The question of a riddle, without its answer."""
     return f"{entry.partition('?')[0]}? {RIDDLE_END}"
 
 
 def continued(low: str, answers: Sequence[str]) -> str | None:
-    """The answer of a riddle, or more of a story, that an answer of ours began."""
+    """The continuation of a joke, a riddle or a story that an earlier answer started."""
     if not answers:
         return None
     if answers[-1] == "Who's there?":
@@ -107,7 +107,7 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
 
 
 def listening(low: str, answers: Sequence[str]) -> str | None:
-    """A reply to what users tell of their sorrows, if they were asked to."""
+    """A reply to users who speak of their sorrows after an answer that invites them to."""
     is_asked = "?" in low or _SAYS["asks"].search(low)
     if not answers or is_asked or not _SAYS["invites"].search(answers[-1]):
         return None
@@ -124,13 +124,13 @@ _TALES: Final = blocks_of("notes/tales")
 
 
 def tale(low: str, seed: int) -> str | None:
-    """The beginning of a story about what the user named."""
+    """The start of a story about the thing that the user named."""
     thing = _thing(low)
     return _TALES[seed % len(_TALES)][0].format(thing) if thing else None
 
 
 def poem(low: str) -> str | None:
-    """A few lines about what the user named."""
+    """A few lines about the thing that the user named."""
     thing = _thing(low)
     if thing is None:
         return None
@@ -142,7 +142,7 @@ def poem(low: str) -> str | None:
 
 
 def _thing(low: str) -> str | None:
-    """What something is to be about, in the singular."""
+    """The requested subject, in the singular; None if there is none."""
     found = _SAYS["about"].search(re.sub(r"[\s,]+please\W*$", "", low))
     if not found or found[1].split()[0] in _NO_THINGS:
         return None

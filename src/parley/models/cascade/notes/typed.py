@@ -1,6 +1,6 @@
-"""Lines as people type them: in haste, in capitals, with slips, and with words that only decorate.
+"""Corrects lines as people type them: in haste, in capitals, with slips and with decoration.
 
-They are read once, before anything is looked for in them, so that no table has to know of "pls".
+This happens before all lookups, so that no table has to contain "pls".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from parley.models.cascade.notes.said import latest
 from parley.models.cascade.tables import lines_of, pattern_words, patterns
 
 LINES_KEPT: Final = 256
-"""The lines of a conversation are read again at each of its turns. No more than `said.LONGEST` of
-each is kept."""
+"""Number of lines in each cache: every turn processes all lines of its conversation again. At most
+`said.LONGEST` characters of each are stored."""
 
 _SAYS: Final = patterns("typed")
 _IN_HASTE: Final = dict(line.split(": ") for line in lines_of("notes/chat"))
@@ -28,8 +28,8 @@ _MARKS: Final = str.maketrans("’`“”", "''\"\"")
 
 
 def untangled(text: str) -> str:
-    """A text without what only decorates it: pictures, capitals throughout, marks in a row, and
-    "hey" or "lol" around a sentence."""
+    """The text without decoration: emoji, capitals throughout, repeated punctuation, and "hey" or
+    "lol" around a sentence."""
     return _untangled(latest(text))
 
 
@@ -51,29 +51,30 @@ def _untangled(text: str) -> str:
 
     text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
-    # Words that are left out, or stand elsewhere in a question.
+    # Words that are omitted, or in an unusual position in a question.
     text = _SAYS["inverted"].sub(r"\g<asks> \g<verb> \g<who>", text)
     text = _SAYS["can_you"].sub(_asked, _SAYS["do_you"].sub("do you ", text))
     return _SAYS["i_did"].sub(r"\g<said>I ", text)
 
 
 def _asked(found: re.Match[str]) -> str:
-    """ "You can ...?" and "Don't you ...?" as they are asked elsewhere."""
+    """ "You can ...?" and "Don't you ...?" in their usual form."""
     verb = re.search(r"\b(?:can|do|could|wo|are|did)(?=n?\b|n?'t)", found[0].lower())
     return f"{'will' if verb and verb[0] == 'wo' else verb[0] if verb else 'do'} you "
 
 
 def _is_picture(sign: str) -> bool:
-    """True for an emoji, and what joins or colours them."""
+    """True for an emoji, and for signs that join or colour emoji."""
     return sign > "\u2000" and (
         unicodedata.category(sign) in ("So", "Sk", "Cf") or sign == "\ufe0f"
     )
 
 
 def as_meant(text: str, is_word: Callable[[str], bool] | None) -> str:
-    """The text `untangled`, and without slips: unknown words become those that are looked for.
+    """The text `untangled` and with slips corrected: unknown words are replaced by those that the
+    notes look for.
 
-    Names stay, unless it is a question.
+    Names are not changed, except in a question.
     """
     text = untangled(text)
     return text if is_word is None else _corrected(text, is_word)
@@ -98,7 +99,7 @@ def _corrected(text: str, is_word: Callable[[str], bool]) -> str:
 
 
 def _nearest(word: str, is_word: Callable[[str], bool]) -> str | None:
-    """The likeliest word that this one, which is none, may have been."""
+    """The most likely correction of a word that is not in the lexicon; None if there is none."""
     if is_subject(word) or word in _vocabulary():
         return None
     known, letters = _vocabulary(), sorted(word)
@@ -114,11 +115,11 @@ def _nearest(word: str, is_word: Callable[[str], bool]) -> str | None:
 
 
 def _single(word: str) -> str:
-    """A word without double letters."""
+    """A word with its double letters reduced to one."""
     return re.sub(r"([a-z])\1+", r"\1", word)
 
 
 @functools.cache
 def _vocabulary() -> Counter[str]:
-    """What is looked for, and how often."""
+    """Words that the notes look for, with their counts."""
     return Counter(vocabulary()) + pattern_words()
