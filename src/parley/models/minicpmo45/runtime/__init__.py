@@ -1,1 +1,1 @@
-"""What every part computes with: slot caches, attention, captured graphs, random numbers."""
+"""Shared building blocks of all parts: slot caches, attention, captured graphs, random numbers."""

@@ -7,7 +7,7 @@
 |          | subset of rows, and divides long contexts over the card; NVIDIA GPUs       |
 
 `auto` is `triton` on a GPU where the package is installed, else `sdpa`. The kernel is tried at load
-and steps down to `sdpa` where it fails (`fast_paths.py`).
+and steps down to `sdpa` if it fails (`fast_paths.py`).
 
 Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` new tokens of one row,
 `B` rows of a padded batch with `n` new tokens each.
@@ -34,22 +34,22 @@ Kernel = Literal["auto", "triton", "sdpa"]
 class FusedAttention:
     """PyTorch's `scaled_dot_product_attention`.
 
-    Rows that the host knows by number are read one by one, as views. Rows that are known to the
-    device only, as in a captured graph, are copied first; so such batches prefer all
-    rows, which are a view.
+    Rows whose numbers the host knows are read one by one, as views. Rows whose numbers only the
+    device knows, as in a captured graph, are copied first; such batches should contain all rows,
+    which are read as a view.
     """
 
     reads_in_place = False
-    """True if any subset of rows is read without copying what they remember."""
+    """True if any subset of rows is read without copying keys and values."""
 
     is_fused = False
-    """True if layers run by the kernels of `fused.py` between their products."""
+    """True if layers use the kernels of `fused.py` between their products."""
 
     has_products = False
-    """True if few rows are multiplied by the kernel of `products.py` then."""
+    """True if the kernel of `products.py` then multiplies small numbers of rows."""
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
-        """A batch with what all layers of a step share, made once.
+        """A copy of the batch with the tensors that all layers of a step share, computed once.
 
         Args:
             groups: query heads per key head.
@@ -64,12 +64,12 @@ class FusedAttention:
         return replace(batch, mask=added(seen, cache.dtype))
 
     def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
-        """Attention of one row's new tokens over what the row remembers.
+        """Attention of one row's new tokens over the row's keys and values.
 
         Args:
             query: (heads, T, D), heads a multiple of K.
             keys, values: (K, L, D).
-            mask: from `causal_mask`; None: all see all.
+            mask: from `causal_mask`; None: every token sees all positions.
 
         Returns:
             (heads, T, D).
@@ -81,7 +81,7 @@ class FusedAttention:
         return out.reshape(heads, tokens, width)
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        """Attention of a padded batch, whose keys and values are in the cache already.
+        """Attention of a padded batch whose keys and values have already been written to the cache.
 
         Args:
             query: (B, n, heads, D).
@@ -96,18 +96,19 @@ class FusedAttention:
         if mask is None:
             mask = self.prepared(batch, cache, groups).mask
         assert mask is not None
-        # Of one token each, heads and tokens lie in order already.
+        # With one token per row, heads and tokens are already in this order.
         grouped = query if count == 1 else query.transpose(1, 2)
         grouped = grouped.reshape(size, key_heads, groups * count, width)
-        # What is kept in 8 bits is unpacked row by row where the host knows the rows: all rows at
-        # once would take a copy of every context.
+        # 8-bit caches are unpacked row by row if the host knows the rows: unpacking all rows
+        # together would need memory for a copy of every context.
         if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
             out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None and size == 1:
             keys, values = cache.view(layer, batch.slots[0], batch.reads)
             out = self._attend(grouped, keys[None], values[None], mask)
         elif batch.slots is not None:
-            # Slices, since to walk over a tensor's rows takes longer than to attend to a short one.
+            # Slices, because iterating over a tensor's rows takes longer than attention over a
+            # short one.
             parts = [
                 self._attend(asks, keys[None], values[None], here)
                 for slot, asks, here in zip(
@@ -123,25 +124,26 @@ class FusedAttention:
         return out.reshape(size, heads, count, width).transpose(1, 2)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Shapes (R, K, T, D), (R, K, L, D) twice, and (R, 1, T, L), from `added`."""
+        """Shapes: query (R, K, T, D), keys and values (R, K, L, D), mask (R, 1, T, L), from
+        `added`."""
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
 
 def added(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores, so that only keys are seen where `seen` is true: once per step. Of
-    a mask of truths PyTorch makes the same again in every layer."""
+    """The additive mask of scores under which only keys with a true `seen` are seen, computed once
+    per step. PyTorch would convert a boolean mask to it again in every layer."""
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
 def causal_mask(span: Span, groups: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """What the new tokens of a row see of it: token t the positions up to its own. Made once for
-    all layers of a step; None: all see all.
+    """The causal mask of a row's new tokens: each token sees the positions up to its own. Computed
+    once for all layers of a step; None if every token sees all positions.
 
     Args:
         groups: query heads per key head, which become one longer query.
 
     Returns:
-        From `added`, shape (1, 1, groups T, L).
+        A mask from `added`, shape (1, 1, groups T, L).
     """
     if span.count < 2:
         return None
@@ -151,8 +153,8 @@ def causal_mask(span: Span, groups: int, device: torch.device, dtype: torch.dtyp
 
 
 class SlotAttention(FusedAttention):
-    """The kernel of `slot_attention.py` for a few new tokens per row, PyTorch's for many; and for
-    all once it no longer `reads_in_place`."""
+    """The kernel of `slot_attention.py` for a few new tokens per row, PyTorch's for many. PyTorch's
+    is used for all once `reads_in_place` is false."""
 
     reads_in_place = True
 
@@ -204,7 +206,7 @@ def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> Fus
 
 
 def why_no_kernel(device: torch.device) -> str | None:
-    """Why the Triton kernel is out of the question; None if it may be tried."""
+    """The reason why the Triton kernel cannot be used; None if it may be tried."""
     if device.type != "cuda":
         return "The triton kernel needs an NVIDIA GPU."
     if not slot_attention.is_installed():
@@ -213,14 +215,14 @@ def why_no_kernel(device: torch.device) -> str | None:
 
 
 class Attends(Protocol):
-    """A network over caches; `attention` is the kernel in use, chosen at load."""
+    """A network that reads caches; `attention` is the kernel in use, chosen at load."""
 
     attention: FusedAttention
 
 
 @contextmanager
 def attending(network: Attends, attention: FusedAttention) -> Iterator[None]:
-    """Use another attention in a network within the context."""
+    """Replace a network's attention within the context."""
     chosen, network.attention = network.attention, attention
     try:
         yield

@@ -1,13 +1,12 @@
 """Keys and values of many conversations, allocated once.
 
-A `SlotCache` holds, per layer, one tensor of keys and one of values. A row has one page of them, or
-takes pages as it grows (`pages.py`). What a row remembers is its first `lengths[row]` positions;
-everything behind is undefined and overwritten by the next append, so forgetting the newest
-positions changes a number. Positions are compact: the next one is always the length.
+A `SlotCache` stores one tensor of keys and one of values per layer. A row has one page of them, or
+takes pages as it grows (`pages.py`). The contents of a row are its first `lengths[row]` positions;
+everything behind them is undefined and overwritten by the next append, so forgetting the newest
+positions only changes a number. Positions are compact: the next one is always the length.
 
 Shapes: `R` rows, `K` key/value heads, `C` capacity in positions, `P` positions of a page, `D` head
-width, `T` tokens of one append. Lengths live in Python integers: reading one never waits for a
-device.
+width, `T` tokens of one append. Lengths are Python integers: reading one never waits for a device.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PageP
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`count` consecutive new positions of one row, beginning at `start`."""
+    """`count` consecutive new positions of one row, starting at `start`."""
 
     row: int
     start: int
@@ -40,8 +39,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheCopy:
-    """What one row remembered, kept aside as it was stored: keys and values, shapes (layers, K,
-    length, D), and where there are any their scales, (layers, K, length)."""
+    """A copy of one row's contents as they were stored: keys and values, shapes (layers, K, length,
+    D), and their scales, if any, (layers, K, length)."""
 
     tensors: tuple[Tensor, ...]
 
@@ -54,7 +53,7 @@ class CacheCopy:
         return CacheCopy(tuple(kept[:, :, start:end] for kept in self.tensors))
 
     def turned(self, cos: Tensor, sin: Tensor) -> CacheCopy:
-        """With keys rotated further, in float32, by the angles of `rotary`'s tables."""
+        """A copy whose keys are rotated further, in float32, by the angles of `rotary`'s tables."""
         keys, values, *scales = self.tensors
         if not scales:
             return CacheCopy((rotated(keys.float(), cos, sin).to(keys.dtype), values))
@@ -66,14 +65,14 @@ class CacheCopy:
 class SlotCache:
     """Key/value tensors of shape (K, columns, D) per layer, and a length per row.
 
-    The columns are those of all pages, one page behind the other. Without a pool every row has one
-    page of `C + 1` positions; with one it has a page for every `P` positions that it remembers.
+    The columns are those of all pages, one page after the other. Without a pool every row has one
+    page of `C + 1` positions; with one it has a page for every `P` positions that it contains.
 
     Args:
-        dtype: of what is written and read.
-        is_eight_bit: keep keys and values in 8 bits (`eight_bits.py`), with scales of shape
-            (K, columns) per layer. What is read is then a copy, made for the reader.
-        pool: rows take pages of it; None: each has its own, of its whole capacity.
+        dtype: of keys and values that are written and read.
+        is_eight_bit: store keys and values in 8 bits (`eight_bits.py`), with scales of shape (K,
+            columns) per layer. Reading then returns an unpacked copy.
+        pool: rows take pages from it; None: each row has one page for its whole capacity.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class SlotCache:
         self.dtype = dtype
         self.pages = None if pool is None else PageTable(pool, rows=rows, capacity=capacity)
         if self.pages is None:
-            # One column more: what must not matter (padding of a batch) is written there.
+            # One more column, where the padding of a batch is written.
             self.page, pages, self.spare = capacity + 1, rows, capacity
             self._table = [[row] for row in range(rows)]
         else:
@@ -135,23 +134,23 @@ class SlotCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything that it keeps on the device, tables aside."""
+        """All tensors on the device, except the tables."""
         scales = [kept for kept in (self.key_scales, self.value_scales) if kept is not None]
         return (self.keys, self.values, *scales)
 
     @property
     def is_eight_bit(self) -> bool:
-        """True if keys and values are kept in 8 bits."""
+        """True if keys and values are stored in 8 bits."""
         return self.key_scales is not None
 
     # Pages.
 
     def reach(self, row: int) -> int:
-        """Positions that a row may have now."""
+        """Maximum number of positions that a row may have now."""
         return self.capacity if self.pages is None else self.pages.reach(row)
 
     def reserve(self, row: int, length: int) -> None:
-        """Make room for the first `length` positions of a row, of which there may be fewer.
+        """Make room for the first `length` positions of a row, or for `capacity` if that is less.
 
         Raises:
             ContextFull: the pool has no page left for it; nothing has changed.
@@ -160,14 +159,14 @@ class SlotCache:
             return
         taken = self.pages.reserve(row, min(length, self.capacity))
         for page in taken:
-            # What another row left there may be anything, and 0 * nan is nan.
+            # Another row's values are left there, and 0 * nan is nan.
             for kept in self.tensors:
                 kept[:, :, page * self.page : (page + 1) * self.page].zero_()
         if taken:
             self._show(row, self._line(self.pages.held[row]))
 
     def has_room(self, row: int) -> bool:
-        """True if a row has room for one more position, which is reserved then."""
+        """Reserve one more position of a row; returns False if there is no room for it."""
         try:
             self.reserve(row, self.lengths[row] + 1)
         except ContextFull:
@@ -175,12 +174,12 @@ class SlotCache:
         return self.lengths[row] < self.capacity
 
     def release(self, row: int) -> None:
-        """Give back the pages behind a row's length."""
+        """Return the pages behind a row's length to the pool."""
         if self.pages is not None and self.pages.release(row, self.lengths[row]):
             self._show(row, self._line(self.pages.held[row]))
 
     def _line(self, held: Sequence[int]) -> list[int]:
-        """A row of the table: what it holds, zeros, and where padding goes."""
+        """A row of the table: its pages, `ZEROS` for the rest, and the page for padding."""
         assert self.pages is not None
         return [*held, *[ZEROS] * (self.pages.width - len(held)), SPARE]
 
@@ -191,7 +190,7 @@ class SlotCache:
 
     @contextmanager
     def scattered(self) -> Iterator[None]:
-        """Within it every row has pages all over the pool. Nobody may remember anything."""
+        """Within the context every row has random pages of the pool. All rows must be empty."""
         if self.pages is None:
             yield
             return
@@ -207,8 +206,8 @@ class SlotCache:
                 self._show(row, self._line(held))
 
     def _columns(self, row: int, start: int, end: int) -> slice | Tensor:
-        """Where positions from `start` up to `end` lie: a slice where their pages are neighbours,
-        else (end - start,) int64."""
+        """Columns of the positions from `start` up to `end`: a slice if their pages are neighbours,
+        else a tensor (end - start,) int64."""
         if self.pages is None:
             return slice(row * self.page + start, row * self.page + end)
         pages = self._table[row][start // self.page : max(1, -(-end // self.page))]
@@ -220,12 +219,12 @@ class SlotCache:
             places = torch.tensor(pages)[:, None] * self.page + torch.arange(self.page)
             skipped = start % self.page
             known = places.flatten()[skipped : skipped + end - start].to(self.keys.device)
-            # Every layer of a step asks for the same.
+            # Every layer of a step requests the same columns.
             self._found = {**dict(list(self._found.items())[-15:]), (row, start, end): known}
         return known
 
     def placed(self, batch: PaddedBatch) -> PaddedBatch:
-        """A batch that knows where its new positions lie; once per step."""
+        """A copy of the batch with the `columns` of its new positions; called once per step."""
         rows = batch.rows
         if rows is None:
             rows = torch.arange(self.rows, device=self.table.device)
@@ -233,10 +232,10 @@ class SlotCache:
         columns = pages * self.page + batch.positions % self.page
         return replace(batch, columns=columns.flatten())
 
-    # Numbers.
+    # Keys and values.
 
     def paged(self, layer: int) -> Paged:
-        """A layer as the attention kernel reads it; views."""
+        """Views of a layer in the form that the attention kernel reads."""
         keys, values, *scales = self.layer(layer)
         of_keys, of_values = (None if one is None else self._by_page(one) for one in scales)
         table = None if self.pages is None else self.table
@@ -253,8 +252,8 @@ class SlotCache:
         return torch.unflatten(columns, 1, (-1, self.page)).transpose(0, 1)
 
     def write(self, layer: int, span: Span, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values of shape (K, T, D) at `span`, for which there is room; the length
-        does not change yet."""
+        """Store keys and values of shape (K, T, D) at `span`, for which there must be room; the
+        length does not change yet."""
         self._store(layer, self._columns(span.row, span.start, span.end), keys, values)
 
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
@@ -275,14 +274,14 @@ class SlotCache:
                 kept[:, where] = new
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
-        """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
-        are kept in 8 bits, or their pages are not neighbours."""
+        """The first `length` positions of a row, shapes (K, length, D); views, unless they are
+        stored in 8 bits or their pages are not neighbours."""
         where = self._columns(row, 0, length)
         return self._loaded(layer, lambda kept: kept[:, where])
 
     def columns(self, layer: int, rows: Tensor | None, reads: int) -> tuple[Tensor, Tensor]:
-        """The first `reads` positions of rows (None: all), shapes (rows, K, reads, D); views for
-        None unless they are kept in 8 bits, or in pages."""
+        """The first `reads` positions of rows (None: all), shapes (rows, K, reads, D); views if
+        `rows` is None, unless they are stored in 8 bits or in pages."""
         if self.pages is None:
             chosen = slice(None) if rows is None else rows
             return self._loaded(layer, lambda kept: self._by_page(kept)[chosen, :, :reads])
@@ -302,7 +301,7 @@ class SlotCache:
         )
 
     def commit(self, spans: Sequence[Span]) -> None:
-        """Make written spans part of what their rows remember."""
+        """Add written spans to the contents of their rows."""
         for span in spans:
             self.lengths[span.row] = span.end
 
@@ -317,35 +316,35 @@ class SlotCache:
         return self.lift(row, 0, self.lengths[row])
 
     def restore_row(self, row: int, copy: CacheCopy) -> None:
-        """Put back what was kept aside."""
+        """Restore a row from a copy."""
         self.write_copy(row, copy, 0)
         self.lengths[row] = copy.length
 
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
-        """A copy of positions from `start` on."""
+        """A copy of `count` positions from `start` on."""
         here = self._columns(row, start, start + count)
         return CacheCopy(tuple(kept[:, :, here].clone() for kept in self.tensors))
 
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
-        """Write lifted positions to begin at `target`, turning their keys to the new places.
+        """Write lifted positions from `target` on, with their keys rotated to the new positions.
 
         A key that was rotated for position p is rotated again by (target - source), in
-        float32, which equals having been rotated for its new position. Source: sessions.md 5.5.
-        The length is left to the caller.
+        float32, which is equal to a rotation for its new position. Source: sessions.md 5.5. The
+        caller sets the length.
         """
         if source != target:
             copy = copy.turned(*rope.angles_of(target - source, self.keys.device))
         self.write_copy(row, copy, target)
 
     def write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
-        """Write lifted positions as they are, to begin at `start`; the length is left."""
+        """Write lifted positions unchanged from `start` on; the length does not change."""
         self.reserve(row, start + copy.length)
         there = self._columns(row, start, start + copy.length)
         for kept, given in zip(self.tensors, copy.tensors, strict=True):
             kept[:, :, there] = given
 
     def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
-        """Move `count` positions to begin at `target`; see `put`."""
+        """Move `count` positions so that they start at `target`; see `put`."""
         if count > 0 and source != target:
             self.put(row, self.lift(row, source, count), source, target, rope)
 
@@ -361,7 +360,7 @@ class SlotCache:
 @dataclass(frozen=True, slots=True, eq=False)
 class Paged:
     """A layer's keys and values by page, (pages, K, P, D), their scales (pages, K, P), and the
-    pages of every row; None where rows are pages."""
+    pages of every row; `table` is None if each row is one page."""
 
     keys: Tensor
     values: Tensor
@@ -371,13 +370,13 @@ class Paged:
 
 
 class RopeTable:
-    """Cosines and sines of rotary positions, float32, built once; for `rotated`.
+    """Cosines and sines of rotary positions for `rotated`, float32, computed once.
 
     Args:
         base: `rope_theta`.
         rounds: round the frequencies to bfloat16, as the published demo does by casting the whole
-            module; logits then match it, increasingly noticeable with the position. Moving keys
-            always uses the same frequencies the keys were made with. Source: model.md 9.
+            module; logits then match it; the difference grows with the position. Moving keys always
+            uses the frequencies with which the keys were rotated. Source: model.md 9.
     """
 
     def __init__(
@@ -402,7 +401,7 @@ class RopeTable:
         return self.cos[positions].to(dtype), self.sin[positions].to(dtype)
 
     def angles_of(self, shift: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of turning by `shift` positions (may be negative), (D,) each."""
+        """Cosine and sine of a rotation by `shift` positions, which may be negative, (D,) each."""
         return rotary(self.frequencies.to(device) * float(shift))
 
 
@@ -420,20 +419,21 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedBatch:
-    """A batch in which every row has the same number of new tokens, padded where it has fewer.
+    """A batch in which every row has the same number of new tokens; rows with fewer are padded.
 
-    Everything a network needs to know about it is in tensors of fixed shape, so that a pass can be
-    captured as a graph and repeated with other numbers in them.
+    Everything that a network needs is in tensors of fixed shape, so that a pass can be captured as
+    a graph and replayed with other values in them.
 
     Args:
-        rows: (B,) int64, or None when they are all rows of the cache in order.
-        positions: (B, n) int64, where the new keys go; padding has the spare column.
+        rows: (B,) int64; None if they are all rows of the cache in order.
+        positions: (B, n) int64, where the new keys are written; padding has the spare position.
         turns: (B, n) int64, their rotary positions.
-        reads: how many columns attention looks at; a number of the host.
-        slots: the rows as the host knows them; None where only the device does.
+        reads: number of columns that attention reads; on the host.
+        slots: the rows on the host; None if only the device knows them.
         first: (B,) int64, the first column that a row sees; None: 0.
-        mask, numbers: shared by a step's layers, by kernel (`FusedAttention.prepared`).
-        columns: (B n,) int64, where the positions lie; shared likewise (`SlotCache.placed`).
+        mask, numbers: shared by the layers of a step; which one is set depends on the kernel
+            (`FusedAttention.prepared`).
+        columns: (B n,) int64, columns of the positions; shared likewise (`SlotCache.placed`).
     """
 
     rows: Tensor | None
@@ -456,7 +456,7 @@ class PaddedBatch:
         count: int,
         reads: int,
     ) -> PaddedBatch:
-        """Lay spans out for `batch` rows of `count` tokens; what is left over is padding."""
+        """A batch of `batch` rows of `count` tokens with these spans; the rest is padding."""
         for span in spans:
             cache.reserve(span.row, span.end)
         spare = cache.spare
@@ -485,7 +485,7 @@ class PaddedBatch:
         )
 
     def divided(self, parts: int, slots: tuple[int, ...] | None) -> list[PaddedBatch]:
-        """Batches of equal sizes, all of the same slots; of one that is prepared."""
+        """The batch split into `parts` batches of equal size, all of the same slots."""
         given = (self.rows, self.positions, self.turns, self.first, self.mask, self.numbers)
         lines = [
             [None] * parts if one is None else one.chunk(parts) for one in (*given, self.columns)

@@ -1,8 +1,8 @@
-"""The layers of both decoders, of text and of speech: Qwen3's, or a Llama's, over slot caches.
+"""Layers of the text decoder and of the speech decoder: Qwen3's or a Llama's, over slot caches.
 
-Parameter names are those of `transformers`. In float32 norms return what its own do, bit for bit;
-in bfloat16 they round once at the end, where those round in between, too. Positions and cache
-columns are given explicitly, so that rows may forget without being renumbered.
+Parameter names are those of `transformers`. In float32, norms return the same as its norms, bit for
+bit; in bfloat16 they round once at the end, while those also round in between. Positions and cache
+columns are passed explicitly, so that rows may forget without being renumbered.
 
 Shapes: `B` rows, `n` new tokens of each, `N` of all, `W` width, `H` heads of queries, `D` head
 width.
@@ -25,7 +25,7 @@ from parley.models.minicpmo45.runtime.layers import activation, joined
 from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
-"""Cosines and sines of `caches.rotated`, of all new tokens, (N, 1, D)."""
+"""Cosines and sines for `caches.rotated`, of all new tokens, (N, 1, D)."""
 
 
 class DecoderAttention(nn.Module):
@@ -61,11 +61,11 @@ class DecoderMlp(nn.Module):
 
 
 class JoinedLayer(NamedTuple):
-    """A layer's weights by inputs, those of the same input in one matrix: few rows on a CPU wait
-    for calls of modules and operators, and then for memory.
+    """A layer's weights stored by inputs, those of the same input in one matrix. With few rows, a
+    CPU spends its time on calls of modules and operators, and then on memory.
 
     Args:
-        asks: to queries, keys and values; opens: to gates and ups.
+        asks: projects to queries, keys and values. opens: projects to gates and ups.
     """
 
     norm: Tensor
@@ -77,7 +77,7 @@ class JoinedLayer(NamedTuple):
 
 
 class DecoderLayer(nn.Module):
-    """One layer by PyTorch's operators."""
+    """One layer, computed by PyTorch's operators."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module):
         )
 
     def asked(self, x: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (N, heads, D) of states (N, W), the first two turned."""
+        """Queries, keys and values (N, heads, D) of states (N, W); queries and keys are rotated."""
         attention, normed = self.self_attn, self.input_layernorm(x)
         parts = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
         made = torch.cat(parts, dim=-1).view(len(x), -1, self.config.head_dim)
@@ -113,16 +113,16 @@ class DecoderLayer(nn.Module):
         return both[:, :heads], both[:, heads:], made[:, turned:]
 
     def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's states (N, W), once attention has mixed its values (N H D numbers)."""
+        """The layer's output states (N, W) from the output of attention (N H D numbers)."""
         x = x + self.self_attn.o_proj(mixed.reshape(len(x), -1))
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class DecoderStack(nn.Module):
-    """All layers, and the norm behind them.
+    """All layers and the norm after them.
 
     Args:
-        words: rows of its embedding; 0: it has none.
+        words: rows of its embedding; 0: without an embedding.
     """
 
     def __init__(self, config: DecoderConfig, *, words: int = 0) -> None:
@@ -136,8 +136,8 @@ class DecoderStack(nn.Module):
         self.joined: list[JoinedLayer] = []
 
     def join(self) -> None:
-        """Join the weights of layers without bias and norms of heads, on a CPU; once they are in
-        place."""
+        """Join the weights of layers without bias and norms of heads, on a CPU. Called once the
+        weights are loaded."""
         layers: list[Any] = [*self.layers]
         self.joined = [layer.joined() for layer in layers]
 
@@ -149,10 +149,10 @@ class DecoderStack(nn.Module):
         cache: SlotCache,
         attention: FusedAttention,
     ) -> Tensor:
-        """Final states of a padded batch, (B, n, W), by fixed shapes alone.
+        """Final states of a padded batch, (B, n, W), computed with fixed shapes only.
 
         Args:
-            batch: placed in the cache, and prepared for the attention.
+            batch: after `SlotCache.placed` and `FusedAttention.prepared`.
         """
         if attention.is_fused:
             return self._fused(x, batch, turn, cache, attention)

@@ -1,7 +1,7 @@
-"""Vectors of a cache in 8 bits: whole numbers from -127 to 127, and one scale per vector.
+"""Vectors of a cache in 8 bits: integers from -127 to 127, and one scale per vector.
 
-A scale is rounded to float16 before the numbers are, so that no error is made twice: a number is
-off by half a scale at most, which is 1/254 of the largest number of its vector.
+A scale is rounded to float16 before the numbers are, so that its error does not add to theirs: a
+number is off by half a scale at most, which is 1/254 of the largest number of its vector.
 
 Letters: `D` numbers of a vector.
 """
@@ -21,7 +21,7 @@ _MOST_SCALE: Final = 65504.0
 
 
 def to_eight_bits(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors (..., D) as int8 (..., D) and their scales (...)."""
+    """Quantize vectors (..., D) to int8 (..., D) and scales (...)."""
     wide = vectors.float()
     scales = (wide.abs().amax(-1) / _MOST).clamp(_LEAST_SCALE, _MOST_SCALE).to(SCALE_DTYPE)
     numbers = (wide / scales.float()[..., None]).round().clamp(-_MOST, _MOST)
@@ -29,7 +29,7 @@ def to_eight_bits(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """The vectors that numbers and scales stand for, (..., D)."""
-    # Multiplied in float32 and rounded last: one kernel, nothing in between.
+    """The dequantized vectors, (..., D)."""
+    # Multiplied in float32 and rounded last, in one kernel without an intermediate tensor.
     out = torch.empty(numbers.shape, dtype=dtype, device=numbers.device)
     return torch.mul(numbers, scales.float()[..., None], out=out)

@@ -1,4 +1,4 @@
-"""The fast parts of the model: which are in force, and why the others are not.
+"""The fast parts of the model: which are in use, and why the others are not.
 
 | part             | fast                                        | plain                          |
 |------------------|---------------------------------------------|--------------------------------|
@@ -11,12 +11,12 @@
 | `flow_precision` | TF32 or bfloat16                            | float32                        |
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
 
-A part is built and compared with its plain form when the model is loaded; one that raises or
-computes something else steps down, and so does one that fails while it serves. With `model.strict`
-it is refused instead, and so is what a setting names and this machine lacks: an error says why.
-A card that has failed, as after an illegal access, cannot step down: the process ends, and kernels
-of ours are plain when it starts again.
-`/status`, the metric `parley_fast_path`, `parley doctor --try` and the log show the states.
+A part is built and compared with its plain form when the model is loaded; a part that raises or
+computes a different result steps down to its plain form, and so does one that fails while it
+serves. With `model.strict` it raises an error with the reason instead, as does a setting that names
+something this machine lacks. After a failure of the card, such as an illegal access, stepping down
+is impossible: the process ends, and our kernels are plain when it starts again. `/status`, the
+metric `parley_fast_path`, `parley doctor --try` and the log show the states.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ log = logs.get(__name__)
 State = Literal["fast", "plain", "refused"]
 
 PARTS: Final = ("attention", "fused", "products", "caches", "int4", "fp8", "flow_precision")
-"""Parts other than the graphs, whose names are `GRAPH` and their kind of step."""
+"""All parts except the graphs, whose names are `GRAPH` followed by their kind of step."""
 
 GRAPH: Final = "graph_"
 
 KERNELS: Final = (("attention", "fused", "products"), ("int4", "fp8"))
-"""Parts with kernels of ours. Which one made a card fail is not known afterwards: those of the
-first group that has a fast one are plain for `SUSPECT_S`."""
+"""Groups of parts with our own kernels. It is not known afterwards which of them made a card fail:
+the fast parts of the first group that has any are plain for `SUSPECT_S`."""
 
 SUSPECT_S: Final = 24 * 3600.0
 
 REASON_LIMIT: Final = 300
-"""Characters of a reason: a compiler's output can be long."""
+"""Maximum characters of a reason: a compiler's output can be long."""
 
 
 class FastPathFailed(Exception):
-    """A fast part raised, or computed something else than its plain form.
+    """A fast part raised, or computed a different result than its plain form.
 
     Args:
         part: one of `PARTS`, or a graph.
@@ -71,7 +71,7 @@ class FastPathFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """The state of a part; `reason` is empty only where it is fast."""
+    """The state of a part; `reason` is empty only if it is fast."""
 
     state: State
     reason: str = ""
@@ -81,11 +81,11 @@ class PartState:
 
 
 class FastPaths:
-    """The states of all parts of one model. Written by one thread at a time, read by any.
+    """The states of all parts of one model. Written by one thread at a time, read by any thread.
 
     Args:
-        is_strict: refuse with an error instead of stepping down.
-        faults: file of the parts that were in use when the card failed, for the next process.
+        is_strict: raise an error instead of stepping down.
+        faults: file that records the parts in use when the card failed, for the next process.
     """
 
     def __init__(self, *, is_strict: bool = False, faults: Path | None = None) -> None:
@@ -99,15 +99,15 @@ class FastPaths:
 
     @property
     def states(self) -> Mapping[str, PartState]:
-        """By part. Never changed: a new mapping replaces it."""
+        """States by part. The mapping is never changed, but replaced by a new one."""
         return self._states
 
     def in_words(self) -> dict[str, str]:
-        """`part: "fast"` or `part: "plain: why"`, for others to show."""
+        """`part: "fast"` or `part: "plain: why"`, for display."""
         return {part: str(state) for part, state in self._states.items()}
 
     def settle(self, part: str, state: State, reason: str = "") -> None:
-        """Record the state of a part; one line of log if it is new."""
+        """Record the state of a part; log it if it is new."""
         new = PartState(state, one_line(reason))
         if self._states.get(part) == new:
             return
@@ -115,7 +115,7 @@ class FastPaths:
         log.info("fast_path_settled", part=part, state=state, reason=new.reason)
 
     def step_down(self, part: str, reason: str) -> None:
-        """A part failed: its plain form serves from now on.
+        """Record that a part failed: its plain form serves from now on.
 
         Raises:
             SetupError: stepping down is not allowed.
@@ -135,7 +135,7 @@ class FastPaths:
         """Build and compare a part; True if it serves.
 
         Raises:
-            SetupError: it does not, and stepping down is not allowed; or the card fails.
+            SetupError: it failed, and stepping down is not allowed; or the card failed.
         """
         if part in self._suspects:
             self.step_down(part, self._suspects[part])
@@ -161,7 +161,8 @@ class FastPaths:
 
     @contextmanager
     def watched(self, *parts: str) -> Iterator[None]:
-        """If the card fails within it, these parts, or kernels of ours, are plain next time.
+        """If the card fails within the context, these parts, or our kernels if none are named, are
+        plain in the next process.
 
         Raises:
             DeviceFault: the card failed.
@@ -189,7 +190,7 @@ class FastPaths:
 
 
 def _suspects(faults: Path) -> dict[str, str]:
-    """Parts that the file names, and why, if it is new."""
+    """Parts that the file names, with the reasons; empty if the file is older than `SUSPECT_S`."""
     try:
         is_new = time.time() - faults.stat().st_mtime < SUSPECT_S
         return dict(json.loads(faults.read_text(encoding="utf-8"))) if is_new else {}
@@ -198,11 +199,11 @@ def _suspects(faults: Path) -> dict[str, str]:
 
 
 def hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) -> None:
-    """Compare what a part computes with its plain form, by the length of their difference.
+    """Compare the result of a part with that of its plain form, by the norm of their difference.
 
     Args:
-        tolerance: relative distance that rounding explains.
-        what: names the results.
+        tolerance: largest relative distance that rounding explains.
+        what: name of the results, for the error.
 
     Raises:
         FastPathFailed: they differ, or are not finite.
@@ -217,10 +218,11 @@ def hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) 
 
 @contextmanager
 def guarded(part: str) -> Iterator[None]:
-    """What raises within it is the part's failure; a broken or full device is not.
+    """An exception within the context counts as the part's failure, unless the device failed or is
+    out of memory.
 
     Raises:
-        FastPathFailed: it raised.
+        FastPathFailed: the body raised an exception.
     """
     try:
         yield

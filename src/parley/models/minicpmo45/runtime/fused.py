@@ -1,8 +1,8 @@
-"""What a decoder's layer computes between its products and its attention: three kernels of ours
-instead of fifteen of PyTorch's. They round where PyTorch's operators round.
+"""The computations of a decoder's layer between its products and its attention, as three kernels
+instead of PyTorch's fifteen. They round where PyTorch's operators round.
 
-They serve where the attention kernel does, for any number of tokens, and like it run on a GPU, and
-in Triton's interpreter.
+They are used together with the attention kernel, for any number of tokens, and also run on a GPU
+and in Triton's interpreter.
 
 Letters: `N` tokens of all rows, `H` query heads, `K` key heads, `D` head width, `W` width, `C`
 columns of a cache.
@@ -18,7 +18,7 @@ from torch import Tensor
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
 _GATE_BLOCK: Final = 1024
-"""Numbers that a program of `gate` makes."""
+"""Numbers that one program of `gate` computes."""
 
 
 @guarded("fused")
@@ -26,7 +26,8 @@ def add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tens
     """`x + added`, and the root mean square norm of that; all (N, W), dense.
 
     Raises:
-        FastPathFailed: the kernel cannot be built or launched. So do the other two.
+        FastPathFailed: the kernel cannot be built or launched. The other two functions raise it
+            too.
     """
     from parley.models.minicpmo45.runtime import kernels
 
@@ -59,11 +60,11 @@ def place_heads(
 
     Args:
         query: (N, H D); keys, values: (N, K D); rows may be parts of longer ones.
-        query_norm, key_norm: weights of their norms, (D,); None: they have none.
+        query_norm, key_norm: weights of their norms, (D,); None: no norm.
         cos, sin: tables of `caches.rotated`, N rows of D each, dense.
-        columns: (N,) int64, where keys and values go.
+        columns: (N,) int64, where keys and values are written.
         kept_keys, kept_values: of a layer, (K, C, D).
-        key_scales, value_scales: theirs, (K, C), if they have 8 bits.
+        key_scales, value_scales: their scales, (K, C), if they are stored in 8 bits.
 
     Returns:
         (N, H, D).
@@ -73,7 +74,7 @@ def place_heads(
     tokens, width = query.shape[0], kept_keys.shape[2]
     heads, key_heads = query.shape[1] // width, kept_keys.shape[0]
     queries = torch.empty(tokens, heads, width, dtype=query.dtype, device=query.device)
-    # What is missing is not read.
+    # The kernel does not read missing tensors.
     kernels.place_heads[(tokens, heads + 2 * key_heads)](
         query, keys, values,
         queries if query_norm is None else query_norm, queries if key_norm is None else key_norm,

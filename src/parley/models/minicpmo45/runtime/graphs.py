@@ -1,22 +1,22 @@
 """Steps captured as graphs: one launch instead of hundreds.
 
-A small network on a fast GPU spends its time in being launched. A *graph* is a step recorded once
-for fixed shapes and replayed with other numbers in the same places. `GraphRunner` is the one owner
-of all graphs of a model: the text decode step, the speech-token step, the flow's Euler loop and the
-vocoder go through it. Where nothing captures (on a CPU, or switched off) it calls the function,
-nothing more.
+A small network on a fast GPU spends most of its time on launches. A *graph* is a step recorded once
+for fixed shapes and replayed with other values in the same tensors. `GraphRunner` owns all graphs
+of a model: it runs the text decode step, the speech-token step, the flow's Euler loop and the
+vocoder. Without capturing (on a CPU, or switched off) it only calls the function.
 
-What may be captured is a function of tensors that
+A function of tensors may be captured if it
 
-- looks at no value and copies nothing from the host (shapes and everything else that the host
-  decides belong into the key);
+- reads no value and copies nothing from the host (shapes and everything else that the host decides
+  belong in the key);
 - does not change its inputs;
-- may write into caches, if doing so twice is the same as once: capturing runs it several times.
+- writes into caches only if doing so twice is the same as once: capturing runs it several times.
 
-Nothing is captured while people talk: `seal` ends the capturing, and shapes that come later run as
-they are. What a graph returns is compared with what the function returns when it is captured, on
-caches filled with numbers (`filled`). A graph that fails, or returns something else, is dropped,
-and its kind of step runs eagerly from then on. So does one whose replay fails while it serves.
+Nothing is captured during conversations: `seal` ends the capturing, and steps with new shapes then
+run eagerly. When a graph is captured, its results are compared with those of the function, on
+caches filled with random numbers (`filled`). A graph that fails, or returns a different result, is
+dropped, and its kind of step runs eagerly from then on. So does one whose replay fails while it
+serves.
 """
 
 from __future__ import annotations
@@ -43,41 +43,44 @@ from parley.models.minicpmo45.runtime.transfer import to_device
 log = logs.get(__name__)
 
 GRAPHS_LIMIT = 256
-"""Most graphs of a model. Each keeps its inputs and outputs; the space in between is shared."""
+"""Maximum number of graphs of a model. Each keeps its inputs and outputs; intermediate memory is
+shared."""
 
 LIKENESS = 2e-2
-"""How far a graph's results may be from the function's, relative to the largest one. Kernels
-chosen in another order of work differ in last bits of bfloat16; a wrong graph differs by all."""
+"""Maximum difference of a graph's results from the function's, relative to the largest one. Kernels
+that work in another order differ in the last bits of bfloat16; a wrong graph is off by far more."""
 
 PLAIN_LIKENESS = 0.15
-"""How far the function's results may be from those of its plain form, by their lengths as vectors.
+"""Maximum distance of the function's results from those of its plain form, relative to their norm.
 Every layer rounds in another order, a few hundredths in bfloat16; a kernel that reads another slot
 is off by about 1 (small random weights)."""
 
 CHECKED_ROWS = 8
-"""Graphs of more rows are not compared with the plain form, which takes rows one by one."""
+"""Graphs of more rows are not compared with the plain form, which processes rows one by one."""
 
 Function = Callable[..., tuple[Tensor, ...]]
 
 
 class GraphCapture(Protocol):
-    """What captures. `CudaGraphCapture` is the real one; tests bring one that works on a CPU."""
+    """Interface for capturing. `CudaGraphCapture` is the real one; tests use one that works on a
+    CPU."""
 
     def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Run a step as often as it takes until its libraries have chosen kernels and memory."""
+        """Run a step until its libraries have chosen kernels and memory."""
         ...
 
     def record(
         self, step: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-        """Capture: what replays the step, and the tensors that hold its results then."""
+        """Capture a step; returns the function that replays it, and the tensors that then contain
+        its results."""
         ...
 
 
 class CudaGraphCapture:
     """CUDA graphs of one device, in one memory pool.
 
-    Graphs in one pool may use each other's space, so the results of a replay are good until the
+    Graphs in one pool may use each other's memory, so the results of a replay are valid until the
     next replay of any of them.
     """
 
@@ -87,7 +90,7 @@ class CudaGraphCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        # On a stream of its own, as captures require of what runs before them.
+        # On a separate stream, as CUDA requires for warm-up before a capture.
         current = torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
         with torch.cuda.stream(self._side):
@@ -118,12 +121,12 @@ class _Graph:
 
 
 class GraphRunner:
-    """Runs steps, by graphs where it has them.
+    """Runs steps, by graphs if they have been captured.
 
     Args:
         device: where the functions compute; inputs may be on the host.
-        capture: None runs everything as it is.
-        paths: learns which kinds are captured; None: not recorded.
+        capture: None runs everything eagerly.
+        paths: records which kinds are captured; None: not recorded.
     """
 
     def __init__(
@@ -145,17 +148,17 @@ class GraphRunner:
 
     @property
     def is_active(self) -> bool:
-        """True if steps are captured at all: then it pays to round shapes up."""
+        """True if steps are captured; callers then round shapes up."""
         return self._capture is not None
 
     @property
     def counts(self) -> dict[str, int]:
-        """Graphs per kind of step."""
+        """Number of graphs per kind of step."""
         return dict(Counter(kind for kind, _ in self._graphs))
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Kinds of steps that are not captured any more, and why."""
+        """Kinds of steps that are no longer captured, with the reasons."""
         return dict(self._refused)
 
     def run(
@@ -167,15 +170,15 @@ class GraphRunner:
         *,
         reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
-        """`function(*inputs)`.
+        """The results of `function(*inputs)`, by a graph if possible.
 
         Args:
             kind, shape: everything that the function depends on other than its inputs; a graph is
-                used for equal ones.
-            reference: its plain form, asked once when it is captured.
+                used for equal values of both.
+            reference: its plain form, called once when it is captured.
 
         Returns:
-            Tensors of their own: nothing overwrites them later.
+            Separate tensors, which later replays do not overwrite.
 
         Raises:
             FastPathFailed: a replay failed; or, while capturing, the function differs from its
@@ -202,7 +205,7 @@ class GraphRunner:
             log.info("graphs_captured", counts=self.counts)
 
     def clear(self) -> None:
-        """Let go of all graphs; nothing is captured any more."""
+        """Drop all graphs and capture no more."""
         self._graphs.clear()
         self._is_sealed = True
 
@@ -212,7 +215,7 @@ class GraphRunner:
         Kinds that are dropped before `seal` are captured again when they next run.
 
         Args:
-            reason: what their state says after `seal`.
+            reason: recorded in their state, if `seal` was called before.
         """
         for kind in kinds:
             dropped = [key for key in self._graphs if key[0] == kind]
@@ -254,7 +257,7 @@ class GraphRunner:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            # Capturing may fail in as many ways as there are libraries in a step.
+            # Every library that a step uses may fail in its own way during capturing.
             self._refuse(kind, f"{shape}: {described(error)}")
             return None
         if not all(map(_alike, made, wanted)):
@@ -265,7 +268,7 @@ class GraphRunner:
         return graph
 
     def _refuse(self, kind: str, reason: str) -> None:
-        """One shape that fails is reason enough to leave its kind alone."""
+        """Stop capturing a kind of step after one of its shapes failed."""
         self._refused[kind] = reason
         self.forget(kind, reason=reason)
         log.warning("graph_capture_failed", steps=kind, why=reason)
@@ -281,10 +284,10 @@ def _replayed(graph: _Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 @contextmanager
 def filled(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Caches hold made-up numbers within it, and zeros afterwards. Nobody may remember anything.
+    """Within the context, caches contain random numbers; afterwards, zeros. All rows must be empty.
 
-    What a step reads decides what it returns then: a graph, or a kernel, that reads another slot or
-    a column too few is found out.
+    The results of a step then depend on what it reads, so that a graph or a kernel that reads
+    another slot or one column too few is detected.
     """
     held = list(tensors)
     try:
@@ -318,18 +321,18 @@ def _alike(made: Tensor, wanted: Tensor) -> bool:
 
 
 def bucket(count: int, most: int) -> int:
-    """How many rows a captured step of `count` rows has: powers of two up to `most`."""
+    """Number of rows of the captured step for `count` rows: a power of two, or `most`."""
     return min(power(count), most)
 
 
 def buckets(most: int) -> list[int]:
-    """All numbers of rows of captured steps, the largest first: its space serves all others."""
+    """All numbers of rows of captured steps, the largest first: the others reuse its memory."""
     return sorted({bucket(count, most) for count in range(1, most + 1)}, reverse=True)
 
 
 def reaches(least: int, most: int) -> list[int]:
-    """Numbers of cache columns that steps read: `most`, and smaller doublings of `least`, largest
-    first."""
+    """Numbers of cache columns that steps read: `most`, and the smaller doublings of `least`,
+    largest first."""
     columns = []
     while least < most:
         columns.append(least)
@@ -338,7 +341,8 @@ def reaches(least: int, most: int) -> list[int]:
 
 
 def uneven(size: int, reads: int) -> list[int]:
-    """Last column of each of `size` rows: the edges of a kernel's blocks, and `reads`."""
+    """Last column of each of `size` rows: the edges of a kernel's blocks, and the last of
+    `reads`."""
     return [(reads - 1, 0, 63, 64, reads // 2)[row % 5] for row in range(size)]
 
 

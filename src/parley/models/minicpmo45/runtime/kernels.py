@@ -1,5 +1,5 @@
-"""Kernels of `slot_attention.py`, `fused.py`, `products.py` and `quantize.py`. This module needs
-the package triton."""
+"""Triton kernels of `slot_attention.py`, `fused.py`, `products.py` and `quantize.py`. Requires the
+package triton."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -18,8 +18,8 @@ def partial(
     HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr, PAGE: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries of one key head of one row, over one split of its columns: what these say,
-    and how much they weigh."""
+    """Attention of a block of queries of one key head of one row over one split of its columns: the
+    partial result and its weight."""
     blocks = tl.cdiv(count, QUERIES)
     row, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     head, split = tl.program_id(1), tl.program_id(2)
@@ -33,10 +33,10 @@ def partial(
     heads = head * (count // tokens) + queries // tokens
     place_of_q = row * q_row + queries % tokens * q_token + heads * q_head
     asked = tl.load(q + place_of_q[:, None] + widths[None, :], mask=is_query[:, None], other=0.0)
-    # Nothing behind the last token's last column is read.
+    # Columns behind the last token's last one are not read.
     begin = split * chunk
     stop = tl.minimum(tl.minimum(begin + chunk, reads), tl.max(ends, 0) + 1)
-    # Blocks of columns that every query sees come first, and are not compared with anything.
+    # Blocks of columns that every query sees are processed first, without a mask.
     whole = tl.minimum(tl.min(tl.where(is_query, ends, reads), 0) + 1, stop)
     if HAS_MASK:
         whole = begin
@@ -52,7 +52,7 @@ def partial(
                 here = here & (tl.load(mask + row * mask_row + columns, mask=here, other=0) != 0)
             page, places = slot, columns
             if PAGE > 0:
-                # A block of columns lies in one page.
+                # A block of columns is within one page.
                 page = tl.load(table + slot * table_row + column // PAGE)
                 places = columns - column // PAGE * PAGE
             base_k = k + page * k_slot + head * k_head
@@ -66,14 +66,14 @@ def partial(
                 found_k, found_v = tl.load(place_k), tl.load(place_v)
             scores = tl.dot(asked, found_k.to(asked.dtype), input_precision=PRECISION)
             if HAS_SCALES:
-                # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
+                # Integers up to 127 are exact in bfloat16: scales are applied to the products.
                 of_k = k_scales + page * ks_slot + head * ks_head + places * ks_column
                 scores = scores * tl.load(of_k, mask=here, other=0.0).to(tl.float32)[None, :]
             if IS_EDGE:
                 seen = here[None, :] & (columns[None, :] <= ends[:, None])
                 scores = tl.where(seen, scores, -float("inf"))
             higher = tl.maximum(best, tl.max(scores, 1) * scale)
-            # A query that has seen nothing yet has no best score to subtract.
+            # A query that has not seen a column yet has no maximum to subtract.
             safe = tl.where(higher == -float("inf"), 0.0, higher)
             weights = tl.exp2(scores * scale - safe[:, None])
             shrink = tl.exp2(best - safe)
@@ -97,7 +97,7 @@ def join(
     part, top, mass, out, splits, tokens, count,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The splits of one query into its result."""
+    """Combine the splits of one query into its result."""
     row, head, query = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     key_heads, groups = tl.num_programs(1), count // tokens
     split, widths = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
@@ -116,8 +116,8 @@ def join(
 
 @triton.jit
 def add_norm(x, added, weight, total, out, eps, width, BLOCK: tl.constexpr):
-    """A row plus what a layer adds to it, and the sum's root mean square norm. Rounds where
-    PyTorch's two operators do."""
+    """Adds a layer's output to a row, and computes the root mean square norm of the sum. Rounds
+    where PyTorch's two operators do."""
     column = tl.arange(0, BLOCK)
     here = column < width
     place = tl.program_id(0) * width + column
@@ -136,7 +136,7 @@ def _turned(
     given, weight, cos, sin, eps,
     HAS_NORM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A head's vector, normed and rotated; rounds where PyTorch's operators do."""
+    """Normalize and rotate a head's vector; rounds where PyTorch's operators do."""
     column = tl.arange(0, WIDTH)
     opposite = (column + WIDTH // 2) % WIDTH
     kind = given.dtype.element_ty
@@ -157,13 +157,14 @@ def _keep(
     vector, kept, scales, place, column,
     HAS_SCALES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Store a vector in a cache, as `eight_bits.to_eight_bits` makes it where there are scales."""
+    """Store a vector in a cache; if there are scales, quantized as `eight_bits.to_eight_bits`
+    does."""
     if HAS_SCALES:
         wide = vector.to(tl.float32)
         scale = tl.max(tl.abs(wide), 0) / 127.0
         scale = tl.minimum(tl.maximum(scale, 1e-6), 65504.0).to(tl.float16)
         tl.store(scales + place, scale)
-        # Adding 1.5 times 2 ** 23 rounds to the nearest even whole number.
+        # Adding 1.5 times 2 ** 23 rounds to the nearest integer, half to even.
         number = tl.div_rn(wide, scale.to(tl.float32)) + 12582912.0 - 12582912.0
         vector = tl.minimum(tl.maximum(number, -127.0), 127.0)
     tl.store(kept + place * WIDTH + column, vector.to(kept.dtype.element_ty))
@@ -176,8 +177,8 @@ def place_heads(
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr,
     HAS_NORM: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: queries and keys are normed and turned, keys and values go into the
-    cache."""
+    """One head of one token: normalize and rotate queries and keys, and write keys and values to
+    the cache."""
     token, head = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, WIDTH)
     cos += token * WIDTH
@@ -200,7 +201,7 @@ def place_heads(
 
 @triton.jit
 def gate(gates, ups, out, width, gate_row, up_row, BLOCK: tl.constexpr):
-    """SiLU of gates, times what they let through; rounds in between as PyTorch's operators do."""
+    """SiLU of gates times the gated values; rounds in between as PyTorch's operators do."""
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = column < width
@@ -212,7 +213,7 @@ def gate(gates, ups, out, width, gate_row, up_row, BLOCK: tl.constexpr):
 
 @triton.jit
 def _rows_of(x, row, column, rows, columns):
-    """Some columns of some rows of x; zeros of those that it does not have."""
+    """A block of columns of some rows of x; zeros outside of it."""
     place = x + row[:, None] * columns + column[None, :]
     return tl.load(place, mask=(row < rows)[:, None], other=0.0)
 
@@ -237,8 +238,8 @@ def few_rows(
         column = place + tl.arange(0, BLOCK)
         given = _rows_of(x, row, column, rows, columns)
         if HAS_SCALES:
-            # Numbers of e4m3 become float16 in pairs, which is quick, and those of int8 exactly;
-            # inputs that are not small enough for it are, once they are divided by 16.
+            # e4m3 is converted to float16 in pairs, which is fast, and int8 exactly. Inputs may be
+            # too large for float16, so they are divided by 16 first.
             given = (given.to(tl.float32) * 0.0625).to(tl.float16)
         weights = tl.load(
             matrix + one[None, :] * columns + column[:, None], mask=is_out[None, :], other=0.0
@@ -255,7 +256,7 @@ def few_rows(
 
 @triton.jit
 def unpacked_rows(packed, scales, out, columns, BLOCK: tl.constexpr):
-    """Numbers of a row of a matrix in e4m3."""
+    """Unpack numbers of one row of a matrix in e4m3."""
     row, column = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here, place = column < columns, row.to(tl.int64) * columns + column
     number = tl.load(packed + place, mask=here, other=0.0).to(tl.float32) * tl.load(scales + row)
@@ -267,12 +268,12 @@ def from_tiles(
     x, packed, order, scales, out, rows, outs, columns,
     GROUP: tl.constexpr, ROWS: tl.constexpr, MORE: tl.constexpr, OUTS: tl.constexpr,
 ):  # fmt: skip
-    """Products of `ROWS` and `MORE` rows with `OUTS` rows of a matrix in 4 bits, which lies in
-    tiles of 8 rows and 128 columns. A block of columns is a group, whose rows share a scale and a
-    zero.
+    """Products of `ROWS` and `MORE` rows with `OUTS` rows of a matrix in 4 bits, which is stored in
+    tiles of 8 rows and 128 columns. A block of columns is a group; in it each row has one scale and
+    one zero.
 
-    `order` has, for each number of a tile, which of its half bytes it is. A block of rows is a
-    power of two, so that rows in two blocks are padded less.
+    `order` maps each number of a tile to its half byte. A block of rows is a power of two; two
+    blocks need less padding.
     """
     row = tl.program_id(1) * (ROWS + MORE) + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, OUTS), tl.float32)

@@ -1,4 +1,4 @@
-"""Activations that a checkpoint's configuration names, and how matrices lie."""
+"""Activations that a checkpoint's configuration names, and the memory layout of matrices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def activation(name: str) -> Activation:
 
 
 class Projection(nn.Module):
-    """States of one part to the width of another; named as in the checkpoint."""
+    """Projection from the width of one part to that of another; named as in the checkpoint."""
 
     def __init__(self, inner: int, width: int) -> None:
         super().__init__()
@@ -51,14 +51,15 @@ class Projection(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A product in float32 on a CPU, over a matrix that lies as oneDNN multiplies it. BLAS lays it
-    out anew in every call, which is a sixth of a product of 100 rows, and 40 % of one of 25."""
+    """A product in float32 on a CPU with a matrix in oneDNN's memory layout. BLAS would rearrange
+    the matrix in every call, which is a sixth of the time of a product of 100 rows, and 40 % for 25
+    rows."""
 
     LEAST = 1 << 18
-    """Numbers of a matrix from which on that pays, as a call takes 10 us longer."""
+    """Minimum number of elements of such a matrix: a call takes 10 us longer."""
 
     ROWS = 100
-    """For about so many rows a matrix is laid out."""
+    """Approximate number of input rows for which the layout is chosen."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -67,19 +68,20 @@ class PackedLinear(nn.Module):
         self._matrix = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self.ROWS)
 
     def forward(self, x: Tensor, then: str = "none") -> Tensor:
-        """The product, through "gelu" in its tanh form while it is in the processor's cache."""
+        """The product; with `then` "gelu", in its tanh form, applied while it is in the processor's
+        cache."""
         return torch.ops.mkldnn._linear_pointwise(x, self._matrix, self.bias, then, [], "tanh")
 
     @classmethod
     def serves(cls, weight: Tensor) -> bool:
-        """True if a product with a matrix is quicker so."""
+        """True if a product with this matrix is faster in this layout."""
         has_library = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         is_plain = weight.device.type == "cpu" and weight.dtype is torch.float32
         return has_library and is_plain and weight.numel() >= cls.LEAST
 
 
 def pack(network: nn.Module) -> None:
-    """Pack what is served; once the weights are in place."""
+    """Replace the linear layers that `PackedLinear` serves. Called once the weights are loaded."""
     for parent in list(network.modules()):
         for name, part in list(parent.named_children()):
             if isinstance(part, nn.Linear) and PackedLinear.serves(part.weight):
@@ -87,15 +89,16 @@ def pack(network: nn.Module) -> None:
 
 
 def outputs_together(linear: nn.Linear) -> None:
-    """Store a matrix by inputs: products of few rows then read it in long lines, however narrow it
-    is (docs/log/minicpmo45.md)."""
+    """Store a matrix by inputs: products of few rows then read long contiguous lines, even if the
+    matrix is narrow (docs/log/minicpmo45.md)."""
     weight = linear.weight.detach().t().contiguous().t()
     linear.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def joined(parts: Sequence[nn.Linear]) -> Tensor:
     """One matrix (inputs, outputs) of several projections of the same input, whose weights become
-    parts of it. In float32 it lies by inputs, which one row reads in two thirds of the time."""
+    views of it. In float32 it is stored by inputs, so that a product of one row takes two thirds of
+    the time."""
     matrix = torch.cat([part.weight.detach() for part in parts])
     if matrix.dtype is torch.float32:
         matrix = matrix.t().contiguous().t()
@@ -112,9 +115,9 @@ _MADV_COLLAPSE: Final = 25
 
 
 def in_large_pages(tensors: Iterable[Tensor]) -> None:
-    """Move what lies on a CPU into pages of 2 MiB, where Linux does that. A token takes as long as
-    reading the weights does, and a third of that is finding their pages of 4 KiB in a virtual
-    machine (docs/log/minicpmo45.md). Files that are mapped stay as they are."""
+    """Move tensors in CPU memory to pages of 2 MiB, if Linux supports it. The time of a token is
+    that of reading the weights, and in a virtual machine a third of it is spent on looking up their
+    pages of 4 KiB (docs/log/minicpmo45.md). Mapped files are unchanged."""
     if sys.platform != "linux":
         return
     advise = ctypes.CDLL(None).madvise
@@ -122,5 +125,5 @@ def in_large_pages(tensors: Iterable[Tensor]) -> None:
         begin = -(-storage.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
         end = (storage.data_ptr() + storage.nbytes()) // _LARGE_PAGE * _LARGE_PAGE
         if begin < end:
-            # An older kernel refuses, and nothing has changed.
+            # An older kernel returns an error and changes nothing.
             advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)

@@ -20,10 +20,10 @@ _FILLING: Final = frozenset(
 
 @contextmanager
 def without_memory() -> Iterator[None]:
-    """What is made inside has shapes and no numbers ("meta" tensors).
+    """Tensors created within the context have shapes and no data ("meta" tensors).
 
-    Nothing is filled with initial values: there is nothing to fill, and on "meta" PyTorch imports
-    its compiler to do so, which takes more than a second of processor time.
+    Initialization is skipped: there is no data to fill, and on "meta" PyTorch would import its
+    compiler for it, which takes more than a second of processor time.
     """
     with torch.device("meta"), _Unfilled():
         yield

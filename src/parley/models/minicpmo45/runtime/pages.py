@@ -1,7 +1,7 @@
-"""Which pages of a pool the rows of a cache hold: a row takes what it remembers, not what it might.
+"""Allocation of a pool's pages to the rows of a cache: a row takes pages only as it grows.
 
-Pure bookkeeping: integers and lists. Every row is sure of its share; beyond that it takes what
-no other share needs, so no row can take what another one is sure of.
+Pure bookkeeping: integers and lists. Every row is guaranteed its share. Beyond that it may take
+free pages, except those that the other rows' shares still need.
 
 Letters: `P` positions of a page.
 """
@@ -17,22 +17,22 @@ PAGE_POSITIONS: Final = 256
 """A multiple of the columns that the attention kernel reads at a time."""
 
 ZEROS: Final = 0
-"""The page that stands for all that a row does not hold: zeros that are never written."""
+"""The page in place of those that a row has not taken: zeros, never written."""
 
 SPARE: Final = 1
-"""The page where padding is written; it is never read."""
+"""The page for padding; it is never read."""
 
 RESERVED: Final = 2
-"""Pages in front of those that rows take."""
+"""Number of pages before those that rows take."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagePool:
-    """How large a pool is.
+    """Size of a pool.
 
     Args:
-        pages: of all rows together.
-        share_positions: what every row is sure of.
+        pages: number of pages of all rows together.
+        share_positions: positions that every row is guaranteed.
         page_positions: `P`.
     """
 
@@ -45,10 +45,10 @@ class PageTable:
     """The pages of every row.
 
     Args:
-        capacity: most positions of a row.
+        capacity: maximum positions of a row.
 
     Raises:
-        ValueError: the pool does not hold the rows' shares, or not one row at its longest.
+        ValueError: the pool is too small for the rows' shares with one row at its capacity.
     """
 
     def __init__(self, pool: PagePool, *, rows: int, capacity: int) -> None:
@@ -65,11 +65,11 @@ class PageTable:
 
     @property
     def free(self) -> int:
-        """Pages that no row holds."""
+        """Number of pages that no row has taken."""
         return len(self._free)
 
     def reach(self, row: int) -> int:
-        """Positions that a row may have now."""
+        """Maximum number of positions that a row may have now."""
         owed = sum(
             max(0, self.share - len(held)) for other, held in enumerate(self.held) if other != row
         )
@@ -77,10 +77,10 @@ class PageTable:
         return min(self._capacity, pages * self.page)
 
     def reserve(self, row: int, length: int) -> list[int]:
-        """Give a row the pages for `length` positions; returns the new ones.
+        """Give a row the pages for `length` positions; returns the new pages.
 
         Raises:
-            ContextFull: others are sure of what is left; nothing has changed.
+            ContextFull: the remaining pages are guaranteed to other rows; nothing has changed.
         """
         held = self.held[row]
         missing = -(-length // self.page) - len(held)
@@ -95,7 +95,7 @@ class PageTable:
         return taken
 
     def release(self, row: int, length: int) -> bool:
-        """Take back what lies behind `length` positions; true if there was something."""
+        """Free the pages behind `length` positions; returns True if there were any."""
         held = self.held[row]
         behind = held[-(-length // self.page) :]
         self._free.update(behind)
@@ -103,8 +103,9 @@ class PageTable:
         return bool(behind)
 
     def _next(self, held: list[int]) -> int:
-        """The page behind a row's last one if it is free: neighbours are read without a copy. Else
-        the middle of the longest free stretch, where there is room to continue."""
+        """Take the page after a row's last one if it is free, because neighbours are read without a
+        copy. Otherwise take the middle of the longest free stretch, where the row can continue to
+        grow."""
         page = held[-1] + 1 if held else -1
         if page not in self._free:
             start, longest, begin, last = 0, 0, -1, -1

@@ -1,8 +1,8 @@
-"""Products of few rows, by a kernel of ours that reads several matrices in one launch, each once.
+"""Products of few rows, by a kernel that reads several matrices in one launch, each once.
 
-A token of a few conversations takes as long as reading the weights does. The kernel runs on a GPU,
-and in Triton's interpreter. Up to `TILE_ROWS` rows, a row in company equals the row alone bit for
-bit.
+With few conversations, the time of a token is that of reading the weights. The kernel runs on a GPU
+and in Triton's interpreter. Up to `TILE_ROWS` rows, a row's result does not depend on the other
+rows, bit for bit.
 
 Shapes: `R` rows, `n` rows of a matrix (outputs), `k` columns (inputs).
 """
@@ -19,32 +19,31 @@ from torch.nn import functional as F
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
 FEW_ROWS: Final = 64
-"""Most rows whose products read a packed matrix as it is."""
+"""Maximum number of rows whose products read a packed matrix without unpacking it."""
 
 TILE_ROWS: Final = 16
-"""Rows of a tile of tensor cores. Of more rows, products of numbers that are not packed are
-PyTorch's."""
+"""Rows of a tile of tensor cores. For more rows, products with unpacked matrices are PyTorch's."""
 
 COLUMNS: Final = 256
-"""`k` is a multiple of this where the kernel multiplies."""
+"""`k` must be a multiple of this for the kernel."""
 
 FP8_DTYPE: Final = torch.float8_e4m3fn
 
 FP8_MOST: Final = 448.0
-"""The largest number of e4m3."""
+"""Largest number of e4m3."""
 
 _UNPACKED: Final = 4096
-"""Numbers that a program of `unpacked_rows` makes."""
+"""Numbers that one program of `unpacked_rows` computes."""
 
 ROWS_AT_ONCE: Final = 1024
-"""Rows that are quantised together: bounds what rounding takes in addition to the matrix."""
+"""Number of rows that are quantised together; limits the additional memory that rounding needs."""
 
 
 class Fp8Linear(nn.Module):
     """`nn.Linear` without bias over a matrix in e4m3, with a scale per row. Inputs are not rounded.
 
-    On a GPU a kernel of ours multiplies few rows; PyTorch's product in 8 bits keeps a quarter of a
-    large card busy there, and has to round its inputs first.
+    On a GPU, few rows are multiplied by our kernel. PyTorch's product in 8 bits would use only a
+    quarter of a large card, and has to round its inputs first.
 
     Args of state:
         is_plain: multiply with the unpacked matrix.
@@ -75,7 +74,7 @@ class Fp8Linear(nn.Module):
         return made.to(x.dtype).view(*x.shape[:-1], -1)
 
     def unpacked(self) -> Tensor:
-        """The matrix that it stands for, float32, shape (n, k)."""
+        """The dequantized matrix, float32, shape (n, k)."""
         return self.packed.float() * self.scales
 
 
@@ -83,7 +82,7 @@ def many_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
     """Products (R, n) of rows (R, k) with a matrix in 8 bits, which is unpacked first."""
     if x.device.type != "cpu":
         return F.linear(x, unpacked_rows(packed.data, scales.data, x.dtype))
-    # Its numbers are exact in any longer type, and are unpacked without their scales.
+    # Its numbers are exact in any longer type; the scales are applied to the products.
     return F.linear(x, packed.to(x.dtype)) * scales.t()
 
 
@@ -92,7 +91,7 @@ def shape_of_rows(packed: Tensor, _: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpacked_rows(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a matrix (n, k) in e4m3 and the scales of its rows (n, 1) stand for."""
+    """Dequantize a matrix (n, k) in e4m3 with the scales of its rows (n, 1)."""
     from parley.models.minicpmo45.runtime import kernels
 
     out = shape_of_rows(packed, scales, dtype)
@@ -104,10 +103,10 @@ def unpacked_rows(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def of_all(x: Tensor, *parts: nn.Module, has_kernel: bool) -> Sequence[Tensor]:
-    """What up to three projections make of the same rows (R, k).
+    """Results of up to three projections of the same rows (R, k).
 
     Args:
-        has_kernel: the kernel multiplies with matrices that are not packed, too.
+        has_kernel: use the kernel for matrices that are not packed, too.
     """
     some: Any = parts
     matrices: Sequence[Tensor] = ()
@@ -125,7 +124,7 @@ def of_all(x: Tensor, *parts: nn.Module, has_kernel: bool) -> Sequence[Tensor]:
 
 
 def fits(x: Tensor, most: int) -> bool:
-    """True if the kernel takes rows (R, k), of which there may be `most`."""
+    """True if the kernel accepts these rows (R, k), with R limited to `most`."""
     return x.shape[0] <= most and x.shape[1] % COLUMNS == 0
 
 
@@ -138,8 +137,8 @@ def few_rows(x: Tensor, matrices: Sequence[Tensor], scales: Sequence[Tensor]) ->
     """Products (R, all n) of up to `FEW_ROWS` rows (R, k) with one to three matrices (n, k).
 
     Args:
-        matrices: all but the last have a multiple of 64 rows.
-        scales: of their rows, n of each, where they are in e4m3 or int8; otherwise none.
+        matrices: all but the last must have a multiple of 64 rows.
+        scales: of their rows, n per matrix, if they are in e4m3 or int8; otherwise empty.
     """
     from parley.models.minicpmo45.runtime import kernels
 
@@ -148,7 +147,7 @@ def few_rows(x: Tensor, matrices: Sequence[Tensor], scales: Sequence[Tensor]) ->
     padded = max(TILE_ROWS, 1 << (rows - 1).bit_length())
     sizes = [matrix.shape[0] for matrix in matrices]
     tile, block, ahead = tile_of(out.shape[1], padded, is_small=bool(scales))
-    # What is missing is not read.
+    # The kernel does not read missing matrices and scales.
     kernels.few_rows[(-(-out.shape[1] // tile),)](
         x, *_three(matrices), *_three(scales or matrices), out,
         rows, sizes[0], sum(sizes[:2]), out.shape[1], columns,
@@ -163,11 +162,11 @@ def _three(given: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def tile_of(outs: int, rows: int, *, is_small: bool) -> tuple[int, int, int]:
-    """Outputs and columns of a program, and how many blocks of columns it holds: what was quickest
-    on an H200 (docs/log/minicpmo45.md), within 99 KiB of shared memory.
+    """Outputs and columns of a program, and the number of blocks of columns that it loads ahead:
+    the fastest choice on an H200 (docs/log/minicpmo45.md) within 99 KiB of shared memory.
 
     Args:
-        rows: padded.
+        rows: number of rows with padding.
         is_small: the matrix is in 8 bits.
     """
     if rows > TILE_ROWS:

@@ -1,7 +1,7 @@
 """Random numbers from a seed and a counter, and a draw that does not depend on the batch.
 
-A row draws the same numbers in any batch, on any device, and a checkpoint has to
-remember one integer only. Shapes: `R` rows, `K` candidates. Source: speech.md 2.4.
+A row draws the same numbers in any batch and on any device, and a checkpoint needs to store only
+one integer. Shapes: `R` rows, `K` candidates. Source: speech.md 2.4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def uniforms(seed: int, start: int, count: int) -> npt.NDArray[np.float32]:
-    """Numbers `start` to `start + count` of the sequence that belongs to `seed`, in (0, 1)."""
+    """Numbers `start` to `start + count` of the sequence of `seed`, in (0, 1)."""
     return numbers([seed], np.arange(start, start + count))
 
 
@@ -25,7 +25,7 @@ def numbers(
 ) -> npt.NDArray[np.float32]:
     """One number of each seed's sequence, or several of one seed's.
 
-    SplitMix64 of a counter. 23 bits, so that each is exact in float32 and never 0 or 1.
+    SplitMix64 of a counter. Each has 23 bits, so that it is exact in float32 and never 0 or 1.
     """
     z = np.asarray(places).astype(np.uint64) + np.uint64(1)
     z = z * np.uint64(0x9E3779B97F4A7C15)
@@ -47,34 +47,34 @@ def _mix(seed: int) -> int:
 
 @cache
 def gumbel_table(device: torch.device) -> Tensor:
-    """Gumbel noise to draw with, float32, shape (`_STARTS` + `_REACH`,); the same on any device.
-
-    Made once per device, when something is first drawn there.
+    """Table of Gumbel noise for draws, float32, shape (`_STARTS` + `_REACH`,); the same on any
+    device. Computed once per device, at the first draw there.
     """
     noise = -np.log(-np.log(uniforms(0, 0, _STARTS + _REACH).astype(np.float64)))
     return torch.from_numpy(noise.astype(np.float32)).to(device)
 
 
 def race(logits: Tensor, draws: Tensor, ids: Tensor | None = None) -> Tensor:
-    """Draw one entry per row, in proportion to the exponential of its logit: each gets Gumbel noise
-    added, and the largest wins.
+    """Draw one entry per row with a probability proportional to the exponential of its logit:
+    Gumbel noise is added to each entry, and the largest wins.
 
-    Walking along the running sum of probabilities would draw from the same distribution, but there
-    the last bits of a probability move every border behind it, and in a flat distribution over
-    thousands of codes one draw in a thousand falls between an old border and a new one. Here only
-    the two largest matter, so a row draws the same in company, where sums come out differently, as
-    alone.
+    Drawing by the cumulative sum of probabilities would give the same distribution. But there the
+    last bits of a probability shift every later border, and in a flat distribution over thousands
+    of codes one draw in a thousand falls between an old border and a new one. Here only the two
+    largest entries matter, so a row draws the same alone and in a batch, where sums differ in the
+    last bits.
 
-    The noise is a piece of one table, and a row's draw says where the piece begins.
+    The noise is a slice of one table; the row's draw determines where the slice starts.
 
     Args:
-        logits: float32, (R, K), up to a constant per row; entries of minus infinity never win.
+        logits: float32, (R, K); a constant per row may be added. Entries of minus infinity never
+            win.
         draws: float32, (R,), in (0, 1): numbers of `uniforms`.
-        ids: (R, K) int64, below `_REACH`: what an entry's noise belongs to; None takes its place in
-            the row.
+        ids: (R, K) int64, below `_REACH`: ids that determine the noise of entries; None: their
+            indices in the row.
 
     Returns:
-        The winners' places, int64, (R,).
+        Indices of the winners, int64, (R,).
     """
     table = gumbel_table(logits.device)
     starts = (draws * _STARTS).long()
@@ -87,7 +87,7 @@ def race(logits: Tensor, draws: Tensor, ids: Tensor | None = None) -> Tensor:
 
 
 _STARTS = 1 << 21
-"""Places of the table where a row's noise may begin."""
+"""Number of positions of the table at which a row's noise may start."""
 
 _REACH = 1 << 18
-"""Most entries of a row; more than any vocabulary here."""
+"""Maximum number of entries of a row; more than any vocabulary here."""

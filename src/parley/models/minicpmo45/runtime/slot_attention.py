@@ -1,15 +1,15 @@
-"""Attention that reads keys and values in the slots where they lie: a Triton kernel.
+"""Attention by a Triton kernel that reads keys and values directly from the slots.
 
-A few new tokens per row look at what their slots remember. Which slots the rows are is a tensor, so
-any subset of them is one launch without a copy, and one captured graph serves all subsets of a
-size. The columns of a row are divided among several programs (`splits`), so that one conversation
-with a long context occupies the whole card; a second kernel joins their parts.
+A few new tokens per row attend to their slots. The slot numbers of the rows are a tensor, so any
+subset is one launch without a copy, and one captured graph serves all subsets of a size. The
+columns of a row are divided among several programs (`splits`), so that one conversation with a long
+context uses the whole card; a second kernel combines their results.
 
-What a slot remembers may lie in pages all over a pool: a table has the page of every stretch of
-columns, and a block of columns lies in one page.
+A slot may consist of pages anywhere in a pool: a table contains the page of every stretch of
+columns, and a block of columns is within one page.
 
-Softmax and sums are float32. Runs on a GPU, and in Triton's interpreter on a CPU
-(`TRITON_INTERPRET=1`), which is how the tests run it.
+Softmax and sums are float32. The kernel runs on a GPU, and in Triton's interpreter on a CPU
+(`TRITON_INTERPRET=1`), as in the tests.
 
 Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `G = H / K`, `D` head
 width, `S` slots, or pages, `C` columns of one.
@@ -27,45 +27,46 @@ from torch import Tensor
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
 MOST_QUERIES: Final = 320
-"""Most queries that share a key head (`G * T`)."""
+"""Maximum number of queries that share a key head (`G * T`)."""
 
 QUERIES: Final = 64
-"""A block of so many queries is kept in registers; of more, each block reads the context again."""
+"""Maximum queries of a block, which is kept in registers; each further block reads the context
+again."""
 
 PROGRAMS: Final = 264
-"""Programs that fill a large card twice over; few rows are split until there are as many."""
+"""Number of programs that fill a large card twice; few rows are split into about as many."""
 
 LEAST_COLUMNS: Final = 128
-"""No program reads fewer columns."""
+"""Minimum number of columns of a program."""
 
 MOST_SPLITS: Final = 64
-"""Programs among which a row's columns are divided, at most: one program joins them."""
+"""Maximum number of programs among which a row's columns are divided; one program combines them."""
 
 TILE: Final = 16
-"""Fewest queries of a block: rows of a tile of tensor cores."""
+"""Minimum queries of a block: rows of a tile of tensor cores."""
 
 
 def is_installed() -> bool:
-    """True if the package is there; torch's builds for NVIDIA bring it."""
+    """True if the package is installed; torch's builds for NVIDIA include it."""
     return importlib.util.find_spec("triton") is not None
 
 
 def fits(queries: int, width: int) -> bool:
-    """True if the kernel takes `queries` queries per key head, of heads `width` wide."""
+    """True if the kernel supports `queries` queries per key head and this head width."""
     return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
 
 
 def tile_of(
     queries: int, width: int, itemsize: int, *, is_small: bool, is_paged: bool
 ) -> tuple[int, int]:
-    """Columns that a program reads at a time, and how many steps of that overlap: what was quickest
-    on an H200 (docs/log/minicpmo45.md) within 99 KiB of shared memory.
+    """Columns that a program reads at a time, and the number of such steps that overlap: the
+    fastest choice on an H200 (docs/log/minicpmo45.md) within 99 KiB of shared memory.
 
     Args:
-        queries: of a block.
+        queries: number of queries of a block.
         itemsize: bytes of a number of the queries.
         is_small: keys and values are in 8 bits.
-        is_paged: and lie in pages, whose numbers are read a step earlier.
+        is_paged: keys and values are in pages, whose numbers are read one step earlier.
     """
     if width * itemsize >= 512:
         return 16, 3
@@ -75,14 +76,14 @@ def tile_of(
 
 
 def precision_of(query: Tensor) -> str:
-    """How float32 numbers are multiplied: as PyTorch's own products of them are. Shorter numbers
-    are multiplied as they are."""
+    """The precision of float32 products: the same as in PyTorch's products. Shorter types are
+    multiplied directly."""
     is_short = torch.get_float32_matmul_precision() != "highest"
     return "tf32" if is_short and query.is_cuda and query.dtype is torch.float32 else "ieee"
 
 
 def splits_of(rows: int, heads: int, reads: int) -> int:
-    """Among how many programs the columns of a row are divided."""
+    """Number of programs among which the columns of a row are divided."""
     most = min(MOST_SPLITS, max(1, reads // LEAST_COLUMNS))
     return max(1, min(most, -(-PROGRAMS // (rows * heads))))
 
@@ -105,16 +106,16 @@ def attend(
 
     Args:
         query: (B, T, H, D).
-        keys, values: (S, K, C, D) by any strides; only the last axis must be dense. They may have
-            another dtype than the queries, which is the one that is computed in.
+        keys, values: (S, K, C, D) with any strides; only the last axis must be dense. Their dtype
+            may differ from the queries', which is used for the computation.
         slots: (B,) int64.
         first: (B,) int64, the first column that a row sees.
         last: (B, T) int64, the last column that a token sees.
-        reads: columns behind this one are not looked at.
-        mask: (B, reads) bool, columns of these that a row sees; None: all.
-        key_scales, value_scales: if keys and values are kept in 8 bits, (S, K, C) each.
-        table: (rows, pages of one) int64, the pages of every slot's columns; `C` is a multiple of
-            128, unless a slot has one page. None: slots are pages.
+        reads: number of columns that are read.
+        mask: (B, reads) bool, the columns of these that a row sees; None: all.
+        key_scales, value_scales: (S, K, C) each, if keys and values are stored in 8 bits.
+        table: (slots, pages of a slot) int64, the pages of every slot's columns; `C` must be a
+            multiple of 128 unless a slot has one page. None: each slot is one page.
 
     Returns:
         (B, T, H, D), in the queries' dtype.
@@ -122,7 +123,7 @@ def attend(
     Raises:
         FastPathFailed: the kernel cannot be built or launched.
     """
-    # A module of its own: decorating kernels needs the package.
+    # A separate module, because decorating kernels needs the package.
     from parley.models.minicpmo45.runtime import kernels
 
     rows, tokens, heads, width = query.shape
@@ -139,19 +140,19 @@ def attend(
     padded = blocks * queries
     if query.stride(3) != 1:
         query = query.contiguous()
-    # The kernel walks these by number; a column of a table would be read across its rows.
+    # The kernel indexes these without strides, so they must be contiguous.
     slots, first, last = slots.contiguous(), first.contiguous(), last.contiguous()
     part = torch.empty(
         rows, key_heads, splits, padded, width, dtype=torch.float32, device=query.device
     )
     top = torch.empty(rows, key_heads, splits, padded, dtype=torch.float32, device=query.device)
     mass = torch.empty_like(top)
-    # Without scales the kernel is given something that it does not read.
+    # Without scales the kernel receives tensors that it does not read.
     none = torch.empty(0, 0, 0, device=query.device)
     of_keys = none if key_scales is None else key_scales
     of_values = none if value_scales is None else value_scales
     if query.is_cuda and query.device.index != torch.cuda.current_device():
-        # Triton launches on the thread's current device, not on the tensors'.
+        # Triton launches on the thread's current device, not on the tensors' device.
         torch.cuda.set_device(query.device)
     kernels.partial[(rows * blocks, key_heads, splits)](
         query, keys, values, slots, first, last, mask if mask is not None else slots,

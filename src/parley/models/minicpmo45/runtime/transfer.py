@@ -1,4 +1,4 @@
-"""Numbers of the host on the device, without waiting for it."""
+"""Copies from the host to the device that do not wait for the device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, if it is the host's from pinned memory: a copy from any other waits for
-    everything that was asked of the device before."""
+    """Copy a tensor to a device; one on the host through pinned memory, because a copy from other
+    memory waits for all previous work of the device."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
