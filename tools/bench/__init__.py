@@ -1,7 +1,7 @@
-"""Benches for developers of parley: `python -m tools.bench NAME` in the root of a checkout.
+"""Benchmarks for developers of parley: `python -m tools.bench NAME` in the root of a checkout.
 
-Servers and other processes are started by `parley.cli.bench.server`, clients are those of
-`parley.client` and `parley.cli.bench.talkers`.
+`parley.cli.bench.server` starts servers and other processes; the clients are in `parley.client` and
+`parley.cli.bench.talkers`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network for the client that can be broken: dropped, or left half-open, and down for a while."""
+"""A client network whose connections can be dropped or left half-open, and that can be down."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from parley.client.connection import NetworkSocket, NetworkTransport
 
 
 class BreakableNetwork:
-    """Breaks the newest of its connections when told to.
+    """Network that breaks its newest connection on request.
 
     Args:
-        dice: decide how; None: it is never broken.
-        heard: told of every message that comes, before the client is.
+        dice: choose between a dropped and a half-open connection; None: never broken.
+        heard: called with every received message, before the client receives it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class BreakableNetwork:
         self.breaks = 0
         self.silent_breaks = 0
         self.is_explained = True
-        """True if the connection that was lost last had been broken here."""
+        """True if the most recently lost connection was broken by this network."""
         self._explained = 0
 
     async def connect(self, access: Access, url: str) -> Socket:
@@ -46,22 +46,22 @@ class BreakableNetwork:
         return self._newest
 
     def finish(self) -> None:
-        """Give half-open connections up."""
+        """Close half-open connections."""
         for socket in self._sockets:
             socket.abort()
         self._sockets.clear()
 
     def requests(self, access: Access) -> None:
-        """Its default for HTTP."""
+        """Requests use the default for HTTP."""
 
     def explain(self) -> None:
-        """A connection is lost: see `is_explained`."""
+        """Update `is_explained` after a connection was lost."""
         self.is_explained = self.breaks > self._explained
         self._explained = self.breaks
 
     def break_off(self, down_s: float = 0.0) -> None:
-        """This end learns that the connection is lost; the far end, as often as not, only that
-        nothing comes any more. `down_s`: for so long no connection can be made."""
+        """Break the connection. This end is notified; in half of the cases the far end is not, and
+        only receives nothing more. `down_s`: time for which no connection can be made."""
         if self._newest is None:
             return
         is_silent = self._dice.random() < 0.5
@@ -72,7 +72,7 @@ class BreakableNetwork:
 
 
 class BreakableSocket:
-    """A socket of the client."""
+    """A socket of the client that can be broken."""
 
     def __init__(self, socket: NetworkSocket, heard: Callable[[str | bytes], None]) -> None:
         self._socket = socket

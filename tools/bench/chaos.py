@@ -1,11 +1,12 @@
 """`python -m tools.bench chaos`: what conversations lose when connections break and servers die.
 
-Gateway and workers are processes of this machine. Conversations are spoken in lock-step, so that
-each has one right outcome, which an uncut one shows first. Then connections are cut, after every
-message of a conversation in turn and after others that are drawn (dropped, or left half-open);
-gateways and workers are killed, or frozen for a moment. Each conversation must come out as the
-uncut one: whatever is missing was lost, whatever is too much came twice. Beside them calls speak in
-real time and never wait (`chaos_live`): every unit of theirs must be answered.
+Gateway and workers are processes on this machine. Conversations run in lock-step, so that each has
+exactly one correct outcome, which is taken from an uncut one first. Then connections are cut
+(dropped, or left half-open), after every message of a conversation in turn and after randomly
+chosen others; gateways and workers are killed, or frozen for a moment. Each conversation must have
+the outcome of the uncut one: missing messages were lost, surplus messages were received twice.
+Alongside, calls speak in real time and never wait (`chaos_live`): each of their units must be
+answered.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from parley.client.events import Event, Reconnected, Reconnecting
 from parley.errors import BadInput, ParleyError, SetupError
 
 HANG_S: Final = 300.0
-"""A conversation that has not come to its end by then is lost."""
+"""A conversation that has not ended after this time is lost."""
 MORE_CUTS: Final = 2
-"""Cuts of one conversation in addition to the one whose turn it is."""
+"""Maximum number of random cuts in one conversation, in addition to the scheduled one."""
 FROZEN_S: Final = (0.1, 2.0)
 WINDOW_S: Final = 240
-"""How long sessions wait for their clients."""
+"""Time for which sessions wait for their clients."""
 PAUSE_S: Final = (0.1, 1.0)
-"""Between two kills."""
+"""Range of the pause before a disaster."""
 NOTICED_S: Final = {False: 0.0, True: 5.0}
-"""How long after the end of an outage a client may learn that there was one: of a worker's, from
-the gateway, when it is certain."""
+"""Time after the end of an outage within which a client may notice it; the key is True if a worker
+failed, because the gateway reports that only when it is certain."""
 MET_S: Final = 6.0
-"""How long after a kill it is known who met it."""
+"""Time after a kill after which it is known which conversations it affected."""
 LIMITS_MS: Final = {
     "cut": 1000.0,
     "gateway": 2000.0,
@@ -54,36 +55,37 @@ LIMITS_MS: Final = {
     "both": 3000.0,
     "stopped": 2000.0,
 }
-"""The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
-after a slot is free, after both, after a worker was asked to stop."""
+"""Limits of the 95th percentile of recovery, measured from the cut, from when the next gateway
+listens, from when a slot is free, from both, and from when a worker was asked to stop."""
 SILENCE_MS: Final = 2000.0
-"""The same of the silence that calls hear while workers are asked to stop."""
+"""Limit of the 95th percentile of the silence in calls while workers are asked to stop."""
 LONGEST: Final = 8
 """Number of slow recoveries that are explained."""
 LIVE_AT_ONCE: Final = 2
 KILLS: Final = ("gateway", "worker", "both")
 
 Outcome = tuple[str, ...]
-"""What a conversation came to: one word per event."""
+"""The outcome of a conversation: one string per event."""
 
 
 @dataclass(slots=True)
 class ChaosReport:
-    """What happened.
+    """Result of a run.
 
     Args:
-        lost, twice: messages. `different`: conversations with other messages.
-        recovery_ms: how long it took until the session continued, by what had happened: `cut` from
-            the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
-            `frozen …` from the end of that.
-        turns_cut: conversations with an answer that ended where its worker died, and was told to.
-        disasters: how many of each kind. Of kills (`gateway`, `worker`, `both`: in one moment)
-            those that a conversation met: it lost its connection by it, or ended.
-        vain_kills: of servers without a conversation.
-        live: of calls in real time.
-        not_done: cuts, kills and freezes for which there was no time.
-        spread: cuts by dialect.
-        recoveries: each of those in `recovery_ms`.
+        lost, twice: number of messages. `different`: number of conversations with other messages.
+        recovery_ms: time until the session continued, by cause: `cut` from the cut, `gateway` from
+            when the next one listened, `worker` from when a slot was free, `frozen …` from the end
+            of the freeze.
+        turns_cut: number of conversations with an answer that ended early because its worker died,
+            and was reported as ended.
+        disasters: number of each kind. Of kills (`gateway`, `worker`, or `both` simultaneously)
+            only those that affected a conversation, which lost its connection or ended.
+        vain_kills: number of kills that affected no conversation.
+        live: results of calls in real time.
+        not_done: number of cuts, kills and freezes for which there was no time.
+        spread: number of cuts by dialect.
+        recoveries: the recoveries that `recovery_ms` summarises.
     """
 
     conversations: int = 0
@@ -105,24 +107,24 @@ class ChaosReport:
 
     @property
     def recovery_ms(self) -> dict[str, list[float]]:
-        """How long recoveries took, by what had happened."""
+        """Durations of recoveries, by cause."""
         found: dict[str, list[float]] = {}
         for each in self.recoveries:
             found.setdefault(each.kind, []).append(each.took_ms)
         return found
 
     def longest(self) -> list[Recovery]:
-        """The longest recoveries of each kind that was too slow."""
+        """The longest recoveries among those that exceeded their limit."""
         slow = [each for each in self.recoveries if each.took_ms > LIMITS_MS.get(each.kind, 1e9)]
         return sorted(slow, key=lambda each: -each.took_ms)[:LONGEST]
 
     @property
     def kills(self) -> int:
-        """Of servers, in all."""
+        """Total number of kills."""
         return self.vain_kills + sum(self.disasters[kind] for kind in KILLS)
 
     def faults(self) -> list[str]:
-        """What is not as it should be."""
+        """Descriptions of all deviations from the expected result."""
         found = [
             f"{name} {count}"
             for name in ("lost", "twice", "different", "slots_leaked", "not_done")
@@ -145,10 +147,10 @@ class ChaosReport:
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """What is to be done; conversations continue until all of it has been.
+    """Plan of a run; conversations continue until all of it is done.
 
     Args:
-        disasters: how many of each kind: of `KILLS`, `freeze`, `stop` or `redis`.
+        disasters: number of each kind: of `KILLS`, `freeze`, `stop` or `redis`.
     """
 
     dialects: tuple[str, ...]
@@ -159,7 +161,7 @@ class ChaosPlan:
     seed: int
     limit_s: float = 36_000.0
     workers: int = 0
-    """0: as many as are needed."""
+    """0: as many as needed."""
     live_calls: int = 0
     calls: int = 0
     redis: bool = False
@@ -240,27 +242,27 @@ def chaos(
 
 
 async def run(plan: ChaosPlan) -> ChaosReport:
-    """All of it, on servers of its own.
+    """Start the servers and execute the plan.
 
     Raises:
-        SetupError: they do not start, or an uncut conversation comes to nothing.
+        SetupError: they do not start, or an uncut conversation has no result.
     """
-    # Whoever loses its worker finds a slot at another.
+    # A session that loses its worker must find a slot at another.
     has_others = any(plan.disasters[kind] for kind in ("worker", "both", "stop"))
     workers = max(plan.workers, 2 if has_others else 1)
     environment = {
-        # A gateway that takes long to start, because the machine is busy, loses nothing.
+        # Sessions must survive a gateway that starts slowly because the machine is busy.
         "PARLEY_LIMITS__RESUME_WINDOW_S": str(WINDOW_S),
-        # The hum of this bench is speech to this one.
+        # This detector classifies the bench's hum as speech.
         "PARLEY_WORKER__VAD": "energy",
-        # What one conversation draws, every other draws, too: else no two would be alike.
+        # All conversations use the same random numbers; otherwise no two would be alike.
         "PARLEY_MODEL__SEED": "1",
     }
     async with Servers(
         model=plan.model,
         slots=max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0)),
         workers=workers,
-        # With calls that last, workers are replaced one after the other.
+        # If there are calls, workers are replaced one after the other.
         spare=workers if plan.calls else TO_SPARE,
         environment=environment,
         logs=plan.logs,
@@ -280,7 +282,7 @@ class _Chaos:
         self._turn: dict[str, Iterator[int]] = {}
         self._is_disaster_left = False
         self._met: set[int] = set()
-        """Outages that conversations met, by number."""
+        """Indices of the outages that affected conversations."""
         self._due_s = time.monotonic() + plan.limit_s
         self.report = ChaosReport()
 
@@ -291,7 +293,7 @@ class _Chaos:
             if len(right) < 2:
                 raise SetupError(f"An uncut conversation in {name} came to nothing.")
             self._right[name] = right
-            # Every message in turn; after the last there is nothing to be lost.
+            # Every message in turn; after the last one nothing can be lost.
             self._turn[name] = itertools.cycle(range(1, len(right)))
         is_over = asyncio.Event()
         async with asyncio.TaskGroup() as calls:
@@ -318,7 +320,7 @@ class _Chaos:
                 tasks.create_task(self._converse(numbers))
 
     async def _calls(self, number: int, is_speaking: asyncio.Event, is_over: asyncio.Event) -> None:
-        """One call after the other that is not cut."""
+        """Run uncut calls, one after the other."""
         dice = random.Random(f"{self._plan.seed} {number}")
         while not is_over.is_set():
             call = LiveCall(self._servers.url, dice, self.report.live, stop=is_over)
@@ -332,20 +334,20 @@ class _Chaos:
         return time.monotonic() < self._due_s
 
     async def _converse(self, numbers: Iterator[int]) -> None:
-        """One conversation after the other."""
+        """Run conversations, one after the other."""
         while self._has_time and (self.report.cuts < self._plan.cuts or self._is_disaster_left):
             names = self._plan.dialects
             await self._cut_talk(names[next(numbers) % len(names)])
 
     async def _call(self, numbers: Iterator[int]) -> None:
-        """One live call after the other."""
+        """Run live calls, one after the other."""
         for number in numbers:
             dice = random.Random(f"{self._plan.seed} {number}")
             await LiveCall(self._servers.url, dice, self.report.live).run()
 
     async def _disasters(self) -> None:
-        """Kill and freeze, in an order that is drawn, one after the other; and again where
-        nobody met it."""
+        """Execute the disasters one after the other, in random order; repeat kills that affected no
+        conversation."""
         plan, report = self._plan, self.report
         kinds = list(plan.disasters.elements())
         self._dice.shuffle(kinds)
@@ -372,11 +374,11 @@ class _Chaos:
                 await servers.freeze(victim, dice.uniform(*FROZEN_S))
             case _:
                 await servers.kill(kind, delay_s)
-                return  # It counts when a conversation has met it.
+                return  # Counted once it affects a conversation.
         self.report.disasters[kind] += 1
 
     def _count_met(self) -> None:
-        """Which kills were met."""
+        """Count the kills that affected conversations."""
         report, outages = self.report, self._servers.outages
         met = [outages[number].kind for number in self._met]
         report.disasters |= {kind: met.count(kind) for kind in KILLS}
@@ -433,8 +435,8 @@ class _Chaos:
             self.report.examples.append(text)
 
     async def _talk(self, name: str, network: BreakableNetwork, breaks: frozenset[int]) -> Outcome:
-        """One conversation, broken after those events. One whose server dies before anything was
-        heard is started over: nothing was lost."""
+        """Run one conversation, broken after the given events. It is restarted if its server dies
+        before the first event: nothing was lost."""
         while True:
             heard: list[str] = []
             try:
@@ -474,7 +476,8 @@ class _Chaos:
             network.finish()
 
     def _explaining(self, network: BreakableNetwork) -> list[int]:
-        """Kills by which a connection that is lost now was lost; none: it was broken."""
+        """The index of the kill that caused the current loss of the connection; empty if the
+        network was broken."""
         if network.is_explained:
             return []
         now_s = time.monotonic()
@@ -485,19 +488,19 @@ class _Chaos:
         ][-1:]
 
     def _recovered(self, away_s: float, network: BreakableNetwork, session_id: str) -> None:
-        """A session continues now; from what?"""
+        """Record the recovery of a session that has just resumed, with its cause."""
         now_s = time.monotonic()
         lost_s = now_s - away_s
         met = [outage for outage in self._servers.outages if _met(outage, lost_s, now_s)]
         kind, since_s = "cut" if network.is_explained else "unexplained", lost_s
         if met:
-            # What was there when the connection was lost, else what came next.
+            # The outage during which the connection was lost, otherwise the next one.
             why = next((each for each in reversed(met) if each.began_s <= lost_s), met[0])
             kind = why.kind
-            # Another worker may be there before the client learns that its own one is gone.
+            # Another worker may be available before the client notices the loss of its own.
             if kind == "worker" and not network.is_explained and why.ended_s is not None:
                 since_s = why.ended_s
-            # A gateway that is killed meanwhile takes its time again.
+            # If a gateway is killed meanwhile, its restart takes time again.
             since_s = max(since_s, *(_ended_s(each, now_s) for each in met))
         took_ms, back_at = 1000 * max(0.0, now_s - since_s), time.time()
         recovery = Recovery(kind, took_ms, session_id, back_at - away_s, back_at)
@@ -505,7 +508,8 @@ class _Chaos:
 
 
 def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
-    """True if it may be why there was no connection from `lost_s` to `back_s`."""
+    """True if the outage may be the reason why there was no connection from `lost_s` to
+    `back_s`."""
     if outage.began_s > back_s:
         return False
     noticed_s = NOTICED_S[outage.kind in ("worker", "both")]
@@ -513,11 +517,11 @@ def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
 
 
 def _ended_s(outage: Outage, now_s: float) -> float:
-    """When an outage stopped being in the way of a session that is back now. A worker that is
-    asked to stop hands its sessions over before it ends."""
+    """Time at which an outage stopped blocking a session that has just resumed. A worker that is
+    asked to stop hands over its sessions before it ends."""
     if outage.ended_s is not None and outage.kind != "stopped":
         return outage.ended_s
-    # A client that is back before this bench knows of the next gateway found it immediately.
+    # A client that returns before this bench knows of the next gateway found it immediately.
     return now_s if outage.kind in ("gateway", "both") else outage.began_s
 
 
@@ -526,7 +530,7 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     if as_json:
         told: dict[str, Any] = dataclasses.asdict(report)
         del told["recoveries"]
-        told["disasters"] = dict(report.disasters)  # `asdict` counts its pairs.
+        told["disasters"] = dict(report.disasters)  # `asdict` would count its pairs.
         told["recovery"] = {kind: dataclasses.asdict(one) for kind, one in recovery.items()}
         typer.echo(json.dumps(told | {"faults": report.faults()}))
         return

@@ -1,6 +1,6 @@
 """Calls of `python -m tools.bench chaos` that speak in real time and never wait for an answer.
 
-Once the connection is back, what had accumulated must be caught up within seconds.
+Once the connection is restored, the accumulated units must be answered within seconds.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
 
 DOWN_S: Final = (2.0, 6.0, 12.0)
-"""For so long each network is down, in turn."""
+"""Times for which each network is down, in turn."""
 BETWEEN_S: Final = 8
-"""Units between two cuts."""
+"""Number of units between two cuts."""
 UNITS: Final = (30, 90)
-"""Length of a call that is not cut."""
+"""Range of the length of an uncut call, in units."""
 LAST_S: Final = 60.0
-"""How long the last answers may take: a worker may have to be started."""
+"""Maximum time for the last answers: a worker may have to be started."""
 CAUGHT_UP_S: Final = 5.0
-"""After its last unit a call has all its answers within this time, unless a server was away."""
+"""Time after its last unit within which a call must have all answers, unless a server was down."""
 _HUMS: Final = [
     Pcm(np.round(hum(0.05 * level).samples * 32768) / np.float32(32768), INPUT_RATE_HZ)
     for level in range(5)
 ]
-"""As a microphone has it: whole steps of 16 bits."""
+"""Quantised to 16 bits, like the audio of a microphone."""
 
 
 @dataclass(slots=True)
 class LiveReport:
-    """What became of the calls.
+    """Results of the calls.
 
     Args:
-        sent, answered: units. `dropped`: those that a client gave up; `twice`: answers that came
-            again.
-        cuts: of connections.
-        lag_s: of each call, from its last unit to its last answer.
-        silence_ms: each time a connection was lost: from the last answer before to the first one
-            after, less the second that lies between answers anyway.
+        sent, answered: number of units. `dropped`: units that a client discarded; `twice`: answers
+            that were received again.
+        cuts: number of cut connections.
+        lag_s: for each call, time from its last unit to its last answer.
+        silence_ms: for each lost connection, time from the last answer before it to the first one
+            after it, less the second that always passes between answers.
     """
 
     calls: int = 0
@@ -60,7 +60,7 @@ class LiveReport:
     ended: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """What is not as it should be."""
+        """Descriptions of all deviations from the expected result."""
         found = [f"a live call ended early: {reason}" for reason in self.ended]
         if self.answered != self.sent:
             found.append(f"{self.sent - self.answered} of {self.sent} live units were not answered")
@@ -72,13 +72,13 @@ class LiveReport:
 
 
 class LiveCall(PacedCall):
-    """One call, cut once for each of `DOWN_S`; or not cut, and as long as calls are.
+    """One call: either cut once for each of `DOWN_S`, or uncut with a random length.
 
     Args:
         url: the server.
-        dice: decide how connections break.
-        report: is added to.
-        stop: not to be cut; when to stop speaking at the latest.
+        dice: choose the length of the call and how connections break.
+        report: receives the results.
+        stop: if given, the call is uncut, and stops speaking when this is set.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LiveCall(PacedCall):
         super().__init__(url, _HUMS, dice, stop, config=DuplexConfig(decode_mode="greedy"))
         self._report = report
         self._passed_on = 0
-        """Answers that the client passed on."""
+        """Number of answers that the client delivered."""
         self._silent_since_s: float | None = None
         self._cuts = {} if stop else _cuts()
         whole = max(self._cuts, default=0) + int(DOWN_S[-1]) + BETWEEN_S
@@ -113,7 +113,7 @@ class LiveCall(PacedCall):
         report.cuts += self.network.breaks
 
     def on_sent(self, number: int) -> None:
-        """The connection is cut in the middle of some units."""
+        """Cut the connection in the middle of the scheduled units."""
         if number in self._cuts:
             later = asyncio.get_running_loop().call_later
             later(0.5, self.network.break_off, self._cuts[number])
@@ -131,7 +131,7 @@ class LiveCall(PacedCall):
 
 
 def _cuts() -> dict[int, float]:
-    """After which units a network goes down, and for how long."""
+    """Unit after which the network goes down → time for which it is down."""
     cuts = {BETWEEN_S // 2: DOWN_S[0]}
     for before_s, down_s in itertools.pairwise(DOWN_S):
         cuts[max(cuts) + int(before_s) + BETWEEN_S] = down_s

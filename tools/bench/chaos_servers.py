@@ -22,23 +22,23 @@ from parley.cli.bench.server import start
 from parley.errors import SetupError
 
 START_S: Final = 120.0
-"""How long servers may take to begin, and slots to become free."""
+"""Maximum time for servers to start, and for slots to become free."""
 BUSY_S: Final = 10.0
-"""How long a worker that is to be killed may take to get a session."""
+"""Time to wait for a session on a worker before it is killed anyway."""
 FILLED_S: Final = 2.0
-"""After that a Redis that has just started has the logs of all sessions again."""
+"""Time after which a newly started Redis has the logs of all sessions again."""
 TO_SPARE: Final = 2
-"""Workers of which one may be killed: the other one takes its sessions."""
+"""Number of workers required before one may be killed: the other one takes over its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time during which a process was not there. Monotonic seconds.
+    """A period during which a process was not available. Monotonic seconds.
 
     Args:
-        kind: `gateway`, `worker`, or `both`.
-        began_s: when it was killed.
-        ended_s: when another could take its place; None: not yet.
+        kind: `gateway`, `worker`, `both`, `stopped`, `redis` or `frozen …`.
+        began_s: when the process was killed or stopped.
+        ended_s: when a replacement was available; None: not yet.
     """
 
     kind: str
@@ -48,17 +48,18 @@ class Outage:
 
 @dataclass(kw_only=True, eq=False)
 class Servers:
-    """A gateway on one port, whatever happens to it, and its workers; up and free while its block
-    runs.
+    """A gateway, which always has the same port, and its workers. On entry, all are ready and all
+    slots free.
 
     Args:
         model: of every worker.
         slots: of each worker.
-        workers: how many.
+        workers: number of workers.
         environment: further settings.
-        logs: a folder for what every process says; None: only errors are shown.
-        redis: session logs are in a redis-server of its own.
-        spare: workers that must be there before the next one is killed or asked to stop.
+        logs: folder for the output of every process; None: only errors are shown.
+        redis: session logs are stored in a separate redis-server.
+        spare: number of workers that must be available before the next one is killed or asked to
+            stop.
     """
 
     model: str = "parrot"
@@ -74,7 +75,7 @@ class Servers:
         self._port, self._redis_port = _free_port(), _free_port()
         self._environment = {
             "PARLEY_SECURITY__WORKER_SECRET": secrets.token_hex(16),
-            # Not every dialect lets its client say so.
+            # Not every dialect has a field for it.
             "PARLEY_STORAGE__RECORDING": "false",
             **self.environment,
         }
@@ -83,7 +84,7 @@ class Servers:
             self._environment["PARLEY_STORAGE__SESSION_LOGS"] = url
         self._processes: list[asyncio.subprocess.Process] = []
         self._workers: dict[int, asyncio.subprocess.Process] = {}
-        """By their index, oldest first; it is never used twice."""
+        """By index, oldest first; an index is never reused."""
         self._next_index = 0
         self._one_at_a_time = asyncio.Lock()
         self.outages: list[Outage] = []
@@ -98,7 +99,7 @@ class Servers:
 
     @property
     def worker_pid(self) -> int:
-        """Of the newest worker."""
+        """Process id of the newest worker."""
         return list(self._workers.values())[-1].pid
 
     async def __aenter__(self) -> Self:
@@ -122,13 +123,13 @@ class Servers:
         await asyncio.gather(*(process.wait() for process in self._processes))
         self._folder.cleanup()
 
-    # ---- what happens to them --------------------------------------------------------------
+    # ---- disasters -------------------------------------------------------------------------
 
     async def kill(self, kind: str, delay_s: float) -> None:
-        """Kill the `gateway`, the `worker` with most sessions, or `both` in one moment, and start
-        others; a moment later, and a worker only when it has some. Its sessions may continue as
-        soon as a slot is free elsewhere, immediately if there are more slots than conversations.
-        Returns when the next one may be killed."""
+        """Kill the `gateway`, the `worker` with most sessions, or `both` simultaneously, after a
+        delay, and start replacements. A worker is killed only once it has sessions; they may
+        continue as soon as a slot is free elsewhere, immediately if there are more slots than
+        conversations. Returns when the next kill is allowed."""
         has_gateway, has_worker = kind != "worker", kind != "gateway"
         async with self._one_at_a_time:
             victims = [await self._take_busiest(delay_s)] if has_worker else []
@@ -146,12 +147,12 @@ class Servers:
             if has_worker and self.workers > 1:
                 await self._replace_worker()
             if kind == "both":
-                # What the two knew is only in the logs of the sessions.
+                # The state of the two is now only in the logs of the sessions.
                 await asyncio.sleep(FILLED_S)
 
     async def stop_worker(self, delay_s: float) -> None:
-        """Ask the worker with most sessions to stop (SIGTERM), a moment after it has some, and
-        start another. Its sessions move to workers with room."""
+        """Ask the worker with most sessions to stop (SIGTERM), `delay_s` after it has some, and
+        start another. Its sessions move to workers with free slots."""
         async with self._one_at_a_time:
             victim = await self._take_busiest(delay_s)
             with self._outage("stopped"):
@@ -160,10 +161,10 @@ class Servers:
             await self._replace_worker()
 
     async def restart_redis(self, delay_s: float) -> None:
-        """Kill the redis-server, which keeps nothing, and start it again."""
+        """Kill the redis-server, which stores nothing on disk, and restart it."""
         async with self._one_at_a_time:
             await asyncio.sleep(delay_s)
-            # A log that no process has any more is gone with the Redis that kept it.
+            # A log that no process has any more would be lost with Redis.
             await self._until(self._is_settled)
             with self._outage("redis"):
                 self._redis.kill()
@@ -172,7 +173,7 @@ class Servers:
             await asyncio.sleep(FILLED_S)
 
     async def freeze(self, kind: str, seconds: float) -> None:
-        """Stop a process for so long (SIGSTOP); then it continues."""
+        """Suspend a process (SIGSTOP) for a time."""
         async with self._one_at_a_time:
             process = self._gateway if kind == "gateway" else next(iter(self._workers.values()))
             with self._outage(f"frozen {kind}"):
@@ -190,7 +191,7 @@ class Servers:
         self.outages[number] = replace(outage, ended_s=time.monotonic())
 
     async def _take_busiest(self, delay_s: float) -> asyncio.subprocess.Process:
-        """The worker with most sessions, a moment after one has some; it is none of ours now."""
+        """Remove and return the worker with most sessions, `delay_s` after one has some."""
         due = time.monotonic() + BUSY_S
 
         async def is_busy() -> bool:
@@ -205,11 +206,11 @@ class Servers:
         await self._start_worker()
         await self.until_workers(self.spare)
 
-    # ---- what is asked of them -------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------
 
     async def leaked(self, window_s: float) -> int:
-        """Slots that are not free although no client is connected. A client that left while
-        there was no gateway keeps its slot for `window_s`."""
+        """Number of slots that are not free although no client is connected. A client that left
+        while there was no gateway keeps its slot for `window_s`."""
         try:
             await self.until_free(START_S + window_s)
         except SetupError:
@@ -217,7 +218,7 @@ class Servers:
         return 0
 
     async def until_free(self, limit_s: float = START_S) -> None:
-        """Until every slot is.
+        """Wait until every slot is free.
 
         Raises:
             SetupError: it takes too long.
@@ -230,7 +231,7 @@ class Servers:
         await self._until(is_free, limit_s)
 
     async def until_workers(self, count: int) -> None:
-        """Until so many workers are there.
+        """Wait until this number of workers is available.
 
         Raises:
             SetupError: it takes too long.
@@ -242,12 +243,12 @@ class Servers:
         await self._until(are_there)
 
     async def _is_settled(self) -> bool:
-        """True if no session is between two workers."""
+        """True if no session is moving between two workers."""
         told = await self._ask("/status")
         return told is not None and not told["session_states"].get("moving")
 
     async def _ask(self, path: str) -> dict[str, Any] | None:
-        """What the gateway answers; None: nothing."""
+        """The gateway's answer; None if there is none."""
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
                 told: dict[str, Any] = (await http.get(f"{self.url}{path}")).json()
@@ -256,21 +257,22 @@ class Servers:
         return told
 
     async def _busy(self) -> dict[int, int]:
-        """Workers by their index, and how many slots of each are taken."""
+        """Index of each worker → number of its occupied slots."""
         return {
             int(worker["index"]): int(worker["slots"]) - int(worker["free_slots"])
             for worker in await self._list() or ()
         }
 
     async def _look(self) -> tuple[int, int]:
-        """Workers that can take sessions, and free slots; -1 if no gateway answers."""
+        """Number of workers that can accept sessions, and of free slots; -1 if no gateway
+        answers."""
         workers = await self._list()
         if workers is None:
             return -1, -1
         return len(workers), sum(int(worker["free_slots"]) for worker in workers)
 
     async def _list(self) -> list[dict[str, Any]] | None:
-        """Our workers that can take sessions; None: no gateway answers."""
+        """Our workers that can accept sessions; None if no gateway answers."""
         told = await self._ask("/workers")
         if told is None:
             return None

@@ -1,7 +1,7 @@
 """The conversations of `python -m tools.bench chaos`: one in each dialect that can be resumed.
 
-They are spoken in lock-step, so that each has one right outcome. Three are spoken by the SDK; the
-others have no client in it, and are spoken by one that knows their messages as JSON.
+They run in lock-step, so that each has exactly one correct outcome. Three use the SDK; the other
+dialects have no client in it, and use one that sends their messages as JSON.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ LEVELS: Final = (0.3, 0.0, 0.05, 0.0, 0.2, 0.0)
 LIVE_LEVELS: Final = (0.3, 0.2, 0.3, 0.2)
 
 Seen = Callable[[Event], bool]
-"""Told of each event; whether it is one of those that are compared."""
+"""Called with each event; returns True if the event is compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosTalk:
-    """How a dialect is spoken."""
+    """The client and the conversation of a dialect."""
 
     make: Callable[[str, BreakableNetwork], LiveClient]
     speak: Callable[[LiveClient, Seen], Awaitable[None]]
 
 
 def word_of(event: Event) -> str | None:
-    """What is compared of an event; None: nothing."""
+    """The compared part of an event; None if it is not compared."""
     match event:
         case Speaking(text=text, sound=sound, context_tokens=tokens):
             return f"spoke {tokens} {text} {_hash(sound)}"
@@ -105,15 +105,15 @@ async def _units(client: LiveClient, seen: Seen) -> None:
 
 
 class PatientClient(HalfDuplexClient):
-    """Keeps the sound of a whole turn for as long as there is no connection: live sound that waits
-    is dropped by design, and what was not heard cannot be compared."""
+    """Client that buffers the audio of a whole turn while there is no connection. Other clients
+    drop waiting live audio by design, and then outcomes could not be compared."""
 
     _live_s = 30.0
 
 
 async def _turns(client: LiveClient, seen: Seen) -> None:
     assert isinstance(client, HalfDuplexClient)
-    # The turn ends within its last piece: what comes while it is answered is dropped by design.
+    # The turn ends within its last piece: audio sent during the answer is dropped by design.
     turn = [hum(0.0, 0.5), hum(0.0, 0.5), *[hum(0.3, 0.5)] * 2, *[hum(0.0, 0.5)] * 2]
     for _ in range(2):
         for chunk in turn:
@@ -133,18 +133,18 @@ _VARIES: Final = frozenset(
         *("resume_token", "resume_window_s", "timestamp", "server_send_ts", "created_at"),
     }
 )
-"""What differs between two runs of one conversation."""
+"""Fields that differ between two runs of one conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosWire:
-    """A dialect as messages.
+    """The messages that open and close a session in a dialect.
 
     Args:
-        greeting: the message that the client waits for; "": it begins.
-        opening: asks for the session, and to be able to come back.
-        ready: the answer.
-        closing: asks for the end; None: the leaving client closes.
+        greeting: the message that the client waits for; "": the client sends first.
+        opening: requests the session, with resuming.
+        ready: type of the answer.
+        closing: requests the end; None: the client closes the connection.
     """
 
     path: str
@@ -155,7 +155,7 @@ class ChaosWire:
 
 
 class WireClient(LiveClient):
-    """Speaks a dialect as JSON; every message is a `Piece`."""
+    """Client of a dialect in plain JSON; every message is a `Piece`."""
 
     _sound_fields = ("audio", "audio")
 
@@ -188,7 +188,7 @@ class WireClient(LiveClient):
 
     def _decode(self, frame: str | bytes) -> Any:
         message = json.loads(frame)
-        # Whatever greets says that the client may begin.
+        # The greeting means that the client may start.
         return legacy.QueueDone() if message["type"] == self._wire.greeting else message
 
     def _translate(self, message: Any) -> Event | None:
@@ -197,13 +197,13 @@ class WireClient(LiveClient):
         if message["type"] == self._wire.ready:
             return Ready(str(message.get("session_id") or message["session"]["id"]))
         if self.phase in ("queued", "connected"):
-            # Before the session is ready: the wait in the queue is not part of it.
+            # The session is not ready: messages of the queue are not compared.
             return None
         return Piece(json.dumps(_comparable(message), sort_keys=True), None)
 
 
 def _struct(message: dict[str, Any]) -> msgspec.Struct:
-    """A message that has no class here: what encodes a class encodes this, too."""
+    """A message without a class: the encoder of classes also encodes dictionaries."""
     return cast(msgspec.Struct, message)
 
 
@@ -248,8 +248,8 @@ async def _v2(client: LiveClient, seen: Seen) -> None:
 
 
 async def _live(client: LiveClient, seen: Seen) -> None:
-    """Nothing is said while the model listens, so mutes mark the time. The user speaks all the
-    while: whether an answer comes before or after a mark is a matter of speed."""
+    """The server sends nothing while the model listens, so mutes mark the time. The user speaks
+    throughout: whether an answer arrived before or after a mark would depend on speed."""
     assert isinstance(client, WireClient)
     for level in LIVE_LEVELS:
         client.say({"type": "session.input_audio.append", "audio": _pcm16(level)})
@@ -261,7 +261,7 @@ async def _live(client: LiveClient, seen: Seen) -> None:
 
 
 async def _openai(client: LiveClient, seen: Seen) -> None:
-    """Spoken and written turns; the client says when one is complete."""
+    """Spoken and written turns; the client commits each one."""
     assert isinstance(client, WireClient)
     update = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     client.say({"type": "session.update", "session": update})
@@ -323,8 +323,8 @@ TALKS: Final = {
 
 
 def is_right_but_cut(right: tuple[str, ...], outcome: tuple[str, ...], most: int) -> bool:
-    """True if an outcome is the right one but for at most so many answers that ended early, after
-    what had been heard of them: a worker that dies while it speaks leaves its turn there."""
+    """True if an outcome is the right one except for at most `most` answers that ended early, after
+    what was received of them: a worker that dies while it speaks ends its turn there."""
     wanted, had = _turns_of(right), _turns_of(outcome)
     if len(wanted) != len(had):
         return False

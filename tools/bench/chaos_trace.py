@@ -1,4 +1,4 @@
-"""What the servers of `python -m tools.bench chaos` logged while a session was not connected."""
+"""Log lines of the servers of `python -m tools.bench chaos` while a session was not connected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 EARLIER_S: Final = 3.0
-"""The first stages of a move come before its client loses the connection."""
+"""Time before the loss from which lines are included: a move starts before its client loses the
+connection."""
 LINES: Final = 40
 
 
@@ -21,8 +22,8 @@ class Recovery:
     """One session that continued after its connection was lost.
 
     Args:
-        kind: what had happened; see `ChaosReport.recovery_ms`.
-        took_ms: as it is counted.
+        kind: the cause; see `ChaosReport.recovery_ms`.
+        took_ms: as counted in `ChaosReport.recovery_ms`.
         lost_at, back_at: Unix seconds.
     """
 
@@ -34,7 +35,7 @@ class Recovery:
 
 
 def explained(recovery: Recovery, logs: Path) -> list[str]:
-    """What the servers logged of one recovery, in order, with seconds since the loss."""
+    """The servers' log lines of one recovery, in order, with seconds since the loss."""
     since, until = recovery.lost_at - EARLIER_S, recovery.back_at + 0.1
     found: list[tuple[float, str]] = []
     for path in sorted(logs.glob("*.log")):

@@ -1,10 +1,10 @@
-"""`python -m tools.bench dialects`: CPU that a second of sound costs the worker, by dialect.
+"""`python -m tools.bench dialects`: the worker's CPU time for a second of audio, by dialect.
 
-One session after the other sends silence, or noise, to a server of its own, whose parrot thinks
-nothing of it and which records nothing. What the worker spends beyond its idle time is parsing,
-base64, resampling, units, voice detection and answers. Dialects that are configured to listen for
-interruptions do; duplex is measured without, one message a second, and with, in the pieces that the
-others send. Needs /proc (Linux).
+One session after the other sends silence, or noise, to a separate server, whose parrot computes
+almost nothing and which records nothing. The worker's CPU time beyond its idle time is parsing,
+base64, resampling, units, voice detection and answers. Dialects that can listen for interruptions
+do; duplex is measured without, with one message per second, and with, in pieces of the size that
+the others send. Needs /proc (Linux).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.errors import SetupError
 from parley.media.pcm import Samples
 
 SPEED: Final = 5
-"""Times faster than people speak."""
+"""Factor by which audio is sent faster than real time."""
 CHUNK_S: Final = 0.1
 WARM_S: Final = 3
 
@@ -38,7 +38,7 @@ PLAIN: Final = "duplex"
 ALIKE: Final = "duplex in pieces"
 
 Talk = Callable[[ClientConnection, int, float | None], Awaitable[None]]
-"""A number of seconds of sound; of noise, if a level is given."""
+"""Sends a number of seconds of silence, or of noise if a level is given."""
 
 
 def dialects(
@@ -56,7 +56,7 @@ def dialects(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """CPU that a second of sound costs the worker."""
+    """CPU time of the worker for a second of audio."""
     found = asyncio.run(measure(seconds, rounds, noise_dbfs))
     if as_json:
         typer.echo(json.dumps(found))
@@ -72,8 +72,8 @@ def dialects(
 async def measure(
     seconds: int, rounds: int = 1, noise_dbfs: float | None = None
 ) -> dict[str, float]:
-    """Milliseconds of CPU per second of sound, by name: the least of `rounds`, because what else
-    the machine does only adds to it."""
+    """Milliseconds of CPU time per second of audio, by name: the minimum of `rounds`, because other
+    load on the machine only adds to it."""
     talks: dict[str, tuple[str, Talk]] = {
         PLAIN: ("/ws/duplex/bench", _duplex),
         ALIKE: ("/ws/duplex/bench", _duplex_in_pieces),
@@ -88,7 +88,7 @@ async def measure(
         base = url.replace("http", "ws", 1)
         for name, (path, talk) in [*talks.items()] * rounds:
             async with connect(base + path, max_size=None) as socket:
-                # What is imported, compiled or loaded the first time is not a cost of a second.
+                # Imports, compilation and loading on first use must not be counted.
                 await talk(socket, WARM_S, noise_dbfs)
             await asyncio.sleep(1.0)
             async with connect(base + path, max_size=None) as socket:
@@ -103,7 +103,7 @@ async def measure(
 
 
 async def _idle(worker: int) -> float:
-    """Milliseconds of CPU that the worker spends per second without a session."""
+    """Milliseconds of CPU time that the worker needs per second without a session."""
     before_s = cpu_s(worker)
     await asyncio.sleep(3.0)
     return 1000 * (cpu_s(worker) - before_s) / 3
@@ -174,7 +174,7 @@ def _realtime(detection: dict[str, Any] | None) -> Talk:
         sound = _pcm16_24k(CHUNK_S, dbfs)
         append = json.dumps({"type": "input_audio_buffer.append", "audio": sound})
         await _stream(socket, append, seconds)
-        # Its answer says that everything before it was read.
+        # Its answer confirms that everything before it was read.
         await socket.send(json.dumps({"type": "input_audio_buffer.clear"}))
         await _until(socket, "input_audio_buffer.cleared")
 
@@ -191,7 +191,7 @@ def worker_pid(root: int) -> int:
     """The worker among the descendants of a process.
 
     Raises:
-        SetupError: there is none to be seen.
+        SetupError: none was found.
     """
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

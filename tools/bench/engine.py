@@ -1,10 +1,10 @@
-"""`python -m tools.bench engine`: what the engine thread waits for while sessions talk.
+"""`python -m tools.bench engine`: waits of the engine thread while sessions talk.
 
 Engine and sessions share a process, and so the interpreter's lock. Here a worker runs in this
-process as it does in production, with a gateway and clients in others; its model launches as much
-as the published one on an H200 (`paced_model.py`), and the engine thread's time is taken apart: a
-command's wait for the thread, and what the thread spends in a step without running, without waiting
-for a core and without waiting for the device. First without sessions, driven in this process, then
+process as in production, with the gateway and clients in other processes; its model launches as
+much as the published one on an H200 (`paced_model.py`). The bench splits the engine thread's time
+into a command's wait for the thread, and the time in a step in which the thread neither runs nor
+waits for a core or the device. It measures first without sessions, driven in this process, then
 with them. Needs /proc (Linux).
 """
 
@@ -47,24 +47,24 @@ from parley.settings import load
 from parley.worker.main import SWITCH_INTERVAL_S, WorkerProcess
 
 START_S: Final = 90.0
-"""Until worker and clients have to be ready."""
+"""Time within which worker and clients must be ready."""
 
 ENGINE_THREAD: Final = "engine"
-"""Name of the thread that steps. Source: `Engine.start`."""
+"""Name of the thread that runs steps. Source: `Engine.start`."""
 
 TICK_S: Final = 0.01
-"""How often the event loop is asked how late it is."""
+"""Interval at which the event loop's lateness is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What this process has taken.
+    """Time used by this process.
 
     Args:
-        clock_s: by the clock.
-        cpu_s: what it computed.
-        queued_s: how long its threads, the engine's left out, waited for a processor.
-        stolen_s: what a virtual machine's host took of its processors.
+        clock_s: elapsed time.
+        cpu_s: its CPU time.
+        queued_s: time for which its threads, except the engine's, waited for a processor.
+        stolen_s: processor time that the host of a virtual machine took.
     """
 
     clock_s: float
@@ -77,7 +77,7 @@ class Spent:
         return cls(time.perf_counter(), time.process_time(), _others_queued(), _stolen())
 
     def since(self) -> Spent:
-        """From this to now; threads that ended in between are not in it."""
+        """The difference from this to now, without threads that ended in between."""
         now = Spent.now()
         return Spent(
             now.clock_s - self.clock_s,
@@ -98,7 +98,7 @@ def _others_queued() -> float:
     total_s = 0.0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         if task.parent.name not in engine:
-            # A thread may end while it is looked at.
+            # A thread may end while its file is read.
             with contextlib.suppress(OSError):
                 total_s += queued_s(task.read_bytes())
     return total_s
@@ -106,23 +106,23 @@ def _others_queued() -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """Of one run. All but `units` are durations.
+    """Figures of one run. All but `cpu`, `others_queued`, `stolen` and `steps` are durations.
 
     Args:
-        wait: from a command's being ready to its being started by the engine thread.
-        step_lock: what a step lost to the interpreter's lock, an upper bound.
-        second_lock: what the engine lost to it of each second: waits and steps together.
-        second_idle: how long the device had nothing to do in steps of each second.
+        wait: from when a command is ready until the engine thread starts it.
+        step_lock: time that a step lost to the interpreter's lock, an upper bound.
+        second_lock: time per second that the engine lost to it, in waits and steps.
+        second_idle: time per second for which the device had nothing to do during steps.
         second_own, second_processor, second_other: the same, because the engine thread was
-            computing, was waiting for a processor, or for the interpreter's lock.
-        second_between: what the engine thread computed between the steps of each second.
-        second_busy: what the steps of each second took.
-        loop_late: how late the event loop was.
-        cpu: what the process computed, in seconds of each second.
-        others_queued: how long its other threads waited for a processor, in seconds of each second;
-            whoever does may hold the lock.
-        stolen: of all processors, what a virtual machine's host took, in seconds of each second.
-        steps: how many were measured.
+            computing, waiting for a processor, or waiting for the interpreter's lock.
+        second_between: CPU time per second of the engine thread between steps.
+        second_busy: duration of the steps per second.
+        loop_late: lateness of the event loop.
+        cpu: CPU time of the process, in seconds per second.
+        others_queued: time for which its other threads waited for a processor, in seconds per
+            second; a waiting thread may hold the lock.
+        stolen: time that a virtual machine's host took of all processors, in seconds per second.
+        steps: number of measured steps.
     """
 
     wait: Figures
@@ -163,13 +163,13 @@ class EngineFigures:
 
 @dataclass(frozen=True, slots=True)
 class PaperSecond:
-    """A second in which all conversations take each step of a unit together, as on paper: what the
-    device needs, and what the steps' share of the measured seconds adds. Processors that are there
-    when they are needed are assumed.
+    """Calculation for a second in which all conversations take each step of a unit together: the
+    time that the device needs, plus the steps' share of the measured host times. It assumes that
+    processors are available when needed.
 
     Args:
-        host_ms: the engine's own work that the device does not cover.
-        lock_ms: its waits for the interpreter's lock, commands' included.
+        host_ms: the engine's own work that does not overlap with the device's.
+        lock_ms: its waits for the interpreter's lock, including those of commands.
     """
 
     steps: int
@@ -207,7 +207,7 @@ def engine(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What the engine thread waits for while sessions talk alongside it."""
+    """Measure the waits of the engine thread while sessions talk."""
     logs.configure(level="warning", style="text")
     with _switching_every(switch_interval_ms):
         costs = paper_costs(sessions)
@@ -236,7 +236,7 @@ def engine(
 
 
 def measure(costs: Costs, sessions: int, seconds: int) -> dict[str, EngineFigures]:
-    """Without and with traffic, by name."""
+    """Figures without and with traffic, by name."""
     return {
         "no sessions": uvloop.run(_alone(PacedModel(sessions, costs), seconds)),
         f"{sessions} sessions": uvloop.run(_next_to(PacedModel(sessions, costs), seconds)),
@@ -254,7 +254,7 @@ def _switching_every(interval_ms: float | None) -> Iterator[None]:
 
 
 async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
-    """As many conversations driven in this process, without sockets, messages and recordings."""
+    """Drive the conversations in this process, without sockets, messages and recordings."""
     before = Spent.now()
     async with _late() as late_s:
         await bench_model.measure(model, units=seconds)
@@ -262,7 +262,7 @@ async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
 
 
 async def _next_to(model: PacedModel, seconds: int) -> EngineFigures:
-    """A worker in this process, and clients that talk to it through a gateway."""
+    """Run a worker in this process, and clients that talk to it through a gateway."""
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         data_dir = Path(folder) / "data"
         limit = {"PARLEY_LIMITS__SESSIONS_PER_CLIENT": str(2 * model.rows)}
@@ -303,7 +303,7 @@ async def _worker(url: str, data_dir: Path, model: PacedModel) -> AsyncIterator[
 async def _clients(
     url: str, sessions: int, seconds: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Clients in a process of their own, once all conversations have started."""
+    """The clients in a separate process, once all conversations have started."""
     words = (url, str(sessions), str(seconds))
     async with child("tools.bench.engine_clients", *words, stdout=PIPE) as process:
         assert process.stdout is not None
@@ -315,7 +315,7 @@ async def _clients(
 
 @contextlib.asynccontextmanager
 async def _late() -> AsyncIterator[list[float]]:
-    """How late the event loop is, asked again and again, in seconds."""
+    """The event loop's lateness in seconds, measured repeatedly."""
     late_s: list[float] = []
 
     async def ask() -> None:
@@ -336,7 +336,7 @@ def _figures(durations_s: Iterable[float]) -> Figures:
 
 
 def _by_second(found: Iterable[tuple[float, float]]) -> Figures:
-    """Sums of each whole second in which anything was found."""
+    """Figures of the sums per whole second, for seconds with any value."""
     sums_s: dict[int, float] = {}
     for when_s, duration_s in found:
         second = int(when_s)

@@ -1,8 +1,9 @@
-"""The clients of `python -m tools.bench engine`, in a process of their own.
+"""The clients of `python -m tools.bench engine`, in a separate process.
 
-`python -m tools.bench.engine_clients GATEWAY_URL SESSIONS SECONDS`: as many conversations in
-turn of the dialects, each with a picture a second where its dialect has pictures, speak and are
-silent for so long. Prints `ready` when all have started, and then how many answers came.
+`python -m tools.bench.engine_clients GATEWAY_URL SESSIONS SECONDS`: the conversations use the
+dialects in turn, alternate between speech and silence for the given time, and send a picture per
+second if their dialect has pictures. Prints `ready` when all have started, and finally the number
+of answers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig, InterruptionOptions
 
 PIECES: Final = 10
-"""Messages a second where a dialect streams."""
+"""Messages per second in dialects that stream."""
 
 READY_S: Final = 60.0
 
@@ -45,7 +46,7 @@ MAKERS: Final[tuple[Callable[[str], LiveClient], ...]] = (
 
 
 async def run(url: str, sessions: int, seconds: float) -> None:
-    """All conversations, spread over a second."""
+    """Run all conversations, with their starts spread over a second."""
     photo = io.BytesIO()
     Image.fromarray(made_up_picture()).save(photo, "JPEG")
     clients = [MAKERS[index % len(MAKERS)](url) for index in range(sessions)]
@@ -65,7 +66,7 @@ async def run(url: str, sessions: int, seconds: float) -> None:
 
 
 async def _talk(client: LiveClient, photo: bytes, begin_s: float, seconds: float) -> int:
-    """One conversation in real time; returns how many answers came."""
+    """Run one conversation in real time; returns the number of answers."""
     reading = asyncio.create_task(_read(client))
     loop = asyncio.get_running_loop()
     pieces = 1 if isinstance(client, UnitClient) else PIECES
@@ -97,7 +98,7 @@ _SPEECH = made_up_speech(SPEECH_UNITS)
 
 
 def _piece(start_s: float, length_s: float) -> Pcm:
-    """What is said then: speech and silence by turns."""
+    """The audio at a time of the conversation: alternating speech and silence."""
     place = round(start_s * INPUT_RATE_HZ)
     length = round(length_s * INPUT_RATE_HZ)
     if int(start_s) // SPEECH_UNITS % 2:
@@ -106,7 +107,7 @@ def _piece(start_s: float, length_s: float) -> Pcm:
 
 
 def main(words: list[str]) -> None:
-    """Become the clients."""
+    """Run the clients."""
     raise_file_limit()
     url, sessions, seconds = words
     try:

@@ -1,10 +1,10 @@
-"""What the engine thread waits for, told apart, for `python -m tools.bench engine`.
+"""Waits of the engine thread by cause, for `python -m tools.bench engine`.
 
-A thread computes, waits for a processor, or waits for the interpreter's lock. Linux reports how
-long it has run, how long it was in run queues, and how often it gave its processor up. From that
-follows why a device that it feeds had nothing to do.
+A thread computes, waits for a processor, or waits for the interpreter's lock. Linux reports the
+time it has run, the time it was in run queues, and the number of times it yielded its processor.
+From these numbers this module derives why a device that the thread feeds had nothing to do.
 
-All times are seconds of `time.perf_counter` unless they say otherwise.
+All times are seconds of `time.perf_counter` unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Final
 from parley.errors import SetupError
 
 NOTICED_S: Final = 2e-5
-"""A wait is looked at when waits have grown by so much."""
+"""Waits are classified once they have grown by this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleSplit:
-    """Why the device had nothing to do in a step: what would be left if the host had never waited,
-    what waits for a processor add to that, and what all other waits add then.
+    """Causes of the device's idle time in a step: the idle time that would remain if the host had
+    never waited, what waits for a processor add, and what all other waits add.
 
     Args:
-        own_s: the host was computing, and launching.
+        own_s: the host was computing and launching.
         processor_s: it waited for a processor.
         lock_s: it waited for the interpreter's lock.
     """
@@ -42,7 +42,7 @@ class IdleSplit:
 
 
 class ThreadTimes:
-    """How long the calling thread has waited in run queues, and how often it went to sleep.
+    """Time that the calling thread has waited in run queues, and number of times that it slept.
 
     Raises:
         SetupError: the system does not report it.
@@ -55,11 +55,11 @@ class ThreadTimes:
             raise SetupError("This bench needs /proc with schedstat, i.e. Linux.") from None
 
     def queued(self) -> float:
-        """Seconds in run queues."""
+        """Seconds spent in run queues."""
         return queued_s(os.pread(self._file, 64, 0))
 
     def sleeps(self) -> int:
-        """Times that it gave its processor up."""
+        """Number of times that it yielded its processor."""
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
     def close(self) -> None:
@@ -72,14 +72,14 @@ def queued_s(schedstat: bytes) -> float:
 
 
 class HostWaits:
-    """What a thread has waited for since this was made.
+    """Waits of a thread since this object was created, by cause.
 
-    A wait in which it never went to sleep was for a processor: in a run queue, or while the host of
-    a virtual machine had taken the processor away. One in which it did was for the interpreter's
-    lock, but for what of it was spent in a run queue.
+    If the thread never slept in a wait, it waited for a processor: in a run queue, or because the
+    host of a virtual machine had taken the processor. If it did, it waited for the interpreter's
+    lock, except for the time spent in a run queue.
 
     Args:
-        processor_s, lock_s: so far, as of the last `look`.
+        processor_s, lock_s: totals as of the last `look`.
     """
 
     def __init__(self, times: ThreadTimes) -> None:
@@ -89,10 +89,10 @@ class HostWaits:
         self._queued_s, self._sleeps = times.queued(), times.sleeps()
 
     def look(self, *, slept_s: float = 0.0) -> None:
-        """Add what was waited since the last look.
+        """Add the waits since the last look.
 
         Args:
-            slept_s: the thread itself meant to sleep for so long in between.
+            slept_s: time for which the thread intentionally slept in between.
         """
         now_s, ran_s = time.perf_counter(), time.thread_time()
         waited_s = max(0.0, now_s - self._seen_s - (ran_s - self._ran_s) - slept_s)
@@ -109,17 +109,17 @@ class HostWaits:
 
 
 class IdleDevice:
-    """The device during one step: when it is free, and how long it had nothing to do; and the same
-    had the host not waited for a processor, and not for anything.
+    """The device during one step: when it becomes free, and its idle time; also as they would be if
+    the host had not waited for a processor, or not at all.
 
-    A host that never waits is ahead of one that does by as much as it waited, so it finds the
-    device without work only where the other does too: only there the clocks are read.
+    A host that never waits is ahead of a host that waits, by the time waited. It therefore finds
+    the device idle only when the other host does too, and clocks are read only then.
     """
 
     def __init__(self, waits: HostWaits) -> None:
         self._waits = waits
         self._given_s = 0.0
-        # When each host's device would be free if nothing had been given to it since.
+        # When each host's device would become free without the work launched in this step.
         self._free_s = [time.perf_counter()] * 3
         self._idle_s = [0.0] * 3
 
@@ -128,7 +128,7 @@ class IdleDevice:
         return self._free_s[0] + self._given_s
 
     def launch(self, busy_s: float) -> None:
-        """The host has just launched what keeps the device busy for so long."""
+        """Record that the host has just launched work that keeps the device busy for `busy_s`."""
         now_s = time.perf_counter()
         if now_s > self.free_s:
             self._waits.look()
@@ -141,6 +141,6 @@ class IdleDevice:
         self._given_s += busy_s
 
     def split(self) -> IdleSplit:
-        """Why it was idle so far."""
+        """The device's idle time so far, by cause."""
         all_s, ready_s, own_s = self._idle_s
         return IdleSplit(own_s, all_s - ready_s, ready_s - own_s)

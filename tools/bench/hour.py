@@ -1,10 +1,10 @@
 """`python -m tools.bench hour`: an hour of conversation over the wire, with a cut every minute.
 
-One duplex session on a gateway and a worker of its own says something every few seconds and is
-silent in between, in real time. Once a minute its connection is dropped or left half-open, and the
-network is down for a moment. What should stay flat is watched each minute: memory of gateway and
-worker, and how far the server's clock has gone ahead of the client's. A unit that was sent and not
-answered is counted, and one that the worker had for more than its second.
+One duplex session on a separate gateway and worker speaks every few seconds and is silent in
+between, in real time. Once a minute its connection is dropped or left half-open, and the network is
+down for a moment. Each minute the bench records what should stay constant: the memory of gateway
+and worker, and the lead of the server's clock over the client's. It counts units that were not
+answered, and units that took the worker more than a second.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 
 DOWN_S: Final = 1.0
-"""The network is down for up to so long: units that wait meanwhile do not become too many."""
+"""Maximum time for which the network is down: short enough that not too many units wait."""
 QUIET_UNITS: Final = 6
 LATE_MS: Final = 1000.0
 UNSURE_UNITS: Final = 4
-"""No more can wait for an answer (one is computed, two wait at the worker, one is in flight): an
-older one was dropped."""
+"""Maximum number of units that can wait for an answer (one is computed, two wait at the worker, one
+is in flight): an older one was dropped."""
 LAST_S: Final = 30.0
-"""How long the last answers may take."""
+"""Maximum time for the last answers."""
 MEMORY_MB: Final = 16.0
-"""So much more at the end than after the first tenth is a leak. An hour of sound that was kept
-would be 115 MB at the worker."""
+"""Growth from the first tenth to the end that counts as a leak. An hour of retained audio would be
+115 MB at the worker."""
 DRIFT_MS: Final = 50.0
 
 Look = Callable[[], tuple[float | None, float | None]]
-"""Memory of gateway and worker now."""
+"""Returns the memory of gateway and worker now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """One minute.
+    """Figures of one minute.
 
     Args:
-        ahead_ms: how far the server's clock of the session has gone ahead of the client's since the
-            session was ready; the least delayed answer shows it.
+        ahead_ms: lead that the server's session clock has gained on the client's since the session
+            was ready, according to the least delayed answer.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Minute:
 
 @dataclass(slots=True)
 class HourReport:
-    """What was seen."""
+    """Result of a run."""
 
     minutes: list[Minute] = field(default_factory=list)
     sent: int = 0
@@ -85,8 +85,8 @@ class HourReport:
 
     @property
     def drift_ms(self) -> float:
-        """From the first third of the minutes to the last, by the least delayed answer of each: on
-        a machine that is busy elsewhere there are minutes in which every answer was delayed."""
+        """Drift of the clocks from the first third of the minutes to the last, by the least delayed
+        answer of each third: on a busy machine, all answers of some minutes are delayed."""
         third = max(1, len(self.minutes) // 3)
         begin, end = (
             [each.ahead_ms for each in part if each.ahead_ms is not None]
@@ -95,13 +95,13 @@ class HourReport:
         return max(end) - max(begin) if begin and end else 0.0
 
     def growth_mb(self, part: str) -> float:
-        """Of `gateway_mb` or `worker_mb`, from the end of the first tenth to the end; models and
-        allocators fill up first."""
+        """Growth of `gateway_mb` or `worker_mb` from the end of the first tenth to the end; models
+        and allocators fill up first."""
         told = [each for each in (getattr(one, part) for one in self.minutes) if each is not None]
         return told[-1] - told[len(told) // 10] if len(told) > 1 else 0.0
 
     def faults(self) -> list[str]:
-        """What is not as it should be."""
+        """Descriptions of all deviations from the expected result."""
         found = []
         if self.ended:
             found.append(f"the conversation ended early: {self.ended}")
@@ -149,7 +149,7 @@ async def _run(model: str, minutes: int, speech: Pcm, dice: random.Random) -> Ho
 
 
 class _Call(PacedCall):
-    """The conversation."""
+    """The call, with a cut per minute."""
 
     def __init__(
         self, url: str, minutes: int, speech: Pcm, dice: random.Random, look: Look
@@ -172,7 +172,7 @@ class _Call(PacedCall):
         return report
 
     def on_sent(self, number: int) -> None:
-        """A cut each minute, at a moment that is drawn."""
+        """Cut the connection once a minute, at a random moment."""
         self._sent_s.append(time.monotonic())
         second = number % 60
         if second == int(self._cut_at):
@@ -216,21 +216,21 @@ class _Call(PacedCall):
             self._ready_s = time.monotonic()
 
     def on_answer(self, told: Told, units: int) -> None:
-        """It has the server's time."""
+        """Update the delays and the lead of the server's clock, which is in the answer."""
         self.report.answered += units
         self.report.late += told.wall_clock_ms > LATE_MS
         while len(self._sent_s) > UNSURE_UNITS:
             self._sent_s.popleft()
         if self._sent_s:
             self.report.answer_ms.append(1000 * (self.answered_s - self._sent_s.popleft()))
-        # Work in flight makes the server seem behind, never ahead: the largest is the truest.
+        # Delays make the server seem behind, never ahead: the largest value is the most accurate.
         ahead_ms = told.current_time - 1000 * (self.answered_s - self._ready_s)
         if self._least_ahead is None or ahead_ms > self._least_ahead:
             self._least_ahead = ahead_ms
 
 
 def _spoken(speech: Pcm) -> list[Pcm]:
-    """The speech in whole units, and silence to be answered in."""
+    """The speech in whole units, followed by silence for the answer."""
     quiet = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
     whole = len(speech) // INPUT_RATE_HZ
     said = [speech.slice(at * INPUT_RATE_HZ, (at + 1) * INPUT_RATE_HZ) for at in range(whole)]

@@ -1,8 +1,8 @@
-"""`python -m tools.bench interruption`: how soon an answer ends when the user speaks up.
+"""`python -m tools.bench interruption`: time until an answer ends when the user interrupts.
 
-Conversations side by side, each in real time with chunks as a microphone brings them: somebody
-speaks, hears the beginning of the answer, and speaks again; that is what the next answer is to.
-What is measured is what a person would notice whose player plays immediately and without gaps.
+Conversations run concurrently, in real time, with chunks as from a microphone: a user speaks, hears
+the beginning of the answer, and speaks again; the next answer replies to that. The bench measures
+what a person would hear from a player that plays immediately and without gaps.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from parley.protocol.values import InterruptionOptions
 
 WAIT_S: Final = 10.0
 INTO_S: Final = 0.5
-"""How far into an answer the user speaks again."""
+"""Time after the start of an answer at which the user speaks again."""
 
 APART_MS: Final = 100.0
-"""What is taken for heard may differ by this from what was played: less than a word."""
+"""Maximum difference between the audio counted as heard and the audio played: less than a word."""
 
 SENTENCES: Final = (
     "Wait, stop please, I wanted to ask something else.",
@@ -52,25 +52,26 @@ SENTENCES: Final = (
 )
 VOICES: Final = (0, 1)
 PITCHES: Final = (1.0, 1.0, 0.87, 1.15)
-"""In turn: four speakers. The echo test answers in the voice that asked, and a synthetic voice that
-speaks again within seconds is much like its own echo."""
+"""Used in turn, as four speakers. The echo test answers in the voice of the question, and a
+synthetic voice that speaks again within seconds is very similar to its own echo."""
 
 Backchannel = Literal["ignore", "heed"]
 
 
 @dataclass(slots=True)
 class InterruptionOutcome:
-    """What happened in one dialect.
+    """Results in one dialect.
 
     Args:
-        softer_ms: from the first sample of an interruption until the client was asked to play more
-            softly.
-        stopped_ms: until the answer was silent; None: it was not stopped.
-        late_samples: of sound that came behind the fence.
-        apart_ms: what the server takes for heard of an interrupted answer, less what was played.
-        first_sound_ms: from the end of what was said to the first sound of its answer.
-        missed: what was said and never answered.
-        false_stops: answers that ended before anybody spoke.
+        softer_ms: time from the first sample of an interruption until the client was asked to
+            reduce the volume.
+        stopped_ms: time until the answer was silent; None: it was not stopped.
+        late_samples: number of samples of audio received after the fence.
+        apart_ms: length of an interrupted answer that the server counts as heard, less what was
+            played.
+        first_sound_ms: time from the end of the user's speech to the first audio of the answer.
+        missed: number of utterances that were never answered.
+        false_stops: number of answers that ended before the user spoke.
     """
 
     softer_ms: list[float] = field(default_factory=list)
@@ -83,11 +84,12 @@ class InterruptionOutcome:
     failures: list[str] = field(default_factory=list)
 
     def misses(self, count: int, limit_ms: float) -> list[str]:
-        """What is not as it should be, for people; nothing where all is well.
+        """Readable descriptions of all deviations from the expected result; empty if there are
+        none.
 
         Args:
-            count: of interruptions that there should be.
-            limit_ms: until the answer is silent, 95th percentile.
+            count: expected number of interruptions.
+            limit_ms: for the time until the answer is silent, 95th percentile.
         """
         found = list(self.failures)
         if len(self.stopped_ms) < count:
@@ -104,7 +106,7 @@ class InterruptionOutcome:
 
 
 class FenceLoudspeaker(SimulatedLoudspeaker):
-    """A loudspeaker that looks for sound behind the fence, and compares what was heard."""
+    """A loudspeaker that detects audio received after the fence, and compares what was heard."""
 
     def __init__(self, outcome: InterruptionOutcome) -> None:
         super().__init__()
@@ -112,11 +114,11 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         self._is_fenced = False
         self._clock = asyncio.get_running_loop()
         self._played_ms: float | None = None
-        """Of the answer that was interrupted last."""
+        """Played time of the most recently interrupted answer."""
         self._first = 0
-        """The first stretch of the newest answer: a late piece begins another."""
+        """Index of the first stretch of the newest answer: a late piece starts another stretch."""
         self.speaking_since_s: float | None = None
-        """When the interruption began that is waited for."""
+        """Time at which the pending interruption started."""
 
     def take(self, event: Told) -> None:
         now_s = self._clock.time()
@@ -137,7 +139,8 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         super().take(event)
 
     def lift(self) -> None:
-        """What comes from now on is the next answer: not every dialect says so."""
+        """From now on, received audio belongs to the next answer: not every dialect marks its
+        start."""
         self._is_fenced = False
         if not self.played or self.played[-1].end_s <= self._clock.time():
             self._first = len(self.played)
@@ -216,7 +219,7 @@ def interruption(
 
 
 def speakers() -> tuple[Samples, ...]:
-    """What is said, 16 kHz, each sentence by a different voice.
+    """The user's sentences at 16 kHz, each in a different voice.
 
     Raises:
         SetupError: the bundled voices are not installed here.
@@ -231,7 +234,7 @@ def speakers() -> tuple[Samples, ...]:
 async def _place(
     named: reach.ServerAddress, own: bool, slots: int
 ) -> AsyncIterator[reach.ServerAddress]:
-    """Where the server is."""
+    """Address of the server, which is started if needed."""
     if own:
         async with server(slots) as address:
             yield reach.ServerAddress(address, {})
@@ -248,10 +251,10 @@ def _backchannel(text: str) -> Backchannel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConcurrentTalks:
-    """Conversations side by side in one dialect.
+    """Concurrent conversations in one dialect.
 
     Args:
-        words: what is said, in turn.
+        words: the user's sentences, used in turn.
     """
 
     url: str
@@ -262,7 +265,7 @@ class ConcurrentTalks:
     chunk_s: float
 
     async def hold(self, count: int, at_once: int) -> InterruptionOutcome:
-        """A number of interruptions, shared evenly."""
+        """Hold conversations with `count` interruptions, divided evenly among them."""
         outcome = InterruptionOutcome()
         each = math.ceil(count / at_once)
         async with asyncio.TaskGroup() as group:
@@ -312,11 +315,11 @@ class ConcurrentTalks:
         count: int,
     ) -> None:
         clock = asyncio.get_running_loop()
-        # Not all at the same moment.
+        # The conversations must not start simultaneously.
         await asyncio.sleep(1.0 + number * 0.37)
         said, measured = number, 0
         _, end_s = microphone.say(self._next(said))
-        # Some answers run out before they are interrupted; there is an end to trying.
+        # Some answers end before they are interrupted; the number of attempts is limited.
         for _ in range(2 * count):
             if measured >= count:
                 return
@@ -349,7 +352,7 @@ class ConcurrentTalks:
 
 
 def as_line(one: InterruptionOutcome) -> str:
-    """For people."""
+    """The outcome as a readable line."""
     stopped = [ms for ms in one.stopped_ms if ms is not None]
 
     def at(values: list[float], *percents: int) -> str:

@@ -1,6 +1,6 @@
-"""A duplex call in real time, which the benches `chaos`, `hour` and `relay --resume` hold.
+"""A duplex call in real time, used by the benches `chaos`, `hour` and `relay --resume`.
 
-A microphone does not stop because a network did: a unit is sent each second, whatever comes back,
+A microphone does not stop when the network fails: a unit is sent each second regardless of answers,
 and every unit must be answered.
 """
 
@@ -28,7 +28,7 @@ FOR_EVER: Final = sys.maxsize
 
 
 class Told(msgspec.Struct):
-    """What of the server's messages is looked at."""
+    """The fields of the server's messages that are used."""
 
     type: str = ""
     unit_index: int = -1
@@ -43,9 +43,9 @@ class PacedCall:
     """One call; a bench overrides the methods `on_…`.
 
     Args:
-        units: what is said, a second each, again and again.
-        dice: decide how its connections break.
-        stop: when to stop speaking at the latest.
+        units: the user's audio, a second each, repeated.
+        dice: choose how its connections break.
+        stop: the call stops speaking when this is set.
         config, resume: of the client.
     """
 
@@ -67,28 +67,28 @@ class PacedCall:
         self._stop = stop or asyncio.Event()
         self._news = asyncio.Event()
         self.is_speaking = asyncio.Event()
-        """Set when it speaks, or failed."""
+        """Set when the call speaks or has failed."""
         self.sent = 0
         self.newest_unit = -1
-        """The newest unit that was answered."""
+        """Index of the newest answered unit."""
         self.spoken_s = self.answered_s = 0.0
-        """When the last unit was over, and when the newest answer came; monotonic."""
+        """Monotonic times of the end of the last unit, and of the newest answer."""
         self.ended = ""
-        """Why it ended early, if it did."""
+        """Reason why it ended early, if it did."""
 
     @property
     def dropped(self) -> int:
-        """Units that the client gave up."""
+        """Number of units that the client discarded."""
         return self._client.dropped
 
     async def talk(
         self, count: int = FOR_EVER, *, phase_s: float = 0.0, last_s: float = 0.0
     ) -> None:
-        """Say so many units, and wait for the last answer.
+        """Send `count` units, and wait for the last answer.
 
         Args:
-            phase_s: from its being ready to the first unit.
-            last_s: how long the last answers may take.
+            phase_s: time from ready to the first unit.
+            last_s: maximum time for the last answers.
         """
         try:
             async with self._client:
@@ -108,16 +108,16 @@ class PacedCall:
             self.network.finish()
 
     def on_sent(self, number: int) -> None:
-        """A unit was sent."""
+        """Called when a unit was sent."""
 
     def on_message(self, told: Told) -> None:
-        """Any message came."""
+        """Called for each received message."""
 
     def on_answer(self, told: Told, units: int) -> None:
-        """The first message came that answers so many more units."""
+        """Called for the first message that answers `units` more units."""
 
     def on_event(self, event: Event) -> None:
-        """The client passed something on."""
+        """Called for each event of the client."""
 
     def _end(self, why: str) -> None:
         self.ended = self.ended or why
@@ -125,7 +125,7 @@ class PacedCall:
 
     async def _speak(self, count: int, phase_s: float) -> None:
         began_s = time.monotonic() + phase_s
-        # Behind the last unit, too, its second passes.
+        # The second of the last unit must pass, too.
         while not self._stop.is_set():
             await asyncio.sleep(max(0.0, began_s + self.sent - time.monotonic()))
             if self.sent == count or self.ended or self._stop.is_set():
@@ -153,7 +153,7 @@ class PacedCall:
 
     def _heard(self, frame: str | bytes) -> None:
         if isinstance(frame, bytes) and not frame.startswith(b"{"):
-            frame, _ = binary.split(frame)  # Its sound is behind it.
+            frame, _ = binary.split(frame)  # The audio follows the JSON.
         told = _decoder.decode(frame)
         self.on_message(told)
         units = told.unit_index - self.newest_unit

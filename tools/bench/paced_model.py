@@ -1,11 +1,11 @@
-"""A model for the bench `engine`: the parrot's answers at the cost of the full-size model.
+"""A model for the bench `engine`: the parrot's answers with the full-size model's timing.
 
-Each step launches as many small operators as the roofline counts for the published model, and a
-stand-in for an asynchronous device, one number, says when their kernels would have been done; the
-step ends with waiting for it, as a step on a GPU does. The operators are torch's, so the
-interpreter's lock is let go and taken again with each, as it is when kernels are launched.
+Each step launches as many small operators as the roofline counts for the published model. A single
+number simulates an asynchronous device: the time at which their kernels would be finished. The step
+ends by waiting until then, as a step on a GPU does. The operators are torch's, so each releases and
+reacquires the interpreter's lock, as a kernel launch does.
 
-All times are seconds of `time.perf_counter` unless they say otherwise.
+All times are seconds of `time.perf_counter` unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -40,33 +40,34 @@ STAGES: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.VOCODE: ("flow", "vocoder"),
     Stage.FINALIZE: (),
 }
-"""Steps of the roofline that one step of a stage takes."""
+"""Steps of the roofline that make up one step of a stage."""
 
 TOKENS: Final = 18
-"""Text tokens of a unit that speaks, in addition to the one that decides it."""
+"""Number of text tokens of a unit that speaks, in addition to the one that decides it."""
 
 LOOKS: Final = 5
-"""Steps of the speech decoder in such a unit."""
+"""Number of steps of the speech decoder in such a unit."""
 
 UNIT_STEPS: Final[Mapping[Stage, int]] = {
     **dict.fromkeys(STAGES, 1),
     Stage.DECODE: 1 + TOKENS,
     Stage.SPEECH: LOOKS,
 }
-"""Steps of such a unit."""
+"""Number of steps of such a unit, by stage."""
 
 OPERATOR_NUMBERS: Final = 16_384
-"""Numbers in an operator's tensors: as many as take it about as long as a launch takes a driver."""
+"""Number of elements in an operator's tensors, so that it takes about as long as a driver's
+launch."""
 
 Launches = Sequence[float]
-"""How long the device is busy with each launch of a step."""
+"""Time for which the device is busy with each launch of a step."""
 
 Costs = Mapping[int, Mapping[Stage, Launches]]
-"""By the most rows that a step may have."""
+"""Launches of each stage, by the maximum number of rows in a step."""
 
 
 def paper_costs(rows: int, context_tokens: int = 8192) -> Costs:
-    """Those of the published model in bfloat16 on an H200, for steps of 1, 2, 4, … rows.
+    """Costs of the published model in bfloat16 on an H200, for steps of 1, 2, 4, … rows.
     **Calculated.**"""
     model = PaperModel(slots=rows, context_tokens=context_tokens)
     counts = [1]
@@ -102,12 +103,12 @@ class TimedStep:
     """One step on the engine thread.
 
     Args:
-        ended_s: when.
-        took_s: by the clock.
-        device_s: how long the device needs for it when nothing keeps it waiting.
-        idle: how long the device had nothing to do in it, by what kept the host.
-        before_s: what the thread computed since the step before.
-        lock_s: how long the thread waited for the interpreter's lock, an upper bound.
+        ended_s: time of its end.
+        took_s: elapsed time.
+        device_s: time that the device needs if it never waits.
+        idle: time for which the device had nothing to do, by cause.
+        before_s: CPU time of the thread since the previous step.
+        lock_s: time for which the thread waited for the interpreter's lock, an upper bound.
     """
 
     stage: Stage
@@ -122,11 +123,11 @@ class TimedStep:
 
 @dataclass(slots=True)
 class Timings:
-    """What was seen of the engine thread.
+    """Measurements of the engine thread.
 
     Args:
-        waits_s: (when, how long) from a command's being ready, which is when it was submitted or
-            when the thread finished what it did then, to its being started.
+        waits_s: (time, duration) of each command's wait from when it is ready until it is started.
+            It is ready when it has been submitted and the thread has finished its previous work.
     """
 
     steps: list[TimedStep] = field(default_factory=list)
@@ -137,7 +138,7 @@ class PacedModel:
     """A parrot whose steps cost what `costs` says.
 
     Args:
-        costs: steps with more rows than any listed cost what the largest listed do.
+        costs: a step with more rows than any listed costs as much as the largest listed one.
     """
 
     def __init__(self, rows: int, costs: Costs) -> None:
@@ -153,12 +154,12 @@ class PacedModel:
         self._timings = Timings()
 
     def take_timings(self) -> Timings:
-        """What was seen since the last call; any thread."""
+        """The measurements since the last call; may be called from any thread."""
         with self._lock:
             timings, self._timings = self._timings, Timings()
         return timings
 
-    # The contract.
+    # Methods of the engine's contract.
 
     @property
     def spec(self) -> ModelSpec:
@@ -169,7 +170,7 @@ class PacedModel:
         return self._parrot.rows
 
     def prepare_ahead(self, work: Work) -> None:
-        """A command was submitted."""
+        """Note the time at which a command was submitted."""
         self._submitted[id(work)] = time.perf_counter()
 
     def start(self, row: int, work: Work) -> Job:
@@ -246,7 +247,7 @@ class PacedModel:
         return self._costs[max(self._costs)][stage]
 
     def _launch(self, launches: Launches, waits: HostWaits) -> IdleSplit:
-        """Launch everything, and wait for it; returns why the device was idle."""
+        """Launch everything, and wait for it; returns the device's idle time by cause."""
         device = IdleDevice(waits)
         for busy_s in launches:
             torch.add(self._numbers, 1.0, out=self._sums)
@@ -260,7 +261,7 @@ class PacedModel:
 
 
 class PacedJob:
-    """A piece of the parrot's work; a unit takes as many steps as one that speaks."""
+    """A piece of the parrot's work; every unit takes as many steps as one that speaks."""
 
     def __init__(self, inner: Job, *, is_unit: bool) -> None:
         self.inner = inner
@@ -280,7 +281,7 @@ class PacedJob:
         return None if self._extra else self.inner.result
 
     def take_extra(self) -> bool:
-        """True if this step is one that the parrot knows nothing of."""
+        """True if this step is an extra one, which the parrot does not run."""
         if not self._extra:
             return False
         self._extra.popleft()

@@ -9,8 +9,8 @@ from parley.errors import SetupError
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process, those of its threads that have ended included; in clock
-    ticks, usually 10 ms.
+    """User and system time of a process, including threads that have ended; the resolution is a
+    clock tick, usually 10 ms.
 
     Raises:
         SetupError: the system does not report it.
@@ -23,8 +23,8 @@ def cpu_s(pid: int) -> float:
 
 
 def threads_cpu_s(pid: int) -> float:
-    """Time that the threads of a process have run, to the nanosecond (the clock ticks of `cpu_s`
-    are too coarse for one percent).
+    """CPU time of the threads of a process, in seconds with nanosecond resolution (the clock ticks
+    of `cpu_s` are too coarse for one percent).
 
     Raises:
         SetupError: the system does not report it.

@@ -1,7 +1,8 @@
-"""`python -m tools.bench recording`: what a recorded unit costs its session.
+"""`python -m tools.bench recording`: the cost of recording a unit.
 
-A unit here is one second of sound in and out and a camera picture of typical size. The session's
-side is what the event loop spends; the writer's side is what one thread needs until it is on disk.
+A unit here is one second of input and output audio and a camera picture of typical size. The
+session's side is the time spent on the event loop; the writer's side is the time that a thread
+needs until the unit is on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from parley.results import UnitResult
 from parley.settings import StorageSettings
 
 FRAME_BYTES = 30_000
-"""A 640 by 480 JPEG picture of a room."""
+"""Size of a 640 by 480 JPEG picture of a room."""
 
 PAGE = 100
 
@@ -44,7 +45,7 @@ def recording(
     recordings: Annotated[int, typer.Option(min=1, max=100_000, help="Recordings listed.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What a recorded unit costs its session, and how fast lists are."""
+    """Measure the cost of recording a unit, and the speed of lists."""
     logs.configure(level="warning", style="text")
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         figures = asyncio.run(measure(Path(folder), units, recordings))
@@ -56,8 +57,8 @@ def recording(
 
 
 async def measure(folder: Path, units: int, recordings: int) -> dict[str, Figures]:
-    """Everything, by name."""
-    # On the loop, like a session: a recording reports lost entries there.
+    """All figures, by name."""
+    # Runs on the event loop, like a session: a recording reports lost entries there.
     session_ms, written_ms = record(folder, units)
     first_ms, again_ms = await listed(folder, recordings)
     return {
@@ -85,7 +86,7 @@ def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
         began_s = time.perf_counter()
         one.observe(event, time.monotonic())
         session_ms.append(1000 * (time.perf_counter() - began_s))
-        # Units come once a second: the writer is always done with the previous one.
+        # Units arrive once a second, so the writer has always finished the previous one.
         kept.writer.flush()
         written_ms.append(1000 * (time.perf_counter() - began_s))
     one.observe(SessionEnded("done"), time.monotonic())
@@ -117,7 +118,7 @@ def _unit(index: int, generator: np.random.Generator) -> UnitDone:
 
 
 async def listed(folder: Path, recordings: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of the first list, which reads every folder, and of later ones."""
+    """Durations in milliseconds of the first list, which reads every folder, and of later ones."""
     folders = RecordingFolders(folder / "many")
     await asyncio.to_thread(_fill, folders, recordings)
     durations_ms: list[float] = []

@@ -1,9 +1,9 @@
-"""`python -m tools.bench relay`: what the gateway adds to a conversation, and how many it carries.
+"""`python -m tools.bench relay`: the gateway's latency, and the number of sessions it can carry.
 
-Duplex sessions of real-size messages run once a second each: a client sends a second of sound (with
-a camera frame if asked) and a worker that needs no time answers with a second of sound. Gateway,
-worker and clients are separate processes on this machine. Some sessions go to the worker directly,
-at the same time, so that the gateway's cost can be distinguished from that of the busy machine.
+Duplex sessions exchange messages of realistic size once a second: a client sends a second of audio
+(with a camera frame if requested) and a worker answers immediately with a second of audio. Gateway,
+worker and clients are separate processes on this machine. Some concurrent sessions connect to the
+worker directly, so that the gateway's cost can be distinguished from that of a busy machine.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from parley.transport import (
 from parley.transport.framing import TEXT, frame
 
 SOUND_UP_BYTES: Final = 85_334
-"""One second, 16 kHz float32, base64."""
+"""Size of one second of audio: 16 kHz float32, base64."""
 FRAME_BYTES: Final = 40_000
-"""A camera frame as base64 JPEG."""
+"""Size of a camera frame as base64 JPEG."""
 DOWN_BYTES: Final = 128_000
-"""One second, 24 kHz float32, base64."""
+"""Size of one second of audio: 24 kHz float32, base64."""
 LATE_S: Final = 1.0
-"""An answer that takes longer has missed its second."""
+"""An answer that takes longer is late."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the sessions of one kind saw while measuring."""
+    """Measurements of the sessions of one kind."""
 
     answers_ms: list[float] = field(default_factory=list)
     sessions: int = 0
@@ -62,7 +62,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RelayReport:
-    """One run. CPU and memory are the gateway's; None if the system does not report them."""
+    """Result of a run. CPU time and memory are the gateway's; None if the system does not report
+    them."""
 
     through: Tally
     direct: Tally
@@ -83,7 +84,7 @@ def relay(
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="With --resume.")] = 5,
 ) -> None:
-    """Measure what the gateway adds, and how many sessions it carries."""
+    """Measure the gateway's latency, and the number of sessions it can carry."""
     raise_file_limit()
     if resume:
         cost = uvloop.run(relay_resume.measure(sessions, seconds, rounds))
@@ -94,7 +95,7 @@ def relay(
 
 
 def describe(report: RelayReport, *, has_frame: bool) -> str:
-    """The report for people."""
+    """The report as readable text."""
     through, direct = Figures.of(report.through.answers_ms), Figures.of(report.direct.answers_ms)
     up_kb = (SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)) / 1000
     lines = [
@@ -126,10 +127,10 @@ def describe(report: RelayReport, *, has_frame: bool) -> str:
 async def measure(
     sessions: int, seconds: float, *, has_frame: bool, has_tls: bool = False
 ) -> RelayReport:
-    """Start the parts, run the sessions, count.
+    """Start the processes, run the sessions, and measure.
 
     Raises:
-        SetupError: a part did not start.
+        SetupError: a process did not start.
     """
     direct_sessions = max(2, min(20, sessions // 10))
     async with contextlib.AsyncExitStack() as stack:
@@ -149,7 +150,7 @@ async def measure(
         await clients.connect(ways)
         loop = asyncio.get_running_loop()
         talking = asyncio.create_task(clients.talk())
-        await asyncio.sleep(2.0)  # first units warm sockets and buffers
+        await asyncio.sleep(2.0)  # the first units warm up sockets and buffers
         clients.is_counting = True
         began, cpu_before = loop.time(), _cpu_s(gateway.pid)
         await asyncio.sleep(seconds)
@@ -176,10 +177,10 @@ class _Clients:
     def __init__(self, *, has_frame: bool) -> None:
         size = SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)
         payload = b'{"type":"audio_chunk","audio_base64":"' + b"A" * size + b'"}'
-        # Masked once: what a browser computes is not what is measured here.
+        # Masked once, because a browser's work is not measured here.
         self._unit = Message(TEXT, [frame(TEXT, payload, mask=True)], len(payload))
         self._keepalive = Keepalive()
-        # The certificate was made a moment ago by a process of ours.
+        # The certificate was just created by our own process.
         self._tls = ssl.create_default_context()
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
@@ -189,7 +190,8 @@ class _Clients:
         self.is_counting = False
 
     async def connect(self, ways: list[tuple[str, int, Tally]]) -> None:
-        """Open all connections, some at a time, and wait until every session may talk."""
+        """Open all connections, a limited number at a time, and wait until every session is
+        ready."""
         gate = asyncio.Semaphore(50)
 
         async def one(url: str, tally: Tally) -> None:
@@ -215,7 +217,7 @@ class _Clients:
                     tasks.create_task(one(url.format(index=index), tally))
 
     async def talk(self) -> None:
-        """Every member speaks once a second, each at its own moment, until cancelled."""
+        """Send a unit per second on every connection, each at its own phase, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for connection, tally in self._members:
                 tasks.create_task(self._speak(connection, tally, random.random()))
@@ -260,7 +262,7 @@ def _ws(url: str) -> str:
 
 
 def _cpu_s(pid: int) -> float | None:
-    """Processor time of a process, if the system reports it."""
+    """CPU time of a process, if the system reports it."""
     with contextlib.suppress(SetupError):
         return threads_cpu_s(pid)
     return None

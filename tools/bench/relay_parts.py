@@ -1,8 +1,7 @@
 """The other processes of the bench `relay`: a real gateway, and a worker that only answers.
 
-`python -m tools.bench.relay_parts gateway [CERTIFICATE_FOLDER]` and
-`… worker GATEWAY_URL SLOTS DOWN_BYTES`. Each prints its address as its first line and ends when its
-standard input does.
+`python -m tools.bench.relay_parts gateway [CERTIFICATE_FOLDER]` and `… worker GATEWAY_URL SLOTS
+DOWN_BYTES`. Each prints its address as its first line and stops at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ SESSIONS_LIMIT: Final = 100_000
 
 
 def raise_file_limit() -> None:
-    """Every session needs a few sockets."""
+    """Raise the limit of open files: every session needs several sockets."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -65,7 +64,7 @@ def raise_file_limit() -> None:
 
 
 async def end_of_input() -> None:
-    """Return when the parent process is done or gone."""
+    """Return when the parent process has closed our standard input or has ended."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -74,8 +73,8 @@ async def end_of_input() -> None:
 
 
 async def run_gateway(certificates: Path | None) -> None:
-    """A gateway as operators run it, without limits per address; with TLS if there is a folder for
-    its certificate. Prints where clients and, after a space, where workers go."""
+    """Run a gateway as in production, without limits per address; with TLS if a folder for its
+    certificate is given. Prints the address for clients and, after a space, the one for workers."""
     folder = certificates or Path()
     settings = Settings(
         gateway=GatewaySettings(
@@ -99,7 +98,7 @@ async def run_gateway(certificates: Path | None) -> None:
 
 
 class AnsweringWorker:
-    """Answers every message of a session with one of `down_bytes`."""
+    """Worker that answers every message of a session with one of `down_bytes`."""
 
     def __init__(self, gateway_url: str, slots: int, down_bytes: int) -> None:
         self._gateway_url = gateway_url
@@ -168,7 +167,7 @@ class AnsweringWorker:
 
 
 async def _health(request: Request) -> JSONResponse:
-    """A gateway places clients only on workers that answer here."""
+    """Health check: a gateway assigns clients only to workers that answer it."""
     return JSONResponse({"status": "ok"})
 
 
@@ -182,7 +181,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
 
 
 def main(words: list[str]) -> None:
-    """Become one of the parts."""
+    """Run one of the processes."""
     raise_file_limit()
     logs.configure(level="warning")
     match words:

@@ -1,9 +1,9 @@
-"""`python -m tools.bench relay --resume`: what resumable sessions cost gateway and worker.
+"""`python -m tools.bench relay --resume`: the cost of resumable sessions at gateway and worker.
 
-Duplex sessions of the SDK run once a second each, half of the time spoken to, on gateways and
-parrots of their own: one that offers no resuming, one that logs no sessions, and one with default
-settings. The same sessions are held in turn on all of them, several times over; what is compared is
-the CPU per unit within one round, so that a machine that is slow for a while is slow for all.
+Duplex sessions of the SDK send a unit per second, half of them speech, to separate gateways and
+parrots: one pair that offers no resuming, one without session logs, and one with default settings.
+The same sessions run on all of them in turn, for several rounds; the CPU time per unit is compared
+within a round, so that a temporarily slow machine is slow for all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARM_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way of holding the sessions."""
+    """One configuration under comparison."""
 
     name: str
     server: str
@@ -52,7 +52,7 @@ ARMS: Final = (
 
 @dataclass(slots=True)
 class ResumeCost:
-    """CPU per unit, in milliseconds: a figure for each round, by arm.
+    """CPU time per unit in milliseconds: a figure for each round, by arm.
 
     Args:
         cpu_ms: the gateway's.
@@ -68,7 +68,7 @@ class ResumeCost:
         return statistics.median(100 * (one / other - 1) for one, other in pairs)
 
     def describe(self) -> str:
-        """For people."""
+        """The figures as readable text."""
         first = ARMS[0].name
         lines = []
         for name, figures in self.cpu_ms.items():
@@ -83,10 +83,10 @@ class ResumeCost:
 
 
 async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
-    """All of it.
+    """Measure all arms.
 
     Raises:
-        SetupError: this system does not say what a process has used, or nothing is answered.
+        SetupError: this system does not report the CPU time of a process, or nothing is answered.
     """
     cost = ResumeCost({arm.name: [] for arm in ARMS}, {arm.name: [] for arm in ARMS})
     async with contextlib.AsyncExitStack() as stack:
@@ -100,7 +100,7 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
             for name, own in SERVERS.items()
         }
         for number in range(rounds):
-            # Whoever comes first is not always the same.
+            # The order rotates, so that no arm is always first.
             for arm in (*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]):
                 server = servers[arm.server]
                 held = await _hold(server, sessions, seconds, resume=arm.resume)
@@ -112,7 +112,7 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Milliseconds of CPU per unit."""
+    """Milliseconds of CPU time per unit."""
 
     gateway_ms: float
     worker_ms: float

@@ -1,8 +1,8 @@
-"""`python -m tools.bench session`: what the server adds around a model that answers immediately.
+"""`python -m tools.bench session`: the server's latency around a model that answers immediately.
 
-The parrot needs no time to think, so whatever passes between the last sample in and the first
-sample out is ours. Measured twice: inside one process (engine and view), and from a client through
-a server of its own, gateway and worker, over the loopback device.
+The parrot needs no time, so the time from the last input sample to the first output sample is the
+server's own. It is measured twice: inside one process (engine and view), and from a client through
+a separate gateway and worker, over the loopback device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def session(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What the server adds around a model that answers immediately."""
+    """Measure the server's latency around a model that answers immediately."""
     figures = asyncio.run(measure(units, sessions, wire=wire))
     if as_json:
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))
@@ -49,7 +49,7 @@ def session(
 
 
 async def measure(units: int, sessions: int, *, wire: bool) -> dict[str, Figures]:
-    """Everything, by name."""
+    """All figures, by name."""
     figures = {
         "engine and view": Figures.of(await inside(units)),
         "mode switch": Figures.of(await switches(units)),
@@ -78,7 +78,7 @@ async def inside(units: int) -> list[float]:
 
 
 async def switches(count: int) -> list[float]:
-    """Milliseconds that changing the mode takes."""
+    """Milliseconds for a change of mode."""
     durations_ms: list[float] = []
     async with UnifiedProcessor(Parrot()) as processor:
         modes = (
@@ -94,7 +94,7 @@ async def switches(count: int) -> list[float]:
 
 
 async def through(url: str, units: int) -> list[float]:
-    """Milliseconds from unit to answer, as a client sees it; each unit waits for the last."""
+    """Milliseconds from unit to answer at the client; each unit waits for the previous answer."""
     durations_ms: list[float] = []
     config = DuplexConfig(force_listen_count=0)
     async with DuplexClient(url, config=config, record=False) as talk:
@@ -110,10 +110,10 @@ async def through(url: str, units: int) -> list[float]:
 
 
 async def _answer(events: AsyncIterator[object], before: int) -> int:
-    """The answer to a unit; returns its context tokens.
+    """Wait for the answer to a unit; returns its context tokens.
 
-    A turn that ends with more than a second of sound ends in a further piece, which has the tokens
-    of the unit `before` and is no answer to this one.
+    A turn that ends with more than a second of audio has an additional piece. It has the `before`
+    tokens of the previous unit and is not an answer to this one.
     """
     async for event in events:
         match event:

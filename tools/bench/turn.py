@@ -1,9 +1,9 @@
-"""`python -m tools.bench turn`: from the end of speech to the first sound, part by part.
+"""`python -m tools.bench turn`: the time from the end of speech to the first sound, by part.
 
-Measured twice in half-duplex. Inside this process, step by step: what the model needs from the end
-of an utterance on, and the processor time of each of its stages until the first sound. And over the
-wire, in real time, with a server of its own: when the detector has found the end, when the first
-words come, and when a player without a buffer plays a sound.
+Measured twice in half-duplex. Inside this process, step by step: the model's time after the end of
+an utterance, and the CPU time of each of its stages until the first sound. And over the wire, in
+real time, with a separate server: when the detector finds the end, when the first text arrives, and
+when a player without a buffer plays a sound.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SENTENCES: Final = (
     "What is the opposite of happy?",
 )
 PEOPLE: Final = 12
-"""Sentences, the first of `parley bench duplex --people`."""
+"""Number of sentences, taken from the start of those of `parley bench duplex --people`."""
 WAIT_S: Final = 30.0
 HEARD_DBFS: Final = -60.0
 SILENCE_MS: Final = VAD_DEFAULTS.min_silence_duration_ms
@@ -65,7 +65,7 @@ def turn(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:  # fmt: skip
-    """From the end of speech to the first sound that can be heard, part by part."""
+    """Measure the time from the end of speech to the first audible sound, by part."""
     words = installed().turns[:PEOPLE] if people else bundled_words(SENTENCES, (0, 1))
     figures = asyncio.run(measure(model, words, turns, chunk_ms / 1000, wire=wire))
     if as_json:
@@ -85,7 +85,7 @@ AFTER: Final = "wire: first sound, after the detector"
 async def measure(
     model: str, words: Sequence[Samples], turns: int, chunk_s: float, *, wire: bool
 ) -> dict[str, Figures]:
-    """Everything, by name."""
+    """All figures, by name."""
     settings = ModelSettings(name=model, slots=1)
     parts = await inside(load(settings), words, turns)
     if wire:
@@ -95,8 +95,7 @@ async def measure(
 
 
 class Watched:
-    """Passes everything on to a model, and notes when each step began and ended, and the processor
-    time that it took in its thread."""
+    """Wraps a model, and records the start and end of each step, and its CPU time in its thread."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -128,7 +127,7 @@ async def inside(model: Model, words: Sequence[Samples], turns: int) -> dict[str
         await view.reset_session("bench")
         system = Message.of("system", "You are a helpful assistant.")
         await view.prefill(TurnRequest("bench", (system,)))
-        # The first turn loads and compiles.
+        # The first turn also loads and compiles, and is not counted.
         for index in range(-1, 2 * turns):
             said = Pcm(words[index // 2 % len(words)], INPUT_RATE_HZ)
             request = TurnRequest("bench", (Message("user", (AudioPart(said),)),))
@@ -150,7 +149,7 @@ async def inside(model: Model, words: Sequence[Samples], turns: int) -> dict[str
 async def _one_turn(
     view: HalfDuplexView, watched: Watched, request: TurnRequest
 ) -> dict[str, float]:
-    """Milliseconds of the parts of one answer."""
+    """Run one turn; returns the milliseconds of its parts."""
     watched.steps.clear()
     watched.processor_ms.clear()
     begin_s = time.perf_counter()
@@ -185,7 +184,8 @@ async def _one_turn(
 
 
 class TurnLoudspeaker(SimulatedLoudspeaker):
-    """Notes when an utterance was found, and the first words and sound of its answer."""
+    """Loudspeaker that records when an utterance was found, and the first text and audio of its
+    answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,14 +210,14 @@ class TurnLoudspeaker(SimulatedLoudspeaker):
         super().take(event)
 
     def listen_again(self) -> None:
-        """The next turn."""
+        """Clear the times before the next turn."""
         self.found_s = self.text_s = self.sound_s = None
 
 
 async def through(
     url: str, words: Sequence[Samples], turns: int, chunk_s: float
 ) -> dict[str, list[float]]:
-    """Milliseconds of each part as a client sees it, in real time.
+    """Milliseconds of each part at the client, in real time.
 
     Raises:
         SetupError: a turn was not answered.

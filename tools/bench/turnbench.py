@@ -1,11 +1,11 @@
-"""The rules of turns, without a server, in the formats of two public scorers.
+"""Turn-taking without a server, in the formats of two public benchmarks.
 
-- TurnBench: conversations of two people on two channels go in, a `predictions.json` comes out with
+- TurnBench: reads conversations of two people on two channels, and writes a `predictions.json` with
   the times at which a turn was judged to be over and speech to be an interruption.
-- eot-bench: its harness takes `tools.bench.turnbench:EotBenchAdapter` as an adapter.
+- eot-bench: its harness accepts `tools.bench.turnbench:EotBenchAdapter` as an adapter.
 
-Both judge as a server does by default: the same detector, networks and words. Full-Duplex-Bench
-needs a server: `parley bench field`.
+Both judge like a server with default settings: the same detector, networks and words.
+Full-Duplex-Bench needs a server: `parley bench field`.
 
 Sources: TurnBench, "Submission format" (schema version 1); eot-bench, "Adapter Contracts".
 """
@@ -35,7 +35,7 @@ SPEAKERS: Final = ("speaker_1", "speaker_2")
 STEP: Final = INPUT_RATE_HZ // 50
 LONGEST_S: Final = 3600.0
 SCORE_POINT_S: Final = 0.2
-"""After so much silence parley judges a pause."""
+"""Length of silence after which parley judges a pause."""
 
 
 def turnbench(
@@ -71,13 +71,13 @@ def _channel(path: Path) -> Samples:
 def judged(
     channels: Sequence[Samples], detectors: DetectorFactory, judges: TurnJudges
 ) -> list[dict[str, list[float]]]:
-    """What each of two speakers (N,), 16 kHz, did: `eot`, `interruption`, in seconds. Each time is
-    that of the last sample that was heard for it."""
+    """Events of two speakers (N,), 16 kHz: `eot` and `interruption`, in seconds. Each time is that
+    of the last sample processed for the decision."""
     length = max(map(len, channels))
     sounds = [np.pad(channel, (0, length - len(channel))) for channel in channels]
     speakers = [_Speaker(detectors, judges) for _ in channels]
     for start in range(0, length, STEP):
-        # Who is heard while a speaker speaks is decided by what was known before this step.
+        # Both speakers are judged by the other's state before this step.
         others = [speakers[1].is_speaking, speakers[0].is_speaking]
         for speaker, sound, is_other in zip(speakers, sounds, others, strict=True):
             speaker.hear(Pcm(sound[start : start + STEP], INPUT_RATE_HZ), is_other=is_other)
@@ -85,7 +85,7 @@ def judged(
 
 
 class _Speaker:
-    """One channel, as a server hears its user while the other one takes the assistant's part."""
+    """One channel, processed like a server's user, with the other channel as the assistant."""
 
     def __init__(self, detectors: DetectorFactory, judges: TurnJudges) -> None:
         self._finder = UtteranceFinder(detectors(), VAD_DEFAULTS, judges.silence(VAD_DEFAULTS))
@@ -106,7 +106,7 @@ class _Speaker:
             if isinstance(event, SpeechEnded) and event.utterance is not None:
                 self.ends.append(now_s)
         began = is_other and not self._was_other
-        # A speaker who spoke first is interrupted, and does not interrupt.
+        # A speaker who spoke first is the interrupted one, not the interrupter.
         self._began_first = self.is_speaking and (began or self._began_first)
         self._was_other = is_other
         is_watched = is_other and not self._began_first
@@ -127,11 +127,11 @@ class EotBenchAdapter:
         self._end = end_of_turn()
 
     def supports_language(self, lang_code: str) -> bool:
-        """True: it listens to how something is said."""
+        """True for every language: the network judges intonation."""
         return True
 
     def predict_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[float]:
-        """How likely each turn is over, after the sound so far."""
+        """The probability that each turn is over, from the audio so far."""
         return list(self._probabilities(batch))
 
     def _probabilities(self, batch: Sequence[Mapping[str, Any]]) -> Iterator[float]:

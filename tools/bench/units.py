@@ -1,7 +1,7 @@
-"""`python -m tools.bench units`: how the cost of a unit changes over a conversation.
+"""`python -m tools.bench units`: the cost of a unit over the course of a conversation.
 
-One duplex conversation, unit after unit as fast as the model answers, with a sliding window. What
-should stay flat is watched: the time of a unit, and the memory of the process.
+Runs one duplex conversation, unit after unit as fast as the model answers, with a sliding window,
+and records what should stay constant: the time of a unit, and the memory of the process.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from parley.settings import load
 from parley.views.duplex import DuplexView
 
 LOOKS = 13
-"""How often memory is looked at: at the beginning, and after each twelfth of the units."""
+"""Number of memory measurements: at the start, and after each twelfth of the units."""
 
 SLOW = 3.0
-"""A unit that takes more than so many medians of its kind is slow: to speak takes several times as
-long as to listen."""
+"""A unit is slow if it takes more than this multiple of the median of its kind: speaking takes
+several times as long as listening."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class UnitKind:
     """Units that listened, or units that spoke.
 
     Args:
-        unit: from a unit's arrival to its being settled.
-        slow: units that took more than `SLOW` medians.
+        unit: time from a unit's arrival until it is finalized.
+        slow: number of units that took more than `SLOW` medians.
     """
 
     unit: Figures
@@ -59,12 +59,12 @@ class UnitKind:
 
 @dataclass(frozen=True, slots=True)
 class UnitsReport:
-    """What was measured.
+    """Result of a run.
 
     Args:
-        slide: of settling, where the window dropped something.
-        memory_mb: resident memory of this process, from the beginning to the end; zeros where the
-            system does not say.
+        slide: duration of finalizing, when the window dropped tokens.
+        memory_mb: resident memory of this process, from the start to the end; zeros if the system
+            does not report it.
     """
 
     listened: UnitKind
@@ -121,7 +121,7 @@ async def measure(
     load_kind: Load = "typical",
     clock: Clock | None = None,
 ) -> UnitsReport:
-    """One conversation of so many units in row 0; the model is unloaded afterwards."""
+    """Run one conversation of `count` units in row 0; the model is unloaded afterwards."""
     clock = clock or SystemClock()
     if load_kind == "worst":
         make_talkative(loaded)
@@ -184,7 +184,7 @@ def describe(report: UnitsReport) -> str:
 
 
 def resident_mb() -> float:
-    """Resident memory of this process; 0 where the system has no /proc."""
+    """Resident memory of this process; 0 if the system has no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
