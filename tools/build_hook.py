@@ -1,4 +1,4 @@
-"""What hatchling runs before it builds the wheel, editable ones too: the pages are made."""
+"""Build hook of hatchling: builds the pages before a wheel, also before an editable one."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class PagesHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-ignore]
-    """See `pages.py`."""
+    """Builds the pages; see `pages.py`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling with an unpacked source tree as `self.root`."""

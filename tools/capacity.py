@@ -1,11 +1,11 @@
-"""How many slots, and how many cards, so many people need: a queue simulation.
+"""Number of slots and cards that a number of people needs: a queue simulation.
 
     python -m tools.capacity --users 50 --calls 2 --minutes 6     one answer
     python -m tools.capacity --write | --check                    the table of docs/do/capacity.md
 
-People call at random moments (Poisson), calls last random times, all wait in one strict
-order: the server's own rule. `erlang_c` gives the same for exponential durations in closed form;
-tests hold one against the other.
+People call at random moments (Poisson), calls have random durations, and all wait in one strict
+order, as in the server. `erlang_c` returns the same for exponential durations in closed form; tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ USES: Final = (("light", 0.5, 4.0), ("usual", 2.0, 6.0), ("heavy", 4.0, 10.0))
 """Name, calls per person in the busy hour, minutes per call."""
 WAIT_LIMIT_S: Final = 10.0
 WAIT_SHARE: Final = 0.95
-"""Share of all calls that wait for less than the limit."""
+"""Share of all calls that must wait for less than the limit."""
 CALLS: Final = 200_000
 SEED: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What people do in the busy hour.
+    """Demand in the busy hour.
 
     Args:
-        spread: of durations: 1 is exponential; below, calls are more alike (gamma distribution).
+        spread: of durations: 1 is exponential; with smaller values, calls are more alike (gamma
+            distribution).
     """
 
     users: int
@@ -49,7 +50,7 @@ class Demand:
 
     @property
     def load(self) -> float:
-        """Concurrent calls, on average (erlang)."""
+        """Average number of concurrent calls (erlang)."""
         return self.users * self.calls_per_hour * self.minutes / 60
 
     @property
@@ -59,7 +60,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What callers met."""
+    """Waiting times of callers."""
 
     waited_share: float
     p95_s: float
@@ -69,7 +70,8 @@ class Waits:
 
 
 def erlang_c(load: float, slots: int) -> float:
-    """The share of callers that wait at all, for exponential durations; 1 when it never ends."""
+    """The share of callers that wait at all, for exponential durations; 1 if the queue never
+    empties."""
     if load >= slots:
         return 1.0
     blocked = 1.0
@@ -86,7 +88,7 @@ def within(load: float, slots: int, minutes: float, limit_s: float) -> float:
 
 
 def simulate(demand: Demand, slots: int, *, calls: int = CALLS, seed: int = SEED) -> Waits:
-    """A long busy hour, first come, first served; the first tenth is left out."""
+    """Simulate a long busy hour, first come, first served; the first tenth is not counted."""
     random = np.random.default_rng(seed)
     shape = 1 / demand.spread**2
     calls_s = random.exponential(1 / demand.rate_per_s, calls).cumsum()
@@ -112,7 +114,7 @@ def simulate(demand: Demand, slots: int, *, calls: int = CALLS, seed: int = SEED
 def slots_needed(
     demand: Demand, *, share: float = WAIT_SHARE, limit_s: float = WAIT_LIMIT_S
 ) -> int:
-    """The fewest slots with which `share` of all calls wait for less than `limit_s`."""
+    """The smallest number of slots with which `share` of all calls wait for less than `limit_s`."""
     slots = max(1, math.floor(demand.load) + 1)
     while within(demand.load, slots, demand.minutes, limit_s) < share:
         slots += 1
@@ -120,17 +122,17 @@ def slots_needed(
 
 
 def slots_of_card(unit_ms: Sequence[tuple[int, float]], *, limit_ms: float = 800.0) -> int:
-    """The largest measured batch whose units come in time, with room for the network.
+    """The largest measured batch whose units are answered in time, with a margin for the network.
 
     Args:
-        unit_ms: pairs of sessions at a time and the 95th percentile of a unit, as `parley bench
-            model` and `parley bench load` print them.
+        unit_ms: pairs of the number of concurrent sessions and the 95th percentile of a unit, as
+            printed by `parley bench model` and `parley bench load`.
     """
     return max((slots for slots, p95_ms in unit_ms if p95_ms <= limit_ms), default=0)
 
 
 def cards(slots: int, per_card: int) -> int:
-    """Cards for so many slots."""
+    """Number of cards needed for `slots`."""
     return math.ceil(slots / per_card)
 
 
@@ -154,14 +156,14 @@ def table() -> Iterator[str]:
 
 
 def page_with(lines: Sequence[str], text: str) -> str:
-    """The page with its table made again."""
+    """The page's text with its table replaced."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Answer one question, or make the page's table."""
+    """Answer one question, or write or check the page's table."""
     parser = argparse.ArgumentParser(description="How many slots people need.")
     parser.add_argument("--users", type=int, default=50, help="people")
     parser.add_argument("--calls", type=float, default=2.0, help="each in the busy hour")

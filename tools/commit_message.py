@@ -1,7 +1,7 @@
 """Checks a commit message, as git's commit-msg hook: `python tools/commit_message.py FILE`.
 
-The subject is at most 72 characters and does not end in a period; a body behind an empty line says
-why. Merges, reverts and fixups need no body.
+The subject has at most 72 characters and does not end in a period; a body after an empty line
+explains why. Merges, reverts and fixups need no body.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FREE = re.compile(r"^(Merge |Revert |fixup! |squash! )")
 
 
 def problems(message: str) -> list[str]:
-    """What is wrong with a message; lines of comments do not count."""
+    """The problems of a message; comment lines are ignored."""
     lines = [line.rstrip() for line in message.splitlines() if not line.startswith("#")]
     text = "\n".join(lines).split("\n# ------------------------ >8", 1)[0].strip()
     subject, _, rest = text.partition("\n")

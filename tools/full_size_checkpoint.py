@@ -1,10 +1,10 @@
-"""Write a checkpoint of the published size and layout, with weights by rule.
+"""Write a checkpoint of the published size and layout, with generated weights.
 
     python tools/full_size_checkpoint.py FOLDER --tokenizer FOLDER_WITH_TOKENIZER_FILES
 
-Takes 18.7 GB on the disk and a few hundred MB of memory. What such a model says means nothing; it
-shows that the loader, the memory and the protocols stand the real size. Remove the folder when it
-has served.
+Needs 18.7 GB on disk and a few hundred MB of memory. The output of such a model is meaningless; it
+shows that the loader, the memory and the protocols can handle the real size. Delete the folder
+after use.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt", "added_t
 
 
 def by_rule(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A tensor in bfloat16: ones for norms, zeros for biases, small numbers for matrices."""
+    """Generate a tensor in bfloat16: ones for norms, zeros for biases, small random numbers for
+    matrices."""
     if (len(shape) == 1 and name.endswith("weight")) or name.endswith("original0"):
         return torch.ones(shape, dtype=torch.bfloat16)
     if len(shape) == 1:
         return torch.zeros(shape, dtype=torch.bfloat16)
-    # One row of random numbers, shifted from row to row: as fast as the disk.
+    # Each row is a random slice of the same random numbers, which is as fast as the disk.
     count = int(np.prod(shape[1:]))
     line = torch.randn(2 * count, generator=generator).mul_(0.02).bfloat16()
     starts = torch.randint(0, count, (shape[0],), generator=generator).tolist()
@@ -55,7 +56,7 @@ def tensors() -> Iterator[tuple[str, Tensor]]:
 
 
 def write_weights(folder: Path) -> int:
-    """Numbered shards and their index; gives the bytes of all tensors."""
+    """Write numbered shards and their index; returns the size of all tensors in bytes."""
     total, filled = 0, 0
     shard: dict[str, Tensor] = {}
     files: list[list[str]] = []
@@ -84,11 +85,11 @@ def write_weights(folder: Path) -> int:
 
 
 def write_vocoder(folder: Path) -> None:
-    """`flow.pt` and `hift.pt` of the published geometry."""
+    """Write `flow.pt` and `hift.pt` of the published geometry."""
     folder.mkdir(parents=True, exist_ok=True)
     flow, vocoder = Flow(FULL_FLOW), ClassicVocoder(FULL_CHANNELS, FULL_CHANNELS)
     torch.save(flow.state_dict(), folder / "flow.pt")
-    # The published file holds weight norms unfolded; g = |v| leaves the weights as they are.
+    # The published file contains weight norms unfolded; g = |v| leaves the weights unchanged.
     unfolded: dict[str, Tensor] = {}
     for name, tensor in vocoder.state_dict().items():
         if name.endswith(".weight") and tensor.dim() == 3 and "source_downs" not in name:
@@ -102,7 +103,7 @@ def write_vocoder(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the folder that the command line names."""
+    """Write the checkpoint into the folder on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokenizer", type=Path, required=True)

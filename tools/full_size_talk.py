@@ -1,12 +1,13 @@
-"""One chat, one duplex unit with a picture and one half-duplex turn with a very slow server.
+"""Run one chat, one duplex unit with a picture and one half-duplex turn against a very slow server.
 
     python tools/full_size_talk.py http://127.0.0.1:8006 --out times.json
 
 For a checkpoint of the published size on a CPU (`tools/full_size_checkpoint.py`), where a unit
-takes minutes: no wait is shorter than `--patience` seconds. The server's own limits have to allow
+takes minutes: no timeout is shorter than `--patience` seconds. The server's own limits must allow
 it: `worker.step_limit_s`, `worker.loading_limit_s`, `worker.heartbeat_limit_s`, `limits.setup_s`,
 `limits.duplex_silence_s`, `limits.duplex_session_s`, `limits.half_duplex_session_s`. Times are
-printed after each part and written after the last, so a run that is cut off leaves what it found.
+printed after each part and written after the last one, so an interrupted run leaves the results so
+far.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SPOKEN = Path(__file__).parents[1] / "src/parley/library/default_voice.wav"
 
 
 def picture() -> bytes:
-    """A JPEG file of 480 by 270 pixels with a gradient."""
+    """Bytes of a JPEG file of 480 by 270 pixels with a gradient."""
     rows, columns = np.mgrid[0:270, 0:480]
     pixels = np.stack([rows % 256, columns % 256, (rows + columns) % 256], -1).astype(np.uint8)
     file = io.BytesIO()
@@ -126,7 +127,7 @@ async def half_duplex(url: str, patience_s: float) -> Found:
 
 
 async def talk(url: str, patience_s: float) -> Found:
-    """All parts; one that fails does not keep the others from being tried."""
+    """Run all parts, also after one has failed."""
     found: Found = {}
     for part in (ready, chat, duplex, half_duplex):
         began = time.monotonic()
@@ -140,7 +141,7 @@ async def talk(url: str, patience_s: float) -> Found:
 
 
 def main() -> None:
-    """Talk to the server that the command line names."""
+    """Run the parts against the server on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--patience", type=float, default=3600.0, help="seconds")

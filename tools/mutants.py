@@ -1,10 +1,10 @@
-"""Change one central rule at a time and see that the nearest fast tests notice.
+"""Mutation tests: change one central rule at a time and check that its fast tests fail.
 
     python -m tools.mutants            all
     python -m tools.mutants queue vad  those whose name starts so
 
-A mutant that survives is a missing test. The working tree is not touched: each mutant is a copy of
-`src/parley` in a temporary folder that stands before the installed package.
+A mutant that survives means that a test is missing. The working tree is not changed: each mutant is
+a copy of `src/parley` in a temporary folder, which precedes the installed package on the path.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 LIMIT_S: Final = 120.0
-"""A mutant whose tests hang longer than this is noticed, too."""
+"""A mutant whose tests run longer than this counts as detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In `file` below `src/parley`, `old` (which occurs once) becomes `new`; `tests` must fail."""
+    """In `file` below `src/parley`, `old` (which occurs once) is replaced by `new`; `tests` must
+    then fail."""
 
     name: str
     file: str
@@ -283,7 +284,7 @@ MUTANTS: Final = [
 
 
 def main(prefixes: list[str]) -> int:
-    """Run the chosen mutants; returns 1 if one survives or cannot be made."""
+    """Run the selected mutants; returns 1 if one survives or cannot be created."""
     chosen = [one for one in MUTANTS if not prefixes or one.name.startswith(tuple(prefixes))]
     outcomes = {mutant.name: _run(mutant) for mutant in chosen}
     bad = [name for name, outcome in outcomes.items() if outcome != "killed"]

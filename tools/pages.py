@@ -1,6 +1,6 @@
-"""Make the pages ready to serve: `python -m tools.pages`, and when the wheel is built.
+"""Builds the pages for serving: run by `python -m tools.pages`, and when the wheel is built.
 
-From the modules in `src/parley/web` this makes `src/parley/pages`, which the server serves as is:
+From the modules in `src/parley/web` this builds `src/parley/pages`, which the server serves as is:
 
     version                 digest of all that went in; part of every address
     NAME.LANGUAGE.html      a page in its frame, with addresses below `/static/v-VERSION…/`
@@ -8,15 +8,15 @@ From the modules in `src/parley/web` this makes `src/parley/pages`, which the se
     static/of/NAME/…        script, style sheet and stubs of one page
     ….gz                    the packed form of what is text
 
-A page's script is one file, so that a browser asks once instead of fifty times: on a slow processor
-a request costs more than what it brings, and one file packs better than many small ones. The
-modules follow each other, each in a block of its own, in the order in which a browser would run
-them. What a page loads later may be such a file, too, without what the page has; all else is a file
-as it lies on disk. Where it imports a module that is in one of the two, it gets a *stub* that hands
-out the page's own.
+A page's script is one file, so that a browser sends one request instead of fifty: on a slow
+processor a request costs more than its content, and one file compresses better than many small
+ones. The modules follow each other, each in a separate block, in the order in which a browser would
+run them. A script that a page loads later may be bundled, too, without the modules that the page
+already has; all other files are served as they are on disk. If such a file imports a module that is
+in one of the two bundles, it gets a *stub* that exports the bundle's module.
 
-Needs Python alone. Knows the few forms in which our scripts import and export (`biome` keeps them
-so), and refuses others.
+Needs only Python. Supports the few forms of import and export in our scripts (`biome` enforces
+them), and rejects others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MADE: Final = ROOT / "src" / "parley" / "pages"
 
 PACKABLE: Final = frozenset({".js", ".css", ".svg", ".json", ".webmanifest", ".ts"})
 WORTH_BYTES: Final = 512
-"""Below this the header of gzip eats the gain."""
+"""Minimum size of a file to compress: below it, the header of gzip outweighs the gain."""
 LANGUAGES: Final = ("en", "zh")
 STYLES: Final = "page.css"
 FRAME: Final = "frame.html"
@@ -47,7 +47,7 @@ SHEET: Final = re.compile(r'<link rel="stylesheet" href="/static/([^"]+)">\n?')
 BLOCK: Final = r"/\*\*(?:[^*]|\*(?!/))*\*/"
 CAST: Final = r"/\*\* @type (?:[^*]|\*(?!/))*\*/ ?"
 COMMENT: Final = re.compile(rf"^[ \t]*{BLOCK}[ \t]*\n|^[ \t]*//[^\n]*\n|{CAST}", re.MULTILINE)
-"""Comments on lines of their own, and casts. A comment behind code stays: only a parser knows that
+"""Comments on separate lines, and casts. A comment after code is kept: only a parser can know that
 it is not part of a string."""
 IMPORT: Final = re.compile(
     r"^import(?:\s+\{([^}]*)\}\s+from)?\s+'(\.[^']+)';[ \t]*\n", re.MULTILINE
@@ -61,20 +61,22 @@ RENAMED: Final = re.compile(r"([\w$]+)\s+as\s+([\w$]+)")
 UNKNOWN: Final = re.compile(r"^(?:import\b(?!\()|export\b).*$", re.MULTILINE)
 
 Read = Callable[[Path], str]
-"""The text of a script."""
+"""Returns the text of a script."""
 
 
 class CannotBundle(Exception):
-    """A script has a form that is not known here, or scripts import each other in a circle."""
+    """A script has an unsupported form of import or export, or scripts import each other in a
+    circle."""
 
 
 class Bundle(NamedTuple):
-    """What a page loads immediately, and what stands in for its parts afterwards."""
+    """The script that a page loads immediately, and the stubs that replace its modules
+    afterwards."""
 
     entry: str
     script: str
     stubs: dict[str, str]
-    """By the module's path in the folder; the entry itself is not among them."""
+    """By the module's path in the folder, without the entry itself."""
 
     @property
     def modules(self) -> frozenset[str]:
@@ -82,7 +84,7 @@ class Bundle(NamedTuple):
 
 
 def make(source: Path = SOURCE, made: Path = MADE) -> bool:
-    """Make the folder `made`, unless it is of these files already; True if it was made.
+    """Build the folder `made`, unless it is up to date; returns True if it was built.
 
     Raises:
         CannotBundle: with the script and the line at fault.
@@ -116,13 +118,13 @@ def _files(source: Path) -> list[Path]:
 
 
 class _Maker:
-    """Makes one folder of pages."""
+    """Builds one folder of pages."""
 
     def __init__(self, source: Path, made: Path, version: str) -> None:
         self._source = source
         self._made = made
         self._version = version
-        # A worklet shares nothing with the page: its modules are its own.
+        # A worklet shares nothing with the page: it needs its own modules.
         worklets = [path.relative_to(source).as_posix() for path in source.rglob("*-worklet.js")]
         alone = [modules_of(source, one, _script) for one in worklets]
         self._alone = frozenset[str]().union(*alone)
@@ -147,7 +149,7 @@ class _Maker:
             self._write(f"{page.stem}.{language}.html", text.encode())
 
     def _in_frame(self, page: Path) -> str:
-        """A page in its frame; one that begins with a doctype has its own."""
+        """A page in the common frame; a page that starts with a doctype has no frame."""
         html = page.read_text("utf-8")
         frame = self._source / FRAME
         if html.startswith("<!doctype") or not frame.is_file():
@@ -155,7 +157,7 @@ class _Maker:
         return frame.read_text("utf-8").replace(PLACE, html)
 
     def _parts_of(self, html: str) -> dict[str, str]:
-        """Script, stubs and styles of a page; nothing for one without a script."""
+        """Script, stubs and styles of a page; empty for a page without a script."""
         entry = ENTRY.search(html)
         if entry is None:
             return {}
@@ -165,7 +167,7 @@ class _Maker:
         if late is not None:
             bundles.append(bundle(self._source, late, _script, self._plain_from(late), page))
         sheets = [(self._source / path).read_text("utf-8") for path in SHEET.findall(html)]
-        # What a sheet names by its own address has a version there, as the page preloads it.
+        # Relative addresses in a style sheet get the version, to match the page's preloads.
         styles = "".join(sheets).replace('url("../', f'url("../v-{self._version}/')
         texts = {STYLES: styles}
         for one in bundles:
@@ -174,7 +176,7 @@ class _Maker:
         return texts
 
     def _addressed(self, html: str, name: str | None, language: str) -> str:
-        """A page that names its files by addresses at which they stay as they are."""
+        """A page with versioned addresses of its files, whose content never changes."""
         plain = f"/static/v-{self._version}/"
         entry = ENTRY.search(html)
         if name and entry:
@@ -189,7 +191,7 @@ class _Maker:
         return html.replace('"/static/', f'"{plain}').replace("\0", "/")
 
     def _plain_from(self, entry: str) -> str:
-        """The address of the files as they are on disk, relative to a script of a page."""
+        """The address of the unbundled files, relative to a script of a page."""
         return "../" * (entry.count("/") + 1) + f"v-{self._version}/"
 
     def _write(self, name: str, content: bytes) -> None:
@@ -202,7 +204,7 @@ class _Maker:
 
 
 def without_comments(script: str) -> str:
-    """A script of ours as it travels: the same program in fewer bytes."""
+    """A script without its comments, as it is served."""
     return COMMENT.sub("", script)
 
 
@@ -211,14 +213,14 @@ def _script(path: Path) -> str:
 
 
 def bundle(folder: Path, entry: str, read: Read, plain: str, page: Bundle | None = None) -> Bundle:
-    """The script at `entry` with all that it imports.
+    """Bundle the script at `entry` with everything that it imports.
 
     Args:
-        folder: where the scripts are.
+        folder: of the scripts.
         entry: path of the page's script in `folder`.
-        read: the text of a script.
-        plain: address of the folder's own files, relative to the bundle; what a script finds by
-            its own address (`import.meta.url`) is taken from there.
+        read: returns the text of a script.
+        plain: address of the folder's unbundled files, relative to the bundle; files that a script
+            locates by its own address (`import.meta.url`) are loaded from there.
         page: the bundle of the page that loads this one later, whose modules it uses.
 
     Raises:
@@ -234,7 +236,7 @@ def bundle(folder: Path, entry: str, read: Read, plain: str, page: Bundle | None
         address = _relative(page.entry, PurePosixPath(entry).parent)
         used = ", ".join(_space(name) for name in reached if name in there)
         head = f"import {{ {used} }} from '{address}';\n{head}"
-        # Renamed, so that they hide nothing from the modules before.
+        # Renamed, so that they do not shadow names in the previous modules.
         own = blocks[-1][1]
         taken = ", ".join(f"{one}: __own_{one}" for one in own)
         tail += f"const {{ {taken} }} = {_space(entry)};\n"
@@ -249,12 +251,13 @@ def bundle(folder: Path, entry: str, read: Read, plain: str, page: Bundle | None
 
 
 def modules_of(folder: Path, entry: str, read: Read) -> frozenset[str]:
-    """`entry` and all that it imports, directly or not."""
+    """`entry` and everything that it imports, directly or indirectly."""
     return frozenset(_in_order(folder, entry, read))
 
 
 def largest_later(folder: Path, page: Bundle, read: Read) -> str | None:
-    """What the page loads later that brings most modules it has not; None where none brings two."""
+    """The script loaded later that adds the most modules to the page; None if no script adds at
+    least two."""
     entries = {
         _from(name, found)
         for name in page.modules
@@ -267,7 +270,7 @@ def largest_later(folder: Path, page: Bundle, read: Read) -> str | None:
 
 
 def _in_order(folder: Path, entry: str, read: Read) -> list[str]:
-    """The modules in the order in which they run: what is imported comes first."""
+    """The modules in the order in which they run: imported modules come first."""
     done: dict[str, None] = {}
     open_now: list[str] = []
 
@@ -288,7 +291,7 @@ def _in_order(folder: Path, entry: str, read: Read) -> list[str]:
 
 
 def _block(folder: Path, name: str, entry: str, read: Read) -> tuple[str, list[str]]:
-    """A module as a block that fills an object with what it exports; and the names of that."""
+    """A module as a block that fills an object with its exports; and the names of the exports."""
     text = read(folder / name)
     exported = EXPORT.findall(text)
     again: list[str] = []
@@ -323,7 +326,7 @@ def _block(folder: Path, name: str, entry: str, read: Read) -> tuple[str, list[s
 
 
 def _stub(name: str, exported: list[str], entry: str) -> str:
-    """A module that hands out what the page has of this one already."""
+    """A module that exports what the page's bundle already has of this one."""
     address = _relative(entry, PurePosixPath(name).parent)
     if not exported:
         return f"import '{address}';\n"
@@ -334,7 +337,7 @@ def _stub(name: str, exported: list[str], entry: str) -> str:
 
 
 def _from(name: str, address: str) -> str:
-    """The module that `name` means by a relative address."""
+    """The path of the module that `name` imports by a relative address."""
     return os.path.normpath(PurePosixPath(name).parent / address)
 
 
@@ -344,7 +347,7 @@ def _relative(name: str, folder: PurePosixPath) -> str:
 
 
 def _space(name: str) -> str:
-    """The variable that holds what a module exports."""
+    """Name of the variable that contains a module's exports."""
     return "__" + re.sub(r"\W", "_", name.removesuffix(".js"))
 
 

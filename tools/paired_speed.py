@@ -1,12 +1,12 @@
-"""Processor time of MiniCPM-o's units and windows, this tree against an older commit, in one run.
+"""Compares the CPU time of MiniCPM-o's units and windows in this tree and an older commit.
 
     python tools/paired_speed.py 88bee31 --pairs 6
 
-Each pair is two processes, one of each tree, in turn and on one thread: what else the machine does
-meets both. A process plays units with the golden vectors' small network, whose vocabulary is the
-published one, stage by stage, and then windows of the full-size vocoder with random weights. The
-ratios are medians over the pairs. A tree brings its own `tests`, so the older commit has to have
-golden vectors (it is 88bee31 or newer).
+Each pair is two processes, one per tree, run in turn and on one thread, so that other load on the
+machine affects both. A process runs units with the golden vectors' small network, which has the
+published vocabulary, stage by stage, and then windows of the full-size vocoder with random weights.
+The ratios are medians over the pairs. Each tree uses its own `tests`, so the older commit must have
+golden vectors (88bee31 or newer).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ print(json.dumps(spent))
 
 
 def spent(tree: Path) -> dict[str, float]:
-    """Milliseconds by row, of the tree."""
+    """Milliseconds by row, measured in the tree."""
     path = os.pathsep.join((str(tree / "src"), str(tree)))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     ran = subprocess.run(
@@ -121,7 +121,7 @@ def spent(tree: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Compare, and print one line per row."""
+    """Run the comparison, and print one line per row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commit", help="the older one")
     parser.add_argument("--pairs", type=int, default=4)

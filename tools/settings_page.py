@@ -1,4 +1,4 @@
-"""`docs/do/settings.md`, generated from the tree:
+"""Generates `docs/do/settings.md` from the tree of settings:
 
 python -m tools.settings_page            write docs/do/settings.md
 python -m tools.settings_page --check    exit 1 if it is out of date
@@ -60,7 +60,7 @@ def page() -> str:
 
 
 def descriptions() -> dict[str, str]:
-    """What stands below each setting in `tree.py`, by `Class.field`."""
+    """The docstring below each setting in `tree.py`, by `Class.field`."""
     found = {}
     for part in ast.parse(inspect.getsource(tree)).body:
         body = part.body if isinstance(part, ast.ClassDef) else []

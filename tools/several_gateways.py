@@ -1,11 +1,11 @@
-"""What becomes of the strict order when several gateways are active at the same time: a simulation.
+"""Simulates the strict order of the queue when several gateways are active at the same time.
 
     python -m tools.several_gateways --sessions 5000 --workers 100     a table
     python -m tools.several_gateways --write | --check                 the table of PAGE
 
-A rush: all slots are taken at the start and people arrive faster than calls end. Each comes to one
-of the gateways, whose shares of the traffic differ. The rules under comparison say which waiting
-person gets a slot that becomes free.
+In a rush, all slots are taken at the start and people arrive faster than calls end. Each person
+arrives at one of the gateways, which have different shares of the traffic. The rules under
+comparison decide which waiting person gets a slot that becomes free.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ PAGE: Final = Path(__file__).parents[1] / "docs/understand/several-gateways.md"
 BEGIN: Final = "<!-- tools/several_gateways.py: begin -->"
 END: Final = "<!-- tools/several_gateways.py: end -->"
 SHARES: Final = (0.4, 0.3, 0.2, 0.1)
-"""Of the traffic, by gateway."""
+"""Shares of the traffic, by gateway."""
 SLOTS_EACH: Final = 8
-"""Of a worker."""
+"""Number of slots of a worker."""
 CALL_S: Final = 300.0
-"""Mean of exponential durations."""
+"""Mean of the exponentially distributed durations of calls."""
 LOAD: Final = 1.05
-"""Arrivals over what all slots can take."""
+"""Ratio of arrivals to the capacity of all slots."""
 STORE_S: Final = 0.002
-"""A question to the shared store and its answer."""
+"""Time for a request to the shared store and its answer."""
 SEED: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Rush:
-    """Who comes when, to which gateway, for how long; how long calls of the start last."""
+    """Arrival times, durations and gateways of all sessions, and remaining durations of the initial
+    calls."""
 
     arrivals: Sequence[float]
     durations: Sequence[float]
@@ -61,20 +62,21 @@ class Rush:
 
 
 class _Rule:
-    """Where people wait, and who is next for a slot; slots and gateways are numbers."""
+    """Rule that decides where people wait, and who gets the next slot; slots and gateways are
+    numbers."""
 
     delay_s = 0.0
-    """From the moment a slot is free until its next call begins."""
+    """Time from when a slot is free until its next call starts."""
 
     def join(self, session: int, gateway: int) -> None:
         raise NotImplementedError
 
     def next(self, slot: int) -> int | None:
-        """The session that gets `slot`; None: no session waits for it."""
+        """The session that gets `slot`; None if no session waits for it."""
         raise NotImplementedError
 
     def home(self, gateway: int) -> int:
-        """Which of the pools of free slots a newcomer looks into."""
+        """The pool of free slots that is used for a new session."""
         del gateway
         return 0
 
@@ -84,7 +86,7 @@ class _Rule:
 
 
 class OneGateway(_Rule):
-    """The rule of the server as it is: one queue."""
+    """The server's current rule: one queue."""
 
     def __init__(self, chance: random.Random) -> None:
         del chance
@@ -98,7 +100,7 @@ class OneGateway(_Rule):
 
 
 class OwnWorkers(_Rule):
-    """Each gateway has a quarter of the workers and a queue of its own."""
+    """Each gateway has a quarter of the workers and its own queue."""
 
     def __init__(self, chance: random.Random) -> None:
         del chance
@@ -119,7 +121,7 @@ class OwnWorkers(_Rule):
 
 
 class FirstToAsk(_Rule):
-    """Every gateway knows every worker; the first that learns of a free slot takes it."""
+    """Every gateway knows every worker; the first one that is notified of a free slot takes it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -134,8 +136,9 @@ class FirstToAsk(_Rule):
 
 
 class SharedNumbers(_Rule):
-    """A number from one store for every ticket; a slot goes to the lowest. Numbers come a moment
-    after people do, and so does the word that a slot is free."""
+    """Every ticket gets a number from one store; a slot goes to the lowest number. Numbers are
+    assigned a moment after people arrive, and the notification that a slot is free is delayed,
+    too."""
 
     delay_s = 2 * STORE_S
 
@@ -162,12 +165,12 @@ RULES: Final[dict[str, type[_Rule]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """What a rule did.
+    """Result of a rule.
 
     Args:
-        waits: seconds, by session.
-        overtakers: how many who came later began earlier, by session.
-        idle_share: of all slot time, idle while a session waited somewhere.
+        waits: waiting time in seconds, by session.
+        overtakers: number of sessions that arrived later but started earlier, by session.
+        idle_share: share of all slot time that was idle while a session waited.
     """
 
     waits: Sequence[float]
@@ -176,7 +179,7 @@ class Fairness:
 
 
 def simulate(rush: Rush, rule: type[_Rule], *, seed: int = SEED) -> Fairness:
-    """Play a rush by one rule."""
+    """Simulate a rush with one rule."""
     waiting = rule(random.Random(seed))  # type: ignore[call-arg]
     if isinstance(waiting, SharedNumbers):
         waiting._arrived = rush.arrivals.__getitem__
@@ -223,7 +226,7 @@ def simulate(rush: Rush, rule: type[_Rule], *, seed: int = SEED) -> Fairness:
 
 
 def _overtakers(begins: Sequence[float]) -> list[int]:
-    """For each session, in order of arrival, how many later ones began before it."""
+    """For each session, in order of arrival, the number of later ones that started before it."""
     ranks = {at: rank for rank, at in enumerate(sorted(begins), start=1)}
     tree = [0] * (len(begins) + 1)
     found = [0] * len(begins)
@@ -241,7 +244,7 @@ def _overtakers(begins: Sequence[float]) -> list[int]:
 
 
 def table(sessions: int, workers: int) -> str:
-    """What each rule does in the same rush."""
+    """The table of all rules' results in the same rush."""
     rush = Rush.of(sessions, workers)
     lines = [
         f"{sessions:,} sessions, {workers:,} workers with {SLOTS_EACH} slots, gateways with "
@@ -268,14 +271,14 @@ def _at(values: Sequence[float], share: float) -> float:
 
 
 def page(text: str, found: str) -> str:
-    """The page with the table in its place."""
+    """The page's text with the table inserted."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n{found}\n{END}{after}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Print the table, or write or check it in the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -127,7 +127,7 @@ class EotBenchAdapter:
         self._end = end_of_turn()
 
     def supports_language(self, lang_code: str) -> bool:
-        """True for every language: the network judges intonation."""
+        """True for every language: the network judges how something is said."""
         return True
 
     def predict_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[float]:

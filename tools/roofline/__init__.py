@@ -1,1 +1,1 @@
-"""What a unit of MiniCPM-o 4.5 takes of a card, counted on tensors without memory."""
+"""The cost of a unit of MiniCPM-o 4.5 on a card, counted on tensors without memory."""

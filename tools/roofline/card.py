@@ -3,8 +3,8 @@
     python -m tools.roofline.card                 random weights of the published size
     python -m tools.roofline.card --only bf16     cases whose name contains it
 
-A step is run until its graph is captured, then timed from the call to the moment at which the card
-has finished: what the host does to launch it is part of it. Nothing else runs meanwhile.
+A step is run until its graph is captured, then timed from the call until the card has finished,
+including the host's work to launch it. Nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES: Final[Sequence[Case]] = (
     ("int4", 1, 8192, False),
     ("int4", 4, 8192, True),
 )
-"""Weights, conversations, tokens of each one's context, whether caches have 8 bits."""
+"""Weights, number of conversations, context tokens of each, and True for caches in 8 bits."""
 
 REPEATS: Final = 15
 
@@ -80,7 +80,7 @@ def milliseconds(step: Prepared) -> float:
 
 
 def measured(case: Case) -> dict[str, float]:
-    """Name of a step → milliseconds of all of its kind in a unit."""
+    """Name of a step → total milliseconds of the steps of its kind in a unit."""
     model = CardModel(*case)
     with torch.inference_mode():
         steps = model.prepared(case[1])

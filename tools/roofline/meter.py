@@ -1,11 +1,11 @@
-"""A meter of operators: what a step launches, reads and computes.
+"""A meter of operators: the launches, memory traffic and products of a step.
 
-It sees every operator that torch is asked for, so what it counts is the code as it is. With tensors
-on the `meta` device nothing is computed and the published sizes cost nothing.
+It intercepts every operator that torch runs, so it counts the code as it is. With tensors on the
+`meta` device nothing is computed, and the published sizes cost nothing.
 
-Each operator is taken as one kernel (`KERNELS` names those that launch more). Its bytes are its
-inputs and outputs as if none came from a cache of the chip. Knows nothing of models but what our
-kernels pad.
+Each operator counts as one kernel (`KERNELS` lists those that launch more). Its bytes are its
+inputs and outputs, as if none were in a cache of the chip. Independent of models, except for the
+padding of our kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from parley.models.minicpmo45.quantize import row_blocks
 
 KERNELS: Final = {"parley::slot_attention": 2}
-"""Kernels of operators that launch another number than one."""
+"""Number of kernels of operators that launch more than one."""
 
 _FREE: Final = (
     "aten::empty",
@@ -34,18 +34,18 @@ _FREE: Final = (
 """Operators that launch nothing, in addition to views."""
 
 _PICKERS: Final = ("aten::index", "aten::index_select", "aten::embedding", "aten::gather")
-"""Operators that read of their first input only what they return."""
+"""Operators that read only the returned part of their first input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operator that was run.
+    """One executed operator.
 
     Args:
-        weight_bytes, cache_bytes: what it reads of tensors that the meter knows.
-        other_bytes: all else that it reads and writes.
-        flops: multiplications and additions of its products; 0 for everything elementwise.
-        is_wide: whether its products are in float32.
+        weight_bytes, cache_bytes: bytes read or written of the meter's weights and caches.
+        other_bytes: all other bytes that it reads and writes.
+        flops: multiplications and additions of its products; 0 for elementwise operators.
+        is_wide: True if its products are in float32.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Op:
 
     @property
     def nbytes(self) -> int:
-        """Everything that is moved."""
+        """All bytes read and written."""
         return self.weight_bytes + self.cache_bytes + self.other_bytes
 
 
 @dataclass(slots=True)
 class Count:
-    """What a step cost.
+    """The operators and transfers of a step.
 
     Args:
         copies: transfers between host and device, in either direction.
@@ -74,7 +74,7 @@ class Count:
     copies: int = 0
 
     def add(self, other: Count) -> None:
-        """Count what another one counted, too."""
+        """Add the counts of another one."""
         self.ops += other.ops
         self.copies += other.copies
 
@@ -100,18 +100,18 @@ class Count:
 
 
 class Returned:
-    """What operators return on tensors without memory.
+    """Cache of the results of operators on tensors without memory.
 
-    Layers repeat the same operators, and PyTorch works out the shapes of many results in Python:
-    here that is done once for equal inputs.
+    Layers repeat the same operators, and PyTorch computes the shapes of many results in Python:
+    this cache does so once for equal inputs.
     """
 
     def __init__(self) -> None:
-        # No tensor is kept: the caller may count what is alive. None: to be run each time.
+        # No tensor is stored: the caller may count live tensors. None: run the operator each time.
         self._known: dict[Hashable, tuple[torch.Size, tuple[int, ...], torch.dtype] | None] = {}
 
     def key(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> Hashable | None:
-        """What an operator's result follows from; None where it has to be run each time.
+        """The facts that determine an operator's result; None if it must be run each time.
 
         Args:
             inputs: all tensors of `args` and `kwargs`.
@@ -120,13 +120,13 @@ class Returned:
         return (func, _facts(args), _facts(kwargs)) if is_pure and inputs else None
 
     def run(self, func: Any, args: Any, kwargs: Any, key: Hashable | None) -> Any:
-        """An operator's result."""
+        """Return an operator's result, from the cache if possible."""
         is_known = key in self._known
         if (known := self._known.get(key)) is not None:
             shape, stride, dtype = known
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         if func._opname == "_weight_int4pack_mm" and args[0].is_meta:
-            # torch knows this operator's shapes for its own fake tensors only.
+            # torch can compute this operator's shapes only for its own fake tensors.
             out = args[0].new_empty(args[0].shape[0], 8 * args[1].shape[0])
         else:
             out = func(*args, **kwargs)
@@ -148,12 +148,12 @@ def _facts(tree: Any) -> Any:
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what runs inside of it; use it under `torch.inference_mode`, so that a product is one
-    operator.
+    """Counts the operators that run inside its context; use it under `torch.inference_mode`, so
+    that a product is one operator.
 
     Args:
-        weights, caches: tensors whose reading is counted apart.
-        returned: what operators are known to return.
+        weights, caches: tensors whose traffic is counted separately.
+        returned: cache of the operators' results.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(
         self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> Iterable[tuple[Tensor, int]]:
-        """Tensors with the bytes that are read or written of them."""
+        """Tensors, with the number of bytes read or written of each."""
         if name == "parley::slot_attention":
             query, keys, values, slots, _, _, reads = args[:7]
             seen = slots.shape[0] * keys.shape[1] * reads * keys.shape[3] * keys.element_size()
@@ -236,11 +236,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield from ((one, vectors * one.element_size()) for one in args[8:] if one is not None)
         elif name == "parley::place_heads":
             yield from ((tensor, _nbytes(tensor)) for tensor in args[:8] if tensor is not None)
-            # Of the cache only the new entries are touched.
+            # Only the new entries of the cache are accessed.
             for given, kept in ((args[1], args[8]), (args[2], args[9])):
                 yield given, given.numel() * kept.element_size()
         elif name.startswith(("aten::index_put", "aten::index_copy")):
-            # Only the new entries are touched, whatever they are written into.
+            # Only the new entries are accessed, regardless of the size of the target.
             yield inputs[-1], 2 * _nbytes(inputs[-1])
             return
         elif name in _PICKERS:
@@ -273,7 +273,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements; what is expanded counts once."""
+    """Bytes of a tensor's elements; expanded elements count once."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else min(size, 1)
@@ -281,13 +281,13 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _crosses(inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-    """True if something went from the host to the device or back."""
+    """True if data is transferred from the host to the device or back."""
     kinds = {tensor.device.type for tensor in (*inputs, *outputs) if tensor.dim()}
     return len(kinds) > 1
 
 
 def _flops(name: str, args: Any, outputs: list[Tensor]) -> int:
-    """Of an operator's products."""
+    """Floating-point operations of an operator's products."""
     match name.removeprefix("aten::"):
         case "linear" | "matmul" | "mm" | "bmm" | "_weight_int4pack_mm" | "parley::few_rows":
             return 2 * outputs[0].numel() * int(args[0].shape[-1])

@@ -1,8 +1,8 @@
-"""Kernels of ours as operators of torch, for tensors without memory.
+"""Our kernels as operators of torch, for tensors without memory.
 
-A meter counts an operator as one, and torch asks for its shape only. Importing this module makes
-operators of what launches in `slot_attention`, `fused`, `products` and `quantize`; on a device they
-launch their kernels as before.
+A meter counts each as one operator, and torch needs only its shape. Importing this module turns the
+launching functions of `slot_attention`, `fused`, `products` and `quantize` into operators; on a
+device they launch their kernels as before.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ R = TypeVar("R")
 def operator(
     name: str, shape_only: Callable[..., Any], changes: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function the operator `parley::name`. Its first argument is a tensor.
+    """Turn a function into the operator `parley::name`. Its first argument must be a tensor.
 
     Args:
-        shape_only: what the function returns, for tensors without memory.
-        changes: arguments that it writes into.
+        shape_only: returns the function's result for tensors without memory.
+        changes: names of the arguments that it writes into.
     """
 
     def decorate(run: Callable[P, R]) -> Callable[P, R]:

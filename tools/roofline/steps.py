@@ -1,10 +1,10 @@
-"""The steps of a unit at any size: counted on tensors without memory, or run on a card.
+"""The steps of a unit at any size, counted on tensors without memory or run on a card.
 
-Everything that is run here is the code that serves: the language model's steps, the speech
-decoder's passes, the flow and the vocoder. `PaperModel` has a `GraphRunner` that counts what a
-graph would hold apart from what is launched one by one; `CardModel` (`card.py`) captures it. A unit
-is the worst there is: every conversation shows a picture and speaks as much as a unit holds, with a
-full context.
+Everything that runs here is the production code: the language model's steps, the speech decoder's
+passes, the flow and the vocoder. `PaperModel` has a `GraphRunner` that counts the operators of a
+graph separately from those launched one by one; `CardModel` (`card.py`) captures them. A unit is
+the worst case: every conversation shows a picture and speaks as much as fits in a unit, with a full
+context.
 
 Letters: `R` rows that share a step, `S` slots.
 """
@@ -50,14 +50,14 @@ from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.protocol.values import DuplexConfig
 
 TEXT_TOKENS: Final = 18
-"""Most tokens that a unit speaks; one more decides. Source: sessions.md 4.4."""
+"""Maximum number of tokens that a unit speaks; one more decides. Source: sessions.md 4.4."""
 
 PROMPT_TOKENS: Final = 79
-"""A unit with a picture and a second of sound: 64 and 10 tokens, their marks, and the two that end
-the unit before."""
+"""Tokens of a unit with a picture and a second of audio: 64 and 10, their marks, and the two that
+end the previous unit."""
 
 SPEECH_COLUMNS: Final = 1000
-"""What the speech decoder remembers of a turn of about half a minute."""
+"""Cached positions of the speech decoder in a turn of about half a minute."""
 
 CAMERA: Final = (720, 1280)
 """Height and width of a video frame."""
@@ -66,7 +66,7 @@ META: Final = torch.device("meta")
 
 
 Run = Callable[[], object]
-"""Takes one step."""
+"""Runs one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Prepared:
     """One kind of step of a unit, ready to run.
 
     Args:
-        times: how often a unit takes it.
+        times: number of these steps in a unit.
     """
 
     name: str
@@ -88,7 +88,7 @@ class StepKind(Prepared):
     """One kind of step of a unit, counted.
 
     Args:
-        eager: what the host launches one by one; captured: what graphs hold.
+        eager: operators that the host launches one by one; captured: operators in graphs.
     """
 
     eager: Count
@@ -108,11 +108,11 @@ class StepKind(Prepared):
 
 
 class CountingGraphs(GraphRunner):
-    """A runner that captures everything it is asked to, on paper: what a graph would hold is
-    counted apart.
+    """A runner that only simulates capturing: the operators that a graph would contain are counted
+    separately.
 
     Args:
-        meter: makes the meter of what is captured.
+        meter: creates the meter of captured operators.
     """
 
     def __init__(self, meter: Callable[[], Meter]) -> None:
@@ -133,7 +133,7 @@ class CountingGraphs(GraphRunner):
         *,
         reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
-        """What the function returns; filling the inputs and taking the results away is eager."""
+        """Return the function's results; filling the inputs and copying the results is eager."""
         mine = tuple(torch.empty_like(tensor, device=META).copy_(tensor) for tensor in inputs)
         with _disable_current_modes(), torch.inference_mode(), self._meter() as meter:
             results = function(*mine)
@@ -142,13 +142,14 @@ class CountingGraphs(GraphRunner):
 
 
 class UnitSteps:
-    """The steps of a unit of MiniCPM-o 4.5. Each method prepares one and returns what runs it.
+    """The steps of a unit of MiniCPM-o 4.5. Each method prepares one step and returns the function
+    that runs it.
 
     Args:
-        network: on its device; its attention is chosen.
-        graphs: runs what is captured.
+        network: on its device, with its attention selected.
+        graphs: runs the captured parts.
         has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
-        is_paged: contexts take pages of a pool, as in servers; there is one for every position.
+        is_paged: contexts use pages of a pool, as in servers, with pages for all positions.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class UnitSteps:
             self.cache.reserve(row, context_tokens)
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
-        # Made once per device, so it does not belong to a step.
+        # Created once per device, so it is not part of a step.
         gumbel_table(device)
         self.decoder = decoder
         decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
@@ -213,18 +214,18 @@ class UnitSteps:
         ]
 
     def look(self, rows: int) -> Run:
-        """Everybody shows a video frame."""
+        """Every conversation shows a video frame."""
         pixels = np.zeros((*CAMERA, 3), np.uint8)
         with unseen():
-            # Pictures are cut, and sent to the card, before their unit's turn comes.
+            # Pictures are sliced, and sent to the card, before their unit's step.
             pieces = self.model.media.pieces(pixels, 1)
             encoder = self.model.picture_encoder
-            # Positions are worked out with the first picture of a size and kept.
+            # Positions are computed for the first picture of a size and cached.
             encoder.resampler(encoder.features(pieces.patches, pieces.sizes[0]), pieces.sizes[0])
         return lambda: encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
 
     def hear(self, rows: int) -> Run:
-        """Everybody says something for a second."""
+        """Every conversation hears a second of speech."""
         encoder, mel = self.model.sound_encoder, LiveMel()
         with unseen():
             mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
@@ -243,7 +244,7 @@ class UnitSteps:
         return run
 
     def prefill(self, rows: int) -> Run:
-        """A unit's tokens into full contexts."""
+        """Prefill a unit's tokens into full contexts."""
         width, count = int(self.config.language.hidden_size), PROMPT_TOKENS
         start = self.context_tokens - count
 
@@ -254,12 +255,12 @@ class UnitSteps:
         return run
 
     def decode(self, rows: int) -> Run:
-        """One token for every row, and the scores of the next."""
+        """Decode one token for every row, and the scores of the next."""
         spans = [Span(row, self.context_tokens - 1, 1) for row in range(rows)]
         return lambda: self.steps.decode([0] * rows, spans)
 
     def choose(self, rows: int) -> Run:
-        """A token each, by the rules of a unit."""
+        """Choose a token for every row, by the rules of a unit."""
         vocabulary, ids = int(self.config.language.vocab_size), SpecialIds()
         chooser = self.model.chooser
         assert isinstance(chooser, Chooser)
@@ -270,7 +271,7 @@ class UnitSteps:
         return lambda: chooser.found(logits, asks)
 
     def speech_begin(self, rows: int) -> Run:
-        """What the unit says goes in, and the first speech tokens come out."""
+        """Feed the unit's text to the speech decoder, and generate the first speech tokens."""
         config, count = self.decoder.config, TEXT_TOKENS + 1
 
         def run() -> object:
@@ -285,7 +286,7 @@ class UnitSteps:
         return run
 
     def speech(self, rows: int) -> Run:
-        """Some more of them."""
+        """Generate the next speech tokens."""
 
         def run() -> object:
             blocks = [self._block(row, torch.empty(0, device=self.device)) for row in range(rows)]
@@ -307,7 +308,7 @@ class UnitSteps:
         return passes.drawn
 
     def flow(self, rows: int) -> Run:
-        """A full window of every row to mel frames, and what rows remember of it."""
+        """Convert a full window of every row to mel frames, and update the rows' memory."""
         voice, every = self.voice, list(range(rows))
         places = PROMPT_FRAMES + KEPT_FRAMES
         dtype = voice.flow.encoder_proj.weight.dtype
@@ -327,7 +328,7 @@ class UnitSteps:
         return run
 
     def vocoder(self, rows: int) -> Run:
-        """Mel frames to sound."""
+        """Convert mel frames to audio."""
         vocoder = self.voice.vocoder
         assert isinstance(vocoder, ClassicVocoder)
         mel = torch.zeros(rows, 80, WINDOW_FRAMES, device=self.device)
@@ -341,7 +342,7 @@ class PaperModel(UnitSteps):
     """MiniCPM-o 4.5 of the published size, without memory.
 
     Args:
-        kind: how the matrices of the language model's layers are kept.
+        kind: how the matrices of the language model's layers are stored.
         config: another size, for tests.
         has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
     """
@@ -382,7 +383,7 @@ class PaperModel(UnitSteps):
         return [self.step(one) for one in self.prepared(rows)]
 
     def step(self, prepared: Prepared) -> StepKind:
-        """One step, counted."""
+        """Count one step."""
         self.graphs.captured = Count()
         with torch.inference_mode(), self._meter() as meter:
             prepared.run()
@@ -410,6 +411,6 @@ class PaperModel(UnitSteps):
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """What runs inside is not counted: it does not belong to the step."""
+    """Context whose operators are not counted: they are not part of the step."""
     with _disable_current_modes(), torch.inference_mode():
         yield

@@ -1,9 +1,9 @@
 """The roofline table: a unit's steps as `steps.py` counts them, in milliseconds of a card.
 
-A kernel takes as long as its bytes take at the memory's speed, or its products at the speed of the
-tensor cores, or as long as a kernel takes at least, whichever is longest. What is launched one by
-one takes at least as long as the host needs for a launch. **Calculated, never measured**: no step
-overlaps another, nothing waits for anything else, and a worker runs nothing else.
+A kernel's time is the longest of three: its bytes at the memory's speed, its products at the speed
+of the tensor cores, and the minimum time of a kernel. A kernel that is launched individually takes
+at least as long as the host needs for a launch. **Calculated, never measured**: no step overlaps
+another, nothing waits for anything else, and a worker runs nothing else.
 
     python -m tools.roofline.table            print it
     python -m tools.roofline.table --write    ... into docs/understand
@@ -26,12 +26,12 @@ from parley.models.minicpmo45.quantize import Kind
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a data sheet says.
+    """A card's figures from its data sheet.
 
     Args:
-        bytes_per_s: of the device's memory.
-        half_flops, wide_flops: dense products in bfloat16 and in TF32 (`token2wav_precision`),
-            without sparsity.
+        bytes_per_s: speed of the device's memory.
+        half_flops, wide_flops: speed of dense products in bfloat16 and in TF32
+            (`token2wav_precision`), without sparsity.
     """
 
     name: str
@@ -46,22 +46,23 @@ L40S: Final = Card("L40S", 0.864e12, 362e12, 183e12)
 RTX3060: Final = Card("RTX 3060", 0.36e12, 25.5e12, 12.7e12)
 
 MEMORY_SHARE: Final = 0.75
-"""Of the memory's speed that real kernels reach."""
+"""Share of the memory's speed that real kernels reach."""
 
 PRODUCT_SHARE: Final = 0.5
-"""Of the data sheet's products that real kernels reach."""
+"""Share of the data sheet's speed of products that real kernels reach."""
 
 GRAPH_KERNEL_S: Final = 1.5e-6
-"""Least time of a kernel in a graph."""
+"""Minimum time of a kernel in a graph."""
 
 LAUNCH_S: Final = 6e-6
-"""Least time of a kernel that Python launches."""
+"""Minimum time of a kernel launched from Python."""
 
 COPY_S: Final = 20e-6
-"""A copy from the host that waits."""
+"""Time of a blocking copy from the host."""
 
 WORST_S: Final = 0.7
-"""A unit must not take longer of each second: the rest is for what was not counted."""
+"""Maximum time of a unit in each second: the rest is reserved for everything that was not
+counted."""
 
 CASES: Final[Sequence[tuple[Card, Kind, int, int, bool]]] = (
     (H200, "none", 1, 2048, False),
@@ -78,15 +79,15 @@ CASES: Final[Sequence[tuple[Card, Kind, int, int, bool]]] = (
     (L40S, "smallest", 1, 8192, True),
     (RTX3060, "smallest", 1, 2048, True),
 )
-"""Card, weights, conversations, tokens of each one's context, whether caches have 8 bits."""
+"""Card, weights, number of conversations, context tokens of each, and True for caches in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a unit takes of a card.
+    """The cost of a unit on a card.
 
     Args:
-        rows: conversations that all show, hear and speak in the same second.
+        rows: number of conversations that all show, hear and speak in the same second.
     """
 
     card: Card
@@ -97,7 +98,7 @@ class Unit:
     steps: tuple[StepKind, ...]
 
     def seconds(self, name: str) -> float:
-        """Of all steps of one name."""
+        """Time of all steps of one name."""
         return sum(
             step.times * step_seconds(step, self.card) for step in self.steps if step.name == name
         )
@@ -108,7 +109,7 @@ class Unit:
 
 
 def step_seconds(step: StepKind, card: Card) -> float:
-    """One step on a card."""
+    """Time of one step on a card."""
     copies = COPY_S * step.eager.copies
     eager = _seconds(step.eager, card, LAUNCH_S)
     return copies + eager + _seconds(step.captured, card, GRAPH_KERNEL_S)
@@ -119,14 +120,14 @@ def _seconds(count: Count, card: Card, least_s: float) -> float:
 
 
 def kernel_seconds(op: Op, card: Card, least_s: float) -> float:
-    """All kernels of an operator on a card, none of which takes less than `least_s`."""
+    """Time of all kernels of an operator on a card, each at least `least_s`."""
     products = PRODUCT_SHARE * (card.wide_flops if op.is_wide else card.half_flops)
     moved_s = op.nbytes / (MEMORY_SHARE * card.bytes_per_s)
     return max(moved_s, op.flops / products, op.kernels * least_s)
 
 
 def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int, has_small_caches: bool) -> Unit:
-    """A unit of the published model on a card."""
+    """The cost of a unit of the published model on a card."""
     steps = _counted(kind, rows, context_tokens, has_small_caches)
     return Unit(card, kind, rows, context_tokens, has_small_caches, steps)
 
@@ -142,7 +143,7 @@ def _counted(
 
 
 def markdown(units: Sequence[Unit]) -> str:
-    """Both tables: milliseconds by step, and what a step is made of in the largest case."""
+    """Both tables: milliseconds by step, and the composition of each step in the largest case."""
     names = [step.name for step in units[0].steps]
     heads = [
         f"{unit.card.name}, {'bf16' if unit.kind == 'none' else unit.kind}, {unit.rows}, "
@@ -180,7 +181,7 @@ END: Final = "\n<!-- the roofline table: end -->"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the tables, or put them into the page."""
+    """Print the tables, or write them into the page."""
     tables = markdown([unit_of(*case) for case in CASES])
     if "--write" not in arguments:
         print(tables)
