@@ -22,9 +22,9 @@ from parley.models.cascade.notes import is_expected
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.phrases import Phrases, segments_of
-from parley.models.cascade.recognition import RATE_HZ, Heard, Recognition
+from parley.models.cascade.recognition import Heard, Recognition
 from parley.models.cascade.voice.lexicon import LetterNetwork, Lexicon
-from parley.models.cascade.whisper import Vocabulary
+from parley.models.cascade.whisper import RATE_HZ, Vocabulary
 from parley.settings import ModelSettings
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain, groupby
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import safe_open
@@ -54,6 +55,8 @@ from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
 from parley.models.minicpmo45.vision_encoder.network import Resampler, VisionTower
 
 log = logs.get(__name__)
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 class Network(nn.Module):
@@ -223,7 +226,7 @@ def pack_without_memory(network: Network, kind: Kind) -> None:
             network.set_submodule(name.rpartition(".")[0], deepcopy(module))
 
 
-def finished(network: Network, device: torch.device) -> Network:
+def finished(network: NetworkT, device: torch.device) -> NetworkT:
     """A filled network, with what checkpoints do not hold rebuilt; also after it was moved."""
     for module in network.modules():
         rebuild = getattr(module, "rebuild_buffers", None)
