@@ -1,4 +1,4 @@
-"""Is the user speaking? Detectors return probabilities, `UtteranceFinder` finds utterances."""
+"""Voice detection: detectors return probabilities of speech, `UtteranceFinder` finds utterances."""
 
 from parley.vad.base import Detector as Detector
 from parley.vad.base import DetectorFactory as DetectorFactory

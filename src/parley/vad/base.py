@@ -1,7 +1,7 @@
-"""Is the user speaking? One probability per window, from any detector.
+"""Interface of voice detectors: one probability of speech per window.
 
-A detector hears one conversation, window by window, and may remember what came before. What the
-probabilities amount to (an utterance, a click, a pause) is `utterance.py`'s business.
+A detector processes one conversation, window by window, and may keep state between windows.
+`utterance.py` interprets the probabilities (an utterance, a click, a pause).
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from typing import Any, Protocol, runtime_checkable
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 
 RATE_HZ = INPUT_RATE_HZ
-"""Detectors hear what clients send."""
+"""Sample rate of detectors: that of the clients' audio."""
 
 WINDOW_SAMPLES = 1024
-"""64 ms at 16 kHz. Source: service.md 4.3, `vad.threshold`."""
+"""Length of a window: 64 ms at 16 kHz. Source: service.md 4.3, `vad.threshold`."""
 
 HALF_SAMPLES = WINDOW_SAMPLES // 2
-"""Shortest piece that gets a probability of its own, for callers that cannot wait for a window."""
+"""Shortest piece that gets its own probability, for callers that cannot wait for a window."""
 
 WINDOWS_AT_ONCE = 32
-"""Two seconds: what a detector needs for a long recording stays small."""
+"""Maximum number of windows per call: two seconds, so that a long recording needs little memory."""
 
 
 class Detector(Protocol):
-    """Hears one conversation. Not shared between conversations, not safe from two threads."""
+    """Detector of one conversation. Not shared between conversations, not thread-safe."""
 
     def probabilities(self, windows: Samples) -> list[float]:
         """Probability of speech in each of `windows`, 0 to 1.
 
         Args:
-            windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`) or (B, `HALF_SAMPLES`), one
-                following the other, and the first following the last one heard. At most
-                `WINDOWS_AT_ONCE` of them.
+            windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`) or (B, `HALF_SAMPLES`),
+                contiguous, and continuing the previous call's. At most `WINDOWS_AT_ONCE` of them.
         """
         ...
 
     def reset(self) -> None:
-        """Forget everything heard so far."""
+        """Reset to the initial state."""
         ...
 
 
@@ -57,29 +56,29 @@ def heard_in(
 
 
 DetectorFactory = Callable[[], Detector]
-"""Makes a detector for one conversation; what is heavy is shared behind it."""
+"""Creates a detector for one conversation; detectors share large data such as a network."""
 
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A detector that remembers what came before."""
+    """A detector with state."""
 
     def snapshot(self) -> object:
-        """Its state, as a value: it is replaced, never changed."""
+        """Its state, as an immutable value."""
         ...
 
     def restore(self, kept: Any) -> None:
-        """Remember what a snapshot of the same kind of detector says."""
+        """Restore the state from a snapshot of the same kind of detector."""
         ...
 
 
 def snapshot(detector: Detector) -> Any:
-    """State of a detector; None: none."""
+    """State of a detector; None if it has none."""
     return detector.snapshot() if isinstance(detector, Remembering) else None
 
 
 def restore(detector: Detector, kept: Any) -> None:
-    """Return a detector to a snapshot; None is its beginning."""
+    """Restore a detector from a snapshot; None resets it."""
     detector.reset()
     if kept is not None and isinstance(detector, Remembering):
         detector.restore(kept)

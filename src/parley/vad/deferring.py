@@ -1,19 +1,19 @@
-"""Defers quiet sound: the network hears many quiet windows in one run, and after seconds none.
+"""Defers quiet audio: the network processes many quiet windows in one run, and after seconds none.
 
-Most of what a network costs on a CPU is that its weights come out of memory for every piece of
-sound, ten times a second, also while no one speaks. Sound that is far too soft for speech, or no
-louder than the noise of the last seconds, therefore waits until there is enough of it for one run,
-or until a louder window comes: then all of it is heard first, in order, and every window that can
-be speech is heard immediately.
+Most of a network's cost on a CPU is reading its weights from memory for every piece of audio, ten
+times a second, also while no one speaks. Audio that is far too quiet for speech, or no louder than
+the noise of the last seconds, is therefore deferred until there is enough of it for one run, or
+until a louder window arrives. The network then processes all deferred windows first, in order;
+every window that may be speech is processed immediately.
 
-After `PAUSE_S` of still sound the network hears nothing until a louder window comes. Silero
-remembers for minutes, and the longer it has heard nothing, the later it notices that the user
-speaks again: after 20 s and 45 s of silence 95 % of beginnings were found within 215 and 145 ms,
-and within 129 and 106 ms if it had heard only the first seconds of it. Before that nothing is left
-out: what it says of speech after a short pause depends on the pause.
+After `PAUSE_S` of quiet audio, quiet windows are skipped until a louder one arrives. Silero's state
+reaches back for minutes, and the more silence it has processed, the later it detects that the user
+speaks again: after 20 s and 45 s of silence 95 % of onsets were detected within 215 and 145 ms, and
+within 129 and 106 ms if it had processed only the first seconds of the silence. Before that nothing
+is skipped: its result for speech after a short pause depends on the pause.
 
-A window that waits or is not heard is as likely speech as the last one heard, which was almost
-surely none. What is heard depends on the sound alone, not on when a snapshot is taken.
+A deferred or skipped window gets the probability of the last processed one, which is almost 0. The
+choice of processed windows depends on the audio alone, not on when a snapshot is taken.
 
 Measured on speech with a clean, a noisy and a telephone's background: docs/log/conversation.md.
 """
@@ -36,26 +36,27 @@ from parley.vad.base import (
 )
 
 STILL_DBFS: Final = -65.0
-"""No 16 ms of a window that waits are louder, in a room without noise. Silero hears nothing there
-that could be the beginning of speech, if speech is louder than -60 dBFS; interruptions are heard
+"""Maximum level of any 16 ms of a deferred window, in a room without noise. Below it, Silero
+detects nothing that could be the onset of speech louder than -60 dBFS; interruptions are detected
 from -50 dBFS."""
 
 ABOVE_NOISE_DB: Final = 3.0
-"""In a room with steady noise, no 16 ms of a window that waits are louder than the least loud of
-the last `NOISE_WINDOWS` by more: such speech is heard immediately."""
+"""In a room with steady noise, maximum level of any 16 ms of a deferred window above the quietest
+of the last `NOISE_WINDOWS`: louder speech is processed immediately."""
 
 NOISE_WINDOWS: Final = 48
-"""Three seconds."""
+"""Number of windows for the level of noise: three seconds."""
 
 SETTLED: Final = 0.01
-"""What the network must have said last, before anything waits: below the lowest threshold that ends
-an utterance (`utterance.LOWEST_QUIET`), so that speech that dies away is heard to its end."""
+"""Windows are deferred only if the network's last probability is below this. It is below the lowest
+threshold that ends an utterance (`utterance.LOWEST_QUIET`), so that fading speech is processed to
+its end."""
 
 PAUSE_S: Final = 3.0
-"""Still sound is heard for so long."""
+"""Time for which quiet audio is still processed."""
 
 AT_ONCE: Final = 16
-"""Windows in one run: a second, two milliseconds of work."""
+"""Number of windows in one run: a second of audio, two milliseconds of work."""
 
 _PART_SAMPLES: Final = 256
 _STILL_ENERGY: Final = _PART_SAMPLES * 10 ** (STILL_DBFS / 10)
@@ -63,12 +64,12 @@ _ABOVE_NOISE: Final = 10 ** (ABOVE_NOISE_DB / 10)
 
 
 def deferring(detectors: DetectorFactory) -> DetectorFactory:
-    """Makes detectors that hear still sound later."""
+    """Returns a factory of detectors that defer quiet audio."""
     return lambda: DeferringDetector(detectors())
 
 
 class DeferringDetector:
-    """See the module's text. Memory is bounded by `AT_ONCE` windows."""
+    """See the module's docstring. Memory is bounded by `AT_ONCE` windows."""
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
@@ -81,7 +82,7 @@ class DeferringDetector:
         self._energies.clear()
         self._last = 1.0
         self._still = 0
-        """Samples of still sound in a row."""
+        """Number of consecutive samples of quiet audio."""
 
     def probabilities(self, windows: Samples) -> list[float]:
         found: list[float] = []
@@ -121,7 +122,7 @@ class DeferringDetector:
         return self._still > PAUSE_S * RATE_HZ
 
     def _is_still(self, energy: float, samples: int) -> bool:
-        """Count a window, and whether it is still."""
+        """Account for a window; returns True if it is quiet."""
         least = min(self._energies, default=0.0)
         self._energies.append(energy)
         is_still = energy < max(_STILL_ENERGY, _ABOVE_NOISE * least)
@@ -140,7 +141,7 @@ class DeferringDetector:
             self._last = self._detector.probabilities(waiting)[-1]
 
     def _hear(self, windows: Samples) -> list[float]:
-        """The next windows, after those that wait."""
+        """Process the next windows, after the deferred ones."""
         if len(self._waiting) + len(windows) > WINDOWS_AT_ONCE:
             self._hear_waiting()
         before = len(self._waiting)
@@ -153,7 +154,7 @@ class DeferringDetector:
 
 
 def _energies(windows: Samples) -> list[float]:
-    """Of the loudest part of each window; windows of shape (B, WINDOW_SAMPLES)."""
+    """Energy of the loudest part of each window; windows of shape (B, WINDOW_SAMPLES)."""
     parts = windows.reshape(len(windows), -1, _PART_SAMPLES)
     # float64: the square of a sample beyond full scale must not overflow.
     energies = np.einsum("bps,bps->bp", parts, parts, dtype=np.float64)

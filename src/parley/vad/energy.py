@@ -1,6 +1,6 @@
 """A threshold on loudness: for tests and for machines too small for a neural detector.
 
-It hears doors and keyboards as speech; prefer `silero.py` wherever it runs.
+It mistakes doors and keyboards for speech; prefer `silero.py` wherever it runs.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import numpy as np
 from parley.media.pcm import Samples
 
 FRAME_SAMPLES = 64
-"""4 ms: short enough that a click does not fill a window."""
+"""Length of a frame, 4 ms: short enough that a click does not fill a window."""
 
 QUIET_RMS = 0.01
 """-40 dB of full scale: above room noise, below a soft voice at a usual microphone gain."""
 
 
 class EnergyDetector:
-    """The part of a window that is louder than `quiet_rms`. Remembers nothing."""
+    """Returns the fraction of a window that is louder than `quiet_rms`. Stateless."""
 
     def __init__(self, quiet_rms: float = QUIET_RMS) -> None:
         self._quiet_power = quiet_rms * quiet_rms

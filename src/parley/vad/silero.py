@@ -1,15 +1,15 @@
 """The Silero detector, run by ONNX Runtime on one CPU thread.
 
-The network ships inside the installed `silero-vad` package; that package itself is never imported,
-because it would load torch. One inference session serves the whole process (it keeps nothing
-between runs); what the network remembers of a conversation lives in each `SileroDetector`.
+The network is part of the installed `silero-vad` package; that package itself is never imported,
+because it would load torch. One inference session serves the whole process (it keeps no state
+between runs); the network's state of a conversation is in its `SileroDetector`.
 
-Shapes: `H` hops, one following the other, `S` = 128 state channels. The network takes any number of
-hops in one run, with the same results to the last bit as one by one at a third to half the cost.
+Shapes: `H` contiguous hops, `S` = 128 state channels. The network processes any number of hops in
+one run. The results are bit-identical to those of single hops, at a third to half of the cost.
 
-The network looks for the fundamental of a voice, which telephones leave out: some people it does
-not hear at all by telephone. It can be made up, since the envelope of such a voice rises and falls
-with it.
+The network relies on the fundamental of a voice, which telephones remove: it does not detect some
+people at all by telephone. The fundamental can be restored, because the envelope of such a voice
+rises and falls with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parley.errors import SetupError
 from parley.media.pcm import Samples
 
 MODEL_FILE = Path("data") / "silero_vad_16k_sequence.onnx"
-"""Takes any number of hops in one run; `silero_vad.onnx` next to it takes one."""
+"""Processes any number of hops in one run; `silero_vad.onnx` next to it processes one."""
 
 HOP_SAMPLES = 512
 """Samples of one run at 16 kHz. Source: silero-vad 5 and 6, `OnnxWrapper`."""
@@ -34,12 +34,12 @@ CONTEXT_SAMPLES = 64
 """The end of the previous hop, repeated in front of each. Source: as above."""
 
 FAST_SAMPLES, SLOW_SAMPLES = 48, 224
-"""3 and 14 ms: what changes more slowly than in the first and faster than in the second is the
-fundamental."""
+"""3 and 14 ms: a component that changes more slowly than in the first and faster than in the second
+is the fundamental."""
 
 NARROW_SHARE = 0.06
-"""Of a hop's power below about 300 Hz, under which its fundamental is missing.
-Source: docs/log/conversation.md."""
+"""Share of a hop's power below about 300 Hz, below which its fundamental is missing. Source:
+docs/log/conversation.md."""
 
 STATE_SHAPE = (1, 1, 128)
 
@@ -67,10 +67,11 @@ def model_path() -> Path:
 
 
 def one_thread(path: Path, *, absent: str, broken: str) -> Any:
-    """An ONNX network that is so quick that more threads would wait for each other.
+    """Load an ONNX network to run on one thread: it is so fast that more threads would wait for
+    each other.
 
     Raises:
-        SetupError: ONNX Runtime is absent, or cannot load the file; each with that hint.
+        SetupError: ONNX Runtime is absent, or cannot load the file; each with its hint.
     """
     try:
         import onnxruntime
@@ -112,7 +113,7 @@ class SileroModel:
         return SileroDetector(self)
 
     def run(self, hops: Samples, state: State) -> tuple[Samples, State]:
-        """Some hops.
+        """Run the network on hops.
 
         Args:
             hops: shape (H, CONTEXT_SAMPLES + HOP_SAMPLES).
@@ -137,12 +138,12 @@ class SileroDetector:
         self._before: Samples = np.zeros(SLOW_SAMPLES + CONTEXT_SAMPLES, np.float32)
 
     def probabilities(self, windows: Samples) -> list[float]:
-        """The larger probability of each window's two halves; of half a window, its own.
+        """The larger probability of each window's two halves; for half a window, its own.
 
-        The protocol counts in windows of 1024 samples, the network hears 512. A syllable that
-        begins in the second half must start the speech, and one that ends in the first half must
-        not yet begin a pause: the maximum does both, at the price of a boundary that errs by half
-        a window (32 ms) towards speech.
+        The protocol has windows of 1024 samples, the network processes 512. A syllable that starts
+        in the second half must start the speech, and one that ends in the first half must not yet
+        start a pause: the maximum does both, at the cost of a boundary that errs by half a window
+        (32 ms) towards speech.
         """
         kept = len(self._before)
         sound = np.concatenate([self._before, windows.reshape(-1)])
@@ -162,13 +163,13 @@ class SileroDetector:
     def restore(self, kept: tuple[State, Samples]) -> None:
         self.reset()
         self._state, before = kept
-        # Earlier versions remembered less.
+        # Snapshots of earlier versions are shorter.
         self._before = np.concatenate([self._before, before])[-len(self._before) :]
 
 
 def _with_fundamental(hops: Samples) -> Samples:
-    """Hops with what came before, (H, SLOW_SAMPLES + CONTEXT_SAMPLES + HOP_SAMPLES), as the network
-    takes them: the fundamental added where it is missing."""
+    """Convert hops with their preceding samples, (H, SLOW_SAMPLES + CONTEXT_SAMPLES + HOP_SAMPLES),
+    to the network's input, and add the fundamental where it is missing."""
     heard = hops[:, SLOW_SAMPLES:].copy()
     low_power = np.square(_moving_mean(hops, FAST_SAMPLES)).mean(1)
     is_narrow = low_power < NARROW_SHARE * np.square(heard, dtype=np.float64).mean(1)
@@ -180,7 +181,7 @@ def _with_fundamental(hops: Samples) -> Samples:
 
 
 def _moving_mean(hops: Samples, count: int) -> npt.NDArray[np.float64]:
-    """Of the last `count` samples, for all but the first `SLOW_SAMPLES`."""
+    """Mean of the last `count` samples, at all but the first `SLOW_SAMPLES`."""
     sums = np.cumsum(hops, axis=1, dtype=np.float64)
     found: npt.NDArray[np.float64] = sums[:, SLOW_SAMPLES:] - sums[:, SLOW_SAMPLES - count : -count]
     return found / count

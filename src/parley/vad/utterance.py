@@ -1,21 +1,22 @@
 """Turns probabilities into utterances, each with its start and end.
 
-A pure state machine over windows of 1024 samples; it knows neither clocks nor sockets, so a
-conversation can be replayed in a test as fast as the detector runs. Positions are samples since the
-last `reset`.
+A pure state machine over windows of 1024 samples, without clocks or sockets, so a test can replay a
+conversation as fast as the detector runs. Positions are samples since the last `reset`.
 
-- Silent, and a window reaches `threshold`: speech begins. What was heard up to `PRE_ROLL_MS` before
-  belongs to it, because soft onsets (an h, an f) come before the detector notices.
-- Speaking, and a window falls below `threshold - HYSTERESIS`: a pause begins; any louder window
-  ends it. A pause of `min_silence_duration_ms` ends the utterance where the pause began, plus
+- Silent, and a window reaches `threshold`: speech starts. Up to `PRE_ROLL_MS` of audio before it
+  belong to it, because soft onsets (an h, an f) occur before the detector notices.
+- Speaking, and a window falls below `threshold - HYSTERESIS`: a pause starts; any window above that
+  ends it. A pause of `min_silence_duration_ms` ends the utterance at the start of the pause, plus
   `speech_pad_ms`.
 - A voice `FAR_DB` softer than the utterance is not that of its speaker: a television in the same
-  room is quiet, once it was heard alone for `FAR_MS`, which is longer than words end softly.
-- Who is given a `silence` is asked once in every pause, after `JUDGED_MS` of it, how long this one
-  has to be instead: longer where the user is likely to continue, shorter where they have finished.
-- Speech shorter than `min_speech_duration_ms`, pause and padding not counted, was noise.
-- After `LONG_MS` the pause that suffices shrinks evenly until `LONGEST_MS`, where none is needed:
-  the later it gets, the less good a pause is taken, and nothing that was said is lost.
+  room counts as quiet once it has been heard alone for `FAR_MS`, which is longer than the soft end
+  of a word.
+- A `silence` function, if given, is called once in every pause, after `JUDGED_MS` of it, and
+  returns the required length of this pause instead: longer if the user is likely to continue,
+  shorter if they have finished.
+- Speech shorter than `min_speech_duration_ms`, without pause and padding, is noise.
+- After `LONG_MS` the required pause shrinks linearly, to zero at `LONGEST_MS`: the longer the
+  utterance, the shorter the pause that is accepted, and no speech is lost.
 
 Source: service.md 4.3, VAD algorithm.
 """
@@ -46,20 +47,21 @@ from parley.vad.base import (
 
 HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
-"""Lower bound of the hysteresis, which with a very low threshold would be below zero, so that no
-utterance would end."""
+"""Lower bound of `threshold - HYSTERESIS`, which would be below zero with a very low threshold, so
+that no utterance would end."""
 PRE_ROLL_MS = 300
 JUDGED_MS = 192
-"""What the detector calls quiet behind what is judged: three of its windows, about a quarter of a
-second after the last sound. More silence halves what can be derived from the speech before it."""
+"""Length of detected quiet after which a pause is judged: three windows, about a quarter of a
+second after the last sound. With more silence, only half as much can be inferred from the speech
+before it."""
 JUDGED_S = 8
-"""Maximum length of the last sound that is judged."""
+"""Maximum length of the judged audio."""
 FAR_DB = 12.0
 FAR_MS = 192
 USUAL_WINDOWS = (12, 16)
-"""The level of an utterance is the largest median of its windows of speech, over three quarters
-of a second to a second: a slammed door does not make it louder.
-Source: docs/log/conversation.md."""
+"""The level of an utterance is the largest median power of its windows of speech, over three
+quarters of a second to a second: a slammed door does not raise it. Source:
+docs/log/conversation.md."""
 LONG_MS = 30_000
 LONGEST_MS = 60_000
 
@@ -79,10 +81,10 @@ class Utterance:
     """One stretch of the user's speech.
 
     Args:
-        pcm: what was said with the pre-roll in front, without the pause behind it.
-        speech_ms: length of the speech with its padding on both sides; neither the rest of the
-            pre-roll nor the pause counts.
-        start_sample, end_sample: where the padded speech lies.
+        pcm: the speech with the pre-roll before it, without the pause after it.
+        speech_ms: length of the speech with its padding on both sides, without the rest of the
+            pre-roll and the pause.
+        start_sample, end_sample: position of the padded speech.
     """
 
     pcm: Pcm
@@ -100,7 +102,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """Silence since `at_sample`; without an utterance the speech was too short."""
+    """Silence since `at_sample`; `utterance` is None if the speech was too short."""
 
     at_sample: int
     utterance: Utterance | None
@@ -112,7 +114,7 @@ VadEvent = SpeechBegan | SpeechEnded
 class UtteranceFinder:
     """Finds the utterances of one conversation.
 
-    Memory is bounded by `LONGEST_MS` of sound. Not thread-safe.
+    Memory is bounded by `LONGEST_MS` of audio. Not thread-safe.
     """
 
     def __init__(
@@ -121,11 +123,11 @@ class UtteranceFinder:
         options: VadOptions = VAD_DEFAULTS,
         silence: Callable[[Samples], int] | None = None,
     ) -> None:
-        """Listen from the beginning.
+        """Start with no audio processed.
 
         Args:
-            silence: how many milliseconds of silence end the utterance whose last sound it is
-                given; may take some tens of milliseconds (`may_judge`).
+            silence: returns the milliseconds of silence that end the utterance whose last audio it
+                receives; may take some tens of milliseconds (`may_judge`).
         """
         self._detector = detector
         self._judge = silence
@@ -148,8 +150,8 @@ class UtteranceFinder:
         return self._speech_start is None or self.pause_start is not None
 
     def likely(self, pause_ms: int) -> Utterance | None:
-        """The open utterance as it will be if the pause continues; None if there is none, or its
-        pause is not that long yet, or shorter than the padding."""
+        """The open utterance as it will be if the pause continues; None if there is none, or if its
+        pause is shorter than `pause_ms` or the padding."""
         speech_start, speech_end, now = self._speech_start, self.likely_pause, self._position
         if speech_end == now:
             now += HALF_SAMPLES
@@ -162,7 +164,7 @@ class UtteranceFinder:
 
     @property
     def likely_pause(self) -> int | None:
-        """`pause_start`, also while only half a window of the pause has been heard."""
+        """`pause_start`, also while only half a window of the pause has been received."""
         return self._half_pause if self.pause_start is None else self.pause_start
 
     def may_judge(self, samples: int) -> bool:
@@ -174,25 +176,26 @@ class UtteranceFinder:
 
     @property
     def missing_samples(self) -> int | None:
-        """Samples of further silence that end the open utterance; None if no judge is set or there
-        is no pause."""
+        """Number of samples of further silence that end the open utterance; None if no judge is set
+        or there is no pause."""
         if self._judge is None or self.pause_start is None:
             return None
         heard = self._position - self.pause_start
         return max(0, round(self._enough) - heard) + WINDOW_SAMPLES - len(self._rest)
 
     def bound(self, pause_start: int, least_ms: int, most_ms: int) -> None:
-        """Require at least and at most this length of the pause that started there. Thread-safe."""
+        """Set the minimum and maximum required length of the pause that started at `pause_start`.
+        Thread-safe."""
         self._bounds: Bounds = (pause_start, least_ms * _PER_MS, most_ms * _PER_MS)
 
     @property
     def _enough(self) -> float:
-        """Samples of silence that end the open utterance in this pause."""
+        """Number of samples of silence that end the open utterance in this pause."""
         start, least, most = self._bounds
         return min(max(self._needed, least), most) if start == self.pause_start else self._needed
 
     def reset(self) -> None:
-        """Forget everything, including an open utterance."""
+        """Reset to the initial state, without an open utterance."""
         self._detector.reset()
         self._rest: Samples = np.empty(0, np.float32)
         self._position = 0
@@ -204,19 +207,20 @@ class UtteranceFinder:
         """Samples of silence that end the open utterance."""
         self._is_judged = False
         self._bounds = UNBOUND
-        """Start of a pause, and the least and the most samples of silence required of it."""
+        """Start of a pause, and the minimum and maximum number of samples of silence required of
+        it."""
         self._powers: list[float] = []
-        """Of the last windows of speech in the open utterance."""
+        """Power of the last windows of speech in the open utterance."""
         self._usual = 0.0
-        """Power of the open utterance; 0 while too little of it was heard."""
+        """Power of the open utterance; 0 while too little of it has been received."""
         self._far = 0
-        """Samples of a voice that is much softer, up to now."""
+        """Number of consecutive samples of a much softer voice, up to now."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
 
     def remembered(self) -> dict[str, Any]:
-        """Its knowledge of the sound so far, as values for `restore` of another one with the same
+        """The state after the audio so far, as values for `restore` of another finder with the same
         options."""
         return {
             "detector": snapshot(self._detector),
@@ -225,11 +229,11 @@ class UtteranceFinder:
         }
 
     def restore(self, remembered: dict[str, Any]) -> None:
-        """Take over another finder's knowledge."""
+        """Restore another finder's state."""
         self.reset()
         restore(self._detector, remembered["detector"])
         for name in _REMEMBERED:
-            # Earlier versions remembered less.
+            # States of earlier versions have fewer entries.
             setattr(self, name, remembered.get(name.lstrip("_"), getattr(self, name)))
         heard = remembered["heard"]
         self._heard.extend(
@@ -237,13 +241,13 @@ class UtteranceFinder:
         )
 
     def feed(self, pcm: Pcm) -> list[VadEvent]:
-        """Hear the next stretch of sound, of any length.
+        """Process the next stretch of audio, of any length.
 
         Args:
-            pcm: mono, 16 kHz. What does not fill a window waits for the next call.
+            pcm: mono, 16 kHz. Samples that do not fill a window are kept for the next call.
 
         Returns:
-            What happened, in order; one stretch may hold several utterances.
+            The events, in order; one stretch may contain several utterances.
         """
         if pcm.rate_hz != RATE_HZ:
             raise ValueError(f"voice detection wants {RATE_HZ} Hz, got {pcm.rate_hz} Hz")
@@ -258,8 +262,8 @@ class UtteranceFinder:
         return events
 
     def _peek(self) -> int | None:
-        """Start of a pause that begins if the second half of the current window is as quiet as
-        its first."""
+        """Start of a pause that will exist if the second half of the current window is as quiet as
+        its first; None otherwise."""
         half, detector = self._rest[:HALF_SAMPLES], self._detector
         if self._speech_start is None or self.pause_start is not None:
             return None
@@ -295,7 +299,8 @@ class UtteranceFinder:
             events.append(self._end(self._speech_start, end))
 
     def _is_far(self, window: Samples, probability: float) -> bool:
-        """True if this window of speech is another's, and so were those before it."""
+        """True if this window of speech is another speaker's, and so were those for `FAR_MS` before
+        it."""
         power = float(np.einsum("s,s->", window, window, dtype=np.float64)) / len(window)
         if power < self._usual / 10 ** (FAR_DB / 10):
             self._far += len(window)
@@ -309,7 +314,7 @@ class UtteranceFinder:
         return False
 
     def _ask(self, speech_start: int, now: int) -> None:
-        """Determine how long this pause must be, once it is known to be one."""
+        """Determine the required length of this pause, once it is long enough to be judged."""
         pause_start = self.pause_start
         if self._judge is None or pause_start is None or self._is_judged:
             return
@@ -332,7 +337,7 @@ class UtteranceFinder:
         return now - self.pause_start >= needed
 
     def end(self) -> SpeechEnded | None:
-        """End the open utterance here; None if there is none."""
+        """End the open utterance at the current position; returns None if there is none."""
         start = self._speech_start
         return None if start is None else self._end(start, self._position)
 
@@ -348,7 +353,8 @@ class UtteranceFinder:
         return SpeechEnded(speech_end, utterance)
 
     def _cut(self, speech_start: int, speech_end: int, now: int) -> Utterance:
-        """Take an utterance out of the sound; what an earlier utterance includes stays with it."""
+        """Extract an utterance from the audio, without samples that belong to an earlier
+        utterance."""
         sound_start = max(speech_start - self._pre_roll, self._floor, self._heard_start)
         start = max(speech_start - self._pad, sound_start)
         end = min(speech_end + self._pad, now)
