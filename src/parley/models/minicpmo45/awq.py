@@ -1,7 +1,7 @@
 """Checkpoints whose matrices are stored in 4 bits.
 
-`config.json` says so in `quantization_config`. In AWQ, the layout "gemm", a matrix `x.weight` of
-shape (out, in) is stored as three tensors:
+`config.json` describes them in `quantization_config`. In AWQ with the layout "gemm", a matrix
+`x.weight` of shape (out, in) is stored as three tensors:
 
 | tensor      | shape               | type    | holds                                          |
 |-------------|---------------------|---------|------------------------------------------------|
@@ -9,10 +9,10 @@ shape (out, in) is stored as three tensors:
 | `x.qzeros`  | (in / group, out / 8) | int32 | the zeros of eight outputs, packed alike       |
 | `x.scales`  | (in / group, out)   | float16 | a scale per group of inputs and output         |
 
-Output `8 j + AWQ_ORDER[i]` lies in bits `4 i` to `4 i + 3` of column `j`. A weight is
+Output `8 j + AWQ_ORDER[i]` is in bits `4 i` to `4 i + 3` of column `j`. A weight is
 `(q - zero) * scale`.
 
-In compressed-tensors, W4A16, the format "pack-quantized":
+In compressed-tensors W4A16 with the format "pack-quantized":
 
 | tensor                | shape             | type  | holds                                    |
 |-----------------------|-------------------|-------|------------------------------------------|
@@ -37,7 +37,7 @@ from parley.errors import SetupError
 from parley.models.minicpmo45.quantize import GROUPS, Groups
 
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight neighbouring outputs lies in which four bits, lowest first."""
+"""Index of the output, of eight neighbouring ones, in each group of four bits, lowest first."""
 
 USE_INSTEAD: Final = (
     "Use the checkpoint in bfloat16 (openbmb/MiniCPM-o-4_5) with model.quantize=int4, "
@@ -46,19 +46,19 @@ USE_INSTEAD: Final = (
 
 _AWQ: Final = {"bits": 4, "version": "gemm", "zero_point": True}
 _W4A16: Final = {"num_bits": 4, "type": "int", "strategy": "group", "actorder": None}
-"""What is read of each kind: fields of `quantization_config`, and of its group's weights."""
+"""Supported schemes: fields of `quantization_config`, and of its group's weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedScheme:
-    """How the matrices of a checkpoint are packed.
+    """The format in which a checkpoint's matrices are packed.
 
     Args:
-        name: for people.
-        group: inputs that share a scale.
+        name: for display.
+        group: number of inputs that share a scale.
         suffixes: the tensors of a matrix: numbers and scales first, zeros last.
         by_input: the first axis of numbers and scales is inputs, and eight outputs are neighbours.
-        has_zeros: groups have zeros of their own; else every zero is 8.
+        has_zeros: each group has its own zero; otherwise every zero is 8.
     """
 
     name: str
@@ -68,13 +68,13 @@ class PackedScheme:
     has_zeros: bool = True
 
     def matrix(self, packed: tuple[int, ...]) -> tuple[int, ...]:
-        """(out, in) of a matrix whose numbers have this shape."""
+        """Shape (out, in) of a matrix whose packed numbers have this shape."""
         rows, columns = packed
         return (8 * columns, rows) if self.by_input else (rows, 8 * columns)
 
     def groups(self, stored: Sequence[Tensor]) -> Groups:
-        """The stored tensors as groups of 4-bit weights. Nothing is rounded where scales have 16
-        bits: products and sums of them and of 4-bit numbers are exact in float32."""
+        """The stored tensors as groups of 4-bit weights. Nothing is rounded if scales have 16 bits:
+        products and sums of them with 4-bit numbers are exact in float32."""
         order = AWQ_ORDER if self.by_input else tuple(range(8))
         q, scales = unpacked(stored[0], order), stored[1].float()
         if self.by_input:
@@ -86,7 +86,7 @@ class PackedScheme:
             )
         zeros = torch.full_like(scales, 8.0)
         if self.has_zeros:
-            # Eight outputs are neighbours here in both kinds.
+            # In both formats eight outputs are neighbours here.
             packed = stored[-1] if self.by_input else stored[-1].T
             zeros = unpacked(packed, order).T[: q.shape[0]].float()
         return Groups(q.contiguous(), scales.contiguous(), (8 - zeros) * scales)
@@ -98,10 +98,10 @@ def awq(group: int) -> PackedScheme:
 
 
 def unpacked(numbers: Tensor, order: Sequence[int] = AWQ_ORDER) -> Tensor:
-    """int32 (rows, columns) to its 4-bit numbers, int32 (rows, 8 columns).
+    """Unpack int32 (rows, columns) to 4-bit numbers, int32 (rows, 8 columns).
 
     Args:
-        order: which of eight numbers lies in which four bits, lowest first.
+        order: index of the number in each group of four bits, lowest first.
     """
     shifts = torch.empty(8, dtype=torch.int32, device=numbers.device)
     for place, number in enumerate(order):
@@ -110,10 +110,10 @@ def unpacked(numbers: Tensor, order: Sequence[int] = AWQ_ORDER) -> Tensor:
 
 
 def scheme_of(config: Mapping[str, Any]) -> PackedScheme | None:
-    """What `config.json` says about its matrices; None: nothing.
+    """The packing that `config.json` describes; None if its matrices are not packed.
 
     Raises:
-        SetupError: they are packed in a way that is not read here.
+        SetupError: they are packed in an unsupported way.
     """
     stated = config.get("quantization_config")
     if not stated:
@@ -160,10 +160,10 @@ def _require(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def _group(given: object) -> int:
-    """Inputs that share a scale.
+    """Number of inputs that share a scale.
 
     Raises:
-        SetupError: whole rows share one (-1), or no kernel takes such groups.
+        SetupError: whole rows share one (-1), or no kernel supports groups of this size.
     """
     if not isinstance(given, int) or given not in GROUPS:
         sizes = ", ".join(map(str, sorted(GROUPS)))

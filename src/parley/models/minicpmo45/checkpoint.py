@@ -1,7 +1,7 @@
-"""The files of a checkpoint: which tensors there are, whether they are those that a model needs.
+"""The files of a checkpoint: lists their tensors and checks them against those that a model needs.
 
-Every name is accounted for: what is missing, unexpected or of the wrong shape is named in one
-error before any data is read. Layout and names: model.md 2."""
+Every name is checked: one error names all tensors that are missing, unexpected or of the wrong
+shape, before any data is read. Layout and names: model.md 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Stored:
     """File, shape and type of a tensor, without its data.
 
     Args:
-        parts: of a packed matrix, by name; it has their file's name and its own shape.
+        parts: stored tensors of a packed matrix, by name; `file` is theirs, `shape` that of the
+            matrix.
     """
 
     file: Path
@@ -41,14 +42,14 @@ LAYERS = "llm.model.layers."
 """Tensors that may be quantised."""
 
 EMBEDDINGS, HEAD = "llm.model.embed_tokens.weight", "llm.lm_head.weight"
-"""Those that the smallest models keep in 8 bits."""
+"""Tensors that the kind `smallest` stores in 8 bits."""
 
 
 def catalogue(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a checkpoint folder, by name, through its index.
+    """All tensors of a checkpoint folder, by name, as its index lists them.
 
     Raises:
-        SetupError: no safetensors files, or a shard is absent or broken.
+        SetupError: there are no safetensors files, or a shard is missing or broken.
     """
     index = folder / INDEX_FILE
     if index.is_file():
@@ -93,13 +94,13 @@ def catalogue(folder: Path) -> dict[str, Stored]:
 
 
 def account(expected: Shapes, found: Mapping[str, Stored], ignored: tuple[str, ...]) -> None:
-    """Compare what the model needs with what a checkpoint holds.
+    """Compare the tensors that a model needs with those of a checkpoint.
 
     Args:
         ignored: name prefixes that may be present without being needed.
 
     Raises:
-        SetupError: anything missing, unexpected or of another shape; all of it is named.
+        SetupError: names all tensors that are missing, unexpected or of another shape.
     """
     missing = sorted(set(expected) - set(found))
     extra = sorted(name for name in set(found) - set(expected) if not name.startswith(ignored))
@@ -127,7 +128,8 @@ def some_names(names: list[str], limit: int = 12) -> str:
 
 
 def unfolded(stored: Mapping[str, Stored], scheme: PackedScheme | None) -> dict[str, Stored]:
-    """A catalogue in which packed matrices stand under their own names, whole ones only."""
+    """A catalogue in which the parts of each complete packed matrix are replaced by the matrix
+    under its own name."""
     found = dict(stored)
     if scheme is None:
         return found
@@ -142,8 +144,8 @@ def unfolded(stored: Mapping[str, Stored], scheme: PackedScheme | None) -> dict[
 
 
 def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
-    """The precision a checkpoint asks for: float32 if most of its language model is, else bfloat16,
-    as the published code casts everything to."""
+    """The precision of a checkpoint: float32 if most of its language model is, else bfloat16, to
+    which the published code casts everything."""
     sizes: dict[str, int] = {}
     for name, stored in found.items():
         if name.startswith("llm."):

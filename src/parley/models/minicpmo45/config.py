@@ -1,9 +1,9 @@
-"""The checkpoint's fields that this model relies on.
+"""The fields of a checkpoint's configuration that this model uses.
 
-`config.json` rules over every number in the specifications; what it does not say falls back to the
-value of the published model where one is known, and to a clear error where a guess would be silent
-nonsense. The language model's fields sit at the top level of the file, the other parts have objects
-of their own.
+`config.json` takes precedence over every number in the specifications. A missing field falls back
+to the published model's value if one is known, and is an error if a guess would silently give wrong
+results. The language model's fields are at the top level of the file; each other part has its own
+object.
 
 Source: model.md 1, 1.1; field names are those of the published `config.json`.
 """
@@ -57,14 +57,14 @@ _FULL_SIZE: dict[str, Any] = {
         "text_eos_token_id": 151692,
     },
 }
-"""Geometry of the published 4.5 model, for builds without a checkpoint; fields that have their
-default are left out. Source: model.md 1, 2.2."""
+"""Geometry of the published 4.5 model, for use without a checkpoint; fields with their default
+value are omitted. Source: model.md 1, 2.2."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRules:
-    """How a picture is sliced. Source: `preprocessor_config.json`, whose field names these are;
-    model.md 1, 4."""
+    """Parameters of slicing a picture. Source: `preprocessor_config.json`, whose field names these
+    are; model.md 1, 4."""
 
     max_slice_nums: int = 9
     scale_resolution: int = 448
@@ -76,12 +76,12 @@ class SliceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """Sizes of a decoder's layers. Field names are those of the file, here and in the others.
+    """Sizes of a decoder's layers. Field names here and in the other classes are those of the file.
 
     Args:
-        num_key_value_heads: 0: each head has its own.
-        head_dim: 0: the heads divide the width.
-        has_norms: queries and keys are normed.
+        num_key_value_heads: 0: one per query head.
+        head_dim: 0: the width divided by the number of heads.
+        has_norms: queries and keys are normalized.
     """
 
     has_norms: ClassVar[bool] = False
@@ -137,18 +137,18 @@ Part = TypeVar("Part")
 
 
 class MiniCPMOConfig(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Everything about sizes and behaviour that the checkpoint decides.
+    """All sizes and behaviour that the checkpoint determines.
 
     Args:
-        language, vision, audio: what the parts are built from.
+        language, vision, audio: sizes of these parts.
         tts: the raw `tts_config` object; the speech decoder reads its own fields.
-        query_num: tokens per image piece.
-        vision_batch: pieces per forward of the vision tower.
+        query_num: number of tokens per image piece.
+        vision_batch: number of pieces per forward pass of the vision tower.
         drop_vision_last_layer: build one vision layer less. The class default of the public code is
             True; the published file says False, and its tensor count proves it (model.md 2.3).
-        pool_step: encoder frames averaged into one audio token.
-        audio_chunk_s: look-ahead-free chunk of the offline audio mask.
-        raw: the file as read.
+        pool_step: number of encoder frames averaged into one audio token.
+        audio_chunk_s: chunk length of the offline audio mask, without look-ahead.
+        raw: the parsed file.
     """
 
     language: LanguageConfig
@@ -180,10 +180,10 @@ class MiniCPMOConfig(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 def read_config(folder: Path) -> MiniCPMOConfig:
-    """Read a checkpoint folder's `config.json` (and `preprocessor_config.json` where present).
+    """Read a checkpoint folder's `config.json`, and `preprocessor_config.json` if present.
 
     Raises:
-        SetupError: a file is absent or broken, or describes another model.
+        SetupError: a file is missing or broken, or describes another model.
     """
     raw = _read_json(folder / "config.json")
     preprocessor = folder / "preprocessor_config.json"
@@ -198,7 +198,7 @@ def full_size_config() -> MiniCPMOConfig:
 def make_config(
     raw: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> MiniCPMOConfig:
-    """Read a configuration from parsed JSON."""
+    """Create a configuration from parsed JSON."""
     version = str(raw.get("version", ""))
     if raw.get("model_type") != "minicpmo" or version != "4.5":
         raise SetupError(
@@ -217,13 +217,13 @@ def make_config(
 
 
 def sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
-    """A part's sizes from the object that has fields of the same names.
+    """Sizes of a part, from an object with fields of the same names.
 
     Args:
-        place: names that object.
+        place: name of that object, for errors.
 
     Raises:
-        SetupError: a field without a default is absent, or one is of another type.
+        SetupError: a field without a default is missing, or a field has another type.
     """
     try:
         return msgspec.convert(raw, kind, strict=False)

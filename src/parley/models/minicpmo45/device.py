@@ -1,7 +1,7 @@
 """The device that a setting names, or why it cannot be used.
 
-A graphics card that torch cannot use is refused with the reason: nine billion parameters on the CPU
-are never what the owner of a card wants, and take minutes to load before it shows.
+A graphics card that torch cannot use is an error with the reason: a user with a card does not want
+nine billion parameters on the CPU, and would notice it only after minutes of loading.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from parley import logs
 from parley.errors import SetupError
 
 DRIVER: Final = Path("/proc/driver/nvidia")
-"""Where the kernel module says which cards there are; without CUDA."""
+"""Folder in which the kernel module lists the cards, readable without CUDA."""
 
 WSL_DRIVER: Final = Path("/usr/lib/wsl/lib/libcuda.so.1")
-"""What the driver of Windows shows of its cards to Linux in WSL, which has no kernel module."""
+"""File through which the Windows driver exposes its cards to Linux in WSL, which has no kernel
+module."""
 
 log = logs.get(__name__)
 
@@ -32,10 +33,10 @@ def choose_device(
     """The device that a setting names; `auto` is the first GPU if there is one.
 
     Args:
-        driver, environment: brought by tests.
+        driver, environment: replaced in tests.
 
     Raises:
-        SetupError: there is no such device, or there is one that torch cannot use.
+        SetupError: the device does not exist, or torch cannot use it.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -73,14 +74,15 @@ LEAST_CAPABILITY: Final = (8, 0)
 
 
 def use_device(device: torch.device) -> None:
-    """Make a card the current one of this thread. Each thread that computes has to: Triton and
-    CUDA's libraries launch on their thread's current device, which is card 0 at first."""
+    """Make a card the current device of this thread. Every thread that computes must call it:
+    Triton and CUDA's libraries launch on their thread's current device, which is initially card
+    0."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def _checked(device: torch.device) -> torch.device:
-    """The device, if the model can run on it.
+    """Check that the model can run on a device, and return it.
 
     Raises:
         SetupError: the card is too old, or newer than this build of torch.
@@ -105,8 +107,8 @@ def _checked(device: torch.device) -> torch.device:
 
 
 def _runs(built: str, capability: tuple[int, int]) -> bool:
-    """True if code that torch was built with (sm_86, compute_120) runs on a card: machine code on
-    its own generation, and the driver compiles the other for every newer card."""
+    """True if one of torch's code targets (sm_86, compute_120) runs on a card: machine code runs on
+    its own generation, and the driver compiles the other kind for every newer card."""
     kind, _, number = built.rstrip("af").partition("_")
     major, minor = int(number[:-1]), int(number[-1])
     if kind == "compute":
@@ -115,9 +117,9 @@ def _runs(built: str, capability: tuple[int, int]) -> bool:
 
 
 def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
-    """How a GPU multiplies float32 matrices and convolutions, in this process from now on.
+    """Set the precision of float32 products and convolutions on a GPU for this process.
 
-    Only flow and vocoder compute in float32 next to a bfloat16 model, so this is about them.
+    In a bfloat16 model it affects only flow and vocoder, which compute in float32.
     """
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "float32"
@@ -137,13 +139,13 @@ def visible_cards(
 
 
 def why_no_cuda(driver: Path = DRIVER) -> str:
-    """One sentence on why torch has no CUDA here."""
+    """One sentence with the reason why torch cannot use CUDA here."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is a build without CUDA."
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         torch.cuda.is_available()
-    # torch says what it knows in a warning: "The NVIDIA driver on your system is too old ...".
+    # torch reports the reason in a warning: "The NVIDIA driver on your system is too old ...".
     known = next((str(one.message) for one in said if "CUDA" in str(one.message)), "")
     reason = " ".join(known.split())[:300] or "its driver does not answer."
     version = driver_version(driver)
@@ -152,7 +154,7 @@ def why_no_cuda(driver: Path = DRIVER) -> str:
 
 
 def driver_version(driver: Path = DRIVER) -> str:
-    """The number of the kernel module; "" if there is none."""
+    """Version of the kernel module; "" if it is not installed."""
     try:
         first = (driver / "version").read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError):

@@ -1,7 +1,7 @@
-"""Where a checkpoint lies: a folder, or a hub id fetched into the local cache.
+"""Location of a checkpoint: a folder, or a hub id that is downloaded to the local cache.
 
-A download is about 20 GB, so the room on the disk is looked at first and progress is reported in
-lines, which survive a log file as well as a terminal. Without a connection the cache is used.
+A download is about 20 GB, so free disk space is checked first, and progress is logged in lines,
+which are readable in a log file and on a terminal. Without a connection the cache is used.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from parley import logs
 from parley.errors import SetupError
 
 OFFICIAL: Final = "openbmb/MiniCPM-o-4_5"
-"""What the name `minicpmo45` stands for."""
+"""Hub id of the name `minicpmo45`."""
 
 PATTERNS: Final = ("*.json", "*.txt", "*.safetensors", "assets/**")
-"""What is fetched of a hub repository. Its Python files are never needed, so never fetched."""
+"""Files that are downloaded from a hub repository. Its Python files are not needed and never
+downloaded."""
 
 PROGRESS_EVERY_S: Final = 10.0
 
 SPARE_BYTES: Final = 1024**3
-"""Left free on the disk by a download."""
+"""Bytes that a download leaves free on the disk."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -39,8 +40,7 @@ class NotDownloaded(SetupError):
 
 
 class HuggingFace:
-    """The hub of `huggingface_hub`, what parley uses of it; `HF_ENDPOINT` and `HF_HOME` work as
-    everywhere."""
+    """The functions of `huggingface_hub` that parley uses; `HF_ENDPOINT` and `HF_HOME` apply."""
 
     @property
     def cache(self) -> Path:
@@ -49,7 +49,7 @@ class HuggingFace:
         return Path(constants.HF_HUB_CACHE)
 
     def cached(self, repository: str, revision: str | None) -> Path | None:
-        """The local copy; None if there is none. Sends no request."""
+        """Folder of the local copy; None if it does not exist. Sends no request."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -62,10 +62,10 @@ class HuggingFace:
         return Path(folder) if (Path(folder) / "config.json").is_file() else None
 
     def files(self, repository: str, revision: str | None) -> dict[str, int] | None:
-        """Names and bytes of the repository's files; None where the hub cannot be asked.
+        """Names and sizes in bytes of the repository's files; None if the hub cannot be reached.
 
         Raises:
-            SetupError: there is no such repository or revision.
+            SetupError: the repository or revision does not exist.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -85,15 +85,15 @@ class HuggingFace:
         return {one.rfilename: one.size or 0 for one in info.siblings or ()}
 
     def fetch(self, repository: str, revision: str | None) -> Path:
-        """Bring the local copy up to date.
+        """Update the local copy.
 
         Raises:
-            SetupError: it cannot be fetched.
+            SetupError: it cannot be downloaded.
         """
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
-        # Bars redraw themselves with carriage returns, which a log shows as one late lump.
+        # Progress bars redraw themselves with carriage returns, which a log shows as one long line.
         disable_progress_bars()
         try:
             return Path(
@@ -109,10 +109,10 @@ class HuggingFace:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a request to the hub raises when it fails.
+    """Exceptions that a failed request to the hub raises.
 
-    Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
-    own HTTP error is derived from that library's.
+    The HTTP library of `huggingface_hub` (requests, httpx, httpx2) depends on its version; its own
+    HTTP error is a subclass of that library's.
     """
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -130,11 +130,11 @@ def locate(
 
     Args:
         model: `minicpmo45`, a folder, or a hub id.
-        downloads: whether a hub id may be fetched.
+        downloads: a hub id may be downloaded.
 
     Raises:
-        SetupError: neither a folder nor a hub id, or it cannot be fetched.
-        NotDownloaded: it would have to be fetched, and may not.
+        SetupError: `model` is neither a folder nor a hub id, or it cannot be downloaded.
+        NotDownloaded: a download is needed and not allowed.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -173,14 +173,14 @@ def is_wanted(name: str) -> bool:
 
 
 def held_bytes(cache: Path, repository: str) -> int:
-    """Bytes of a repository in the cache, half-finished files included."""
+    """Bytes of a repository in the cache, including unfinished files."""
     blobs = cache / f"models--{repository.replace('/', '--')}" / "blobs"
     total = 0
     for file in blobs.glob("*"):
         try:
             total += file.stat().st_size
         except OSError:
-            continue  # a half-finished file is renamed at its end
+            continue  # an unfinished file is renamed when it is complete
     return total
 
 

@@ -1,7 +1,8 @@
-"""Which fast parts a model is loaded with: each is tried, and steps down to its plain form.
+"""Selection of the fast parts for a model: each is tried, and steps down to its plain form if it
+fails.
 
-Runs before weights are read, so that a machine that cannot compile a kernel says so in seconds, and
-before slots are counted, because plain attention needs other memory.
+This runs before weights are read, so that a machine that cannot compile a kernel reports it within
+seconds, and before slots are counted, because plain attention needs a different amount of memory.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 
 
 def tried(asked: LoadChoice, paths: FastPaths) -> LoadChoice:
-    """What of a choice this machine can do.
+    """The choice, limited to what this machine supports.
 
     Args:
-        paths: learns the states.
+        paths: receives the states.
 
     Raises:
         SetupError: a part failed, and `model.strict` is set; or the kernel cannot be used.
     """
-    # First: the attention kernel multiplies float32 numbers as it says.
+    # First, because it sets the precision with which the attention kernel multiplies float32.
     flow_dtype = _flow_dtype(asked, paths)
     device, is_small = asked.device, _keeps_small(asked, paths)
     attention = _attention(replace(asked, has_small_caches=is_small), paths)
@@ -101,7 +102,7 @@ def _unpacks(asked: LoadChoice, paths: FastPaths) -> bool:
 
 
 def _flow_dtype(asked: LoadChoice, paths: FastPaths) -> torch.dtype:
-    """What the flow computes in, once this process multiplies as it should."""
+    """The flow's precision; also sets this process's precision of float32 products."""
     wanted = asked.settings.token2wav_precision
     if asked.device.type != "cuda":
         paths.settle("flow_precision", "plain", "float32 on a CPU")

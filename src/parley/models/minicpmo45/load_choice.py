@@ -1,4 +1,5 @@
-"""What a model is loaded with: what the settings ask for, then what this machine can do."""
+"""The options with which a model is loaded: as the settings request, then as this machine
+supports."""
 
 from __future__ import annotations
 
@@ -18,23 +19,25 @@ from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW
 from parley.settings import ModelSettings
 
 SMALL_CARD_BYTES: Final = 28 * 1024**3
-"""Cards with less keep what conversations remember in 8 bits unless `model.kv_cache_dtype` says."""
+"""Cards with less memory store the caches of conversations in 8 bits, unless `model.kv_cache_dtype`
+is set."""
 
 OFFLINE_STEPS: Final = 10
-"""Euler steps of an answer that is heard only once it is complete, as the published class takes."""
+"""Euler steps of an answer that is heard only once it is complete; the published class uses as
+many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """Settings on a device, and what follows from them.
+    """Settings on a device, and the options that follow from them.
 
     Args:
         config, flow: sizes of the networks.
         dtype: of the weights.
-        kind: how the language model's layers are packed.
-        has_small_caches: context, heard sound and the speech decoder's cache are kept in 8 bits.
-        flow_dtype: what the flow computes in.
-        unpacks: matrices in fewer bits are unpacked for every product.
+        kind: quantization of the language model's layers.
+        has_small_caches: the caches of context, audio input and speech decoder are in 8 bits.
+        flow_dtype: in which the flow computes.
+        unpacks: quantized matrices are unpacked for every product.
     """
 
     settings: ModelSettings
@@ -50,7 +53,7 @@ class LoadChoice:
 
     @property
     def history(self) -> torch.dtype | None:
-        """Precision of what the flow remembers; None: as it computes."""
+        """Precision of the flow's memory; None: the same as that of its computation."""
         match self.settings.token2wav_history:
             case "auto":
                 return torch.bfloat16 if self.device.type == "cuda" else None
@@ -61,7 +64,7 @@ class LoadChoice:
 
     @property
     def captures(self) -> bool:
-        """True if steps become graphs."""
+        """True if steps are captured as graphs."""
         return self.settings.compile and self.device.type == "cuda"
 
     @property
@@ -73,16 +76,16 @@ class LoadChoice:
 
     @property
     def unit_limit_s(self) -> float | None:
-        """What a unit of all conversations may take, where the card counts its slots; None: as long
-        as it does."""
+        """Maximum time of a unit of all conversations, if slots are counted automatically; None: no
+        limit."""
         if self.slots != "auto" or self.settings.unit_limit_ms == 0:
             return None
         return self.settings.unit_limit_ms / 1000
 
     @property
     def is_paged(self) -> bool:
-        """True if contexts take pages of a pool: where `auto` counts the slots, and the kernel
-        reads pages as fast as rows; and wherever the settings say what a slot is sure of."""
+        """True if contexts take pages of a pool: if `auto` counts the slots and the kernel reads
+        pages as fast as rows, or if the settings set a slot's guaranteed share."""
         share = self.settings.context_share_tokens
         if share is not None:
             return share < self.settings.context_tokens
@@ -96,7 +99,7 @@ class LoadChoice:
 
     @property
     def offline_steps(self) -> int | None:
-        """Euler steps of answers in one piece; None: those of all others."""
+        """Euler steps of answers in one piece; None: the same as for all others."""
         live = self.settings.token2wav_steps
         usual = live if self.has_small_caches else OFFLINE_STEPS
         steps = self.settings.token2wav_steps_offline or usual
@@ -111,7 +114,7 @@ def asked(
     dtype: torch.dtype,
     kind: Kind = "none",
 ) -> LoadChoice:
-    """What the settings ask for, before anything is tried."""
+    """The choice that the settings request, before any part is tried."""
     is_short = device.type == "cuda" and settings.token2wav_precision == "bfloat16"
     flow_dtype = torch.bfloat16 if is_short else torch.float32
     is_small = keeps_eight_bits(settings, device)
@@ -140,8 +143,8 @@ def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
 
 
 def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
-    """True if context and heard sound are to be kept in 8 bits: on small cards, unless the settings
-    say otherwise."""
+    """True if the caches are to be stored in 8 bits: on small cards, unless the settings specify
+    otherwise."""
     if settings.kv_cache_dtype != "auto":
         return settings.kv_cache_dtype == "int8"
     if device.type != "cuda":

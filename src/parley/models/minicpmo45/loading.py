@@ -1,6 +1,6 @@
-"""From settings to a model on a device, or to what loading would mean.
+"""Loads the model that the settings name on a device.
 
-A checkpoint folder holds everything; `assets/token2wav` in it makes the voice. Without those files
+A checkpoint folder contains all files; `assets/token2wav` in it is the vocoder. Without the latter
 the model loads and answers in text. Source: model.md 2.1.
 """
 
@@ -51,13 +51,13 @@ log = logs.get(__name__)
 
 
 def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
-    """Load what the settings name.
+    """Load the model that the settings name.
 
     Args:
-        sizes: of random weights; None takes the published model's.
+        sizes: for random weights; None: those of the published model.
 
     Raises:
-        SetupError: something is missing, does not fit together, or does not fit the device.
+        SetupError: files or settings are missing or inconsistent, or do not fit the device.
     """
     device = choose_device(settings.device)
     use_device(device)
@@ -69,7 +69,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     tokenizer: Tokenizer = ByteTokenizer() if folder is None else CheckpointTokenizer(folder)
     check_positions(settings, config)
     dtype = dtype_of(settings, device)
-    # What cannot run is said before minutes of loading, and what is slow as well.
+    # Anything that cannot run, or runs slowly, is reported before minutes of loading.
     scheme = scheme_of(config.raw)
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
@@ -111,7 +111,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
 
 
 def faults() -> Path:
-    """File of the parts that were in use when a card failed."""
+    """File that records the parts in use when a card failed."""
     return cache_folder() / "card-faults.json"
 
 
@@ -128,10 +128,10 @@ def _speech_output(
     graphs: GraphRunner,
     channels: int,
 ) -> tuple[SpeechOutput | None, str | None]:
-    """What makes speech, and why there is no default voice, each None where there is none.
+    """The speech output and the reason why there is no default voice; each may be None.
 
     Args:
-        channels: of a vocoder with random weights.
+        channels: of the vocoder, with random weights.
     """
     settings = chosen.settings
     decoder = getattr(network, "tts", None)

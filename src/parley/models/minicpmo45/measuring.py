@@ -1,8 +1,8 @@
-"""What the largest steps really take of a card, before slots are counted.
+"""Measures the memory that the largest steps take on a card, before slots are counted.
 
-Weights and caches are counted from shapes (`plan.py`). What steps take while they run, and what
-libraries keep for themselves, differs between cards and versions, so it is measured: the largest
-steps run once on a loaded network, and the allocator reports its peak.
+Weights and caches are counted from shapes (`plan.py`). The memory of running steps and of libraries
+differs between cards and versions, so it is measured: the largest steps run once on a loaded
+network, and the allocator reports its peak.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from parley.models.minicpmo45.vision_encoder.pictures import cut
 from parley.models.minicpmo45.weights import Network
 
 SPARE_SHARE: Final = 0.06
-"""Of the whole card, kept free: fragments, other processes, and what was not foreseen."""
+"""Fraction of the card's memory that is kept free: for fragmentation, other processes and
+unforeseen needs."""
 
 VISION_BATCH_TOKENS: Final = 16 * 1024
-"""Patches that go through the vision encoder together."""
+"""Number of patches that the vision encoder processes together."""
 
 CLIPS: Final = 4
-"""Whole clips that one step hears, of 30 s each."""
+"""Number of whole clips of 30 s that one step encodes."""
 
 
 class Allocator(Protocol):
@@ -45,7 +46,7 @@ class Allocator(Protocol):
         ...
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Peak of additional bytes while something runs."""
+        """Peak of additional bytes while `run` runs."""
         ...
 
 
@@ -69,18 +70,18 @@ class CudaAllocator:
         torch.cuda.reset_peak_memory_stats(self._device)
         run()
         torch.cuda.synchronize(self._device)
-        # Reserved, not allocated: fragments count.
+        # Reserved, not allocated, so that fragmentation is included.
         return int(torch.cuda.max_memory_reserved(self._device)) - before
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found.
+    """The results of a measurement.
 
     Args:
-        steps: name → most bytes of a largest step.
-        libraries_bytes: what stays taken after them: modules, workspaces.
-        free_bytes: afterwards. total_bytes: of the card.
+        steps: peak bytes of each largest step, by name.
+        libraries_bytes: bytes that remain in use after them: modules, workspaces.
+        free_bytes: free bytes afterwards. total_bytes: of the card.
     """
 
     steps: dict[str, int]
@@ -90,7 +91,7 @@ class Measured:
 
     @property
     def largest_bytes(self) -> int:
-        """Steps run one after the other, so the largest one decides."""
+        """Peak of the largest step; steps run one after the other."""
         return max(self.steps.values(), default=0)
 
     @property
@@ -105,10 +106,10 @@ class Measured:
 
 @torch.inference_mode()
 def measure(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> Measured:
-    """Run the largest step of each part of a loaded network; nothing stays behind.
+    """Run the largest step of each part of a loaded network, and free its memory.
 
     Raises:
-        torch.OutOfMemoryError: not even that fits.
+        torch.OutOfMemoryError: a step does not fit.
     """
     before = allocator.free_bytes()
     steps = _largest(network, config, allocator)
@@ -117,7 +118,7 @@ def measure(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> M
 
 
 def _largest(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> dict[str, int]:
-    # The positions of a real step go into caches that are counted from their shapes.
+    # A real step writes to caches that are already counted from their shapes.
     cache = network.llm.make_cache(1, PREFILL_STEP_TOKENS)
     return {
         "prefill": allocator.peak_bytes(lambda: _prefill(network.llm, cache)),

@@ -1,8 +1,8 @@
 """MiniCPM-o 4.5 on the engine's Model contract: the parts put together.
 
-Pieces of work (`conversation/`) know what a conversation needs next; this module runs the
-steps, all jobs of a stage in one batch. Every step computes first and commits afterwards, so one
-that raises has advanced no job.
+Pieces of work (`conversation/`) determine what a conversation needs next; this module runs the
+steps, all jobs of a stage in one batch. Every step computes first and commits afterwards, so a step
+that raises has not advanced any job.
 
 | stage   | one step is                                                                        |
 |---------|------------------------------------------------------------------------------------|
@@ -77,17 +77,18 @@ from parley.settings import ModelBehaviour as Behaviour
 log = logs.get(__name__)
 
 ANSWER_RESERVE = 1024
-"""Positions behind the context limit that only answers may use: a full request can be answered."""
+"""Positions behind the context limit that only answers may use, so that a full request can be
+answered."""
 
 PRESSED_RESERVE = 256
-"""The same where conversations share a pool of pages and it has few left."""
+"""The same if conversations share a pool of pages that has few free pages."""
 
 TRANSCRIPTION_PROMPT = "Please listen to the audio snippet carefully and transcribe the content."
-"""What the published model was taught to answer with the words of the sound. Source: the
+"""Prompt for which the published model was trained to answer with a transcript. Source: the
 checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
-"""Introduces what dropped units said. Source: sessions.md 5.3."""
+"""Introduces the text of dropped units. Source: sessions.md 5.3."""
 
 STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
     Stage.ENCODE: encode,
@@ -97,25 +98,26 @@ STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
     Stage.VOCODE: vocode,
     Stage.FINALIZE: finalize,
 }
-"""What each stage runs; its jobs are of the kinds that the function names."""
+"""The function that runs each stage; its signature names the types of its jobs."""
 
 
 class MiniCPMO45(RowModel[Conversation]):
-    """See the module's text.
+    """See the module's docstring.
 
     Args:
-        network: filled with weights.
-        speech_output: None makes a text-only model.
-        graphs: captures steps, those of the speech output included; None captures nothing.
-        rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None does so
-            when the weights are bfloat16.
-        prompt_voice: the default voice as sound; part of prompts where clients bring none.
-        voice_problem: why there is no default voice, where that is known already.
-        has_small_caches: keep context and heard sound in 8 bits.
-        pool: conversations take pages of it as they grow; None: each has its whole context.
-        paths: the states of the fast parts; None: nothing is fast.
-        unit_limit_s: longest unit of all conversations; None: no limit.
-        clock: times those units.
+        network: with loaded weights.
+        speech_output: None: a text-only model.
+        graphs: captures steps, including those of the speech output; None: no captures.
+        rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None: if the
+            weights are bfloat16.
+        prompt_voice: audio of the default voice; part of prompts if the client sends no voice.
+        voice_problem: reason why there is no default voice, if already known.
+        has_small_caches: store the caches of context and audio input in 8 bits.
+        pool: conversations take pages from it as they grow; None: memory for the whole context is
+            reserved for each.
+        paths: the states of the fast parts; None: no part is fast.
+        unit_limit_s: maximum time of a unit of all conversations; None: no limit.
+        clock: measures the time of those units.
     """
 
     def __init__(
@@ -201,17 +203,17 @@ class MiniCPMO45(RowModel[Conversation]):
 
     @property
     def has_default_voice(self) -> bool:
-        """True if a conversation may be opened for speech without bringing a voice."""
+        """True if a speaking conversation may be opened without its own voice."""
         return self.speech_output is not None and self.speech_output.voices.has_default
 
     # Work.
 
     def prepare_ahead(self, work: Work) -> None:
-        """Start to cut the pictures of the next work; any thread."""
+        """Start cutting the pictures of the next work. May be called on any thread."""
         if isinstance(work, Prefill):
             for segment in work.segments:
                 if isinstance(segment, Image):
-                    # A unit and a half-duplex turn take one piece where it is left to the model.
+                    # By default, units and half-duplex turns use one piece.
                     limit = 1 if segment.max_slices is None else segment.max_slices
                     self.media.begin_cut(segment.pixels, limit)
 
@@ -263,9 +265,9 @@ class MiniCPMO45(RowModel[Conversation]):
         self._conversations[row] = conversation
 
     def _drop_unfinished(self, conversation: Conversation) -> None:
-        """Remove what failed work left behind the context's true end."""
+        """Remove positions that failed work left behind the context's end."""
         row, length = conversation.row, conversation.cached_tokens
-        # Otherwise pages that are reserved for an answer would be given back.
+        # Otherwise pages that are reserved for an answer would be released.
         if length < self.context.lengths[row]:
             self.context.truncate(row, length)
 
@@ -277,7 +279,7 @@ class MiniCPMO45(RowModel[Conversation]):
             self._step(stage, jobs)
         except FastPathFailed as failure:
             self.step_down(failure.part, failure.reason)
-            # No row has advanced: the same step by the plain path, once.
+            # No row has advanced: run the same step again by the plain path.
             self._step(stage, jobs)
 
     def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
@@ -295,11 +297,11 @@ class MiniCPMO45(RowModel[Conversation]):
 
     @property
     def fast_paths(self) -> Mapping[str, str]:
-        """State of every fast part, for people. Any thread."""
+        """State of every fast part, for display. May be called on any thread."""
         return self.paths.in_words()
 
     def step_down(self, part: str, reason: str) -> None:
-        """A fast part failed: its plain form serves from now on.
+        """Record that a fast part failed: its plain form serves from now on.
 
         Raises:
             SetupError: stepping down is not allowed.
@@ -308,12 +310,12 @@ class MiniCPMO45(RowModel[Conversation]):
         if part.startswith(GRAPH):
             self.graphs.forget(part.removeprefix(GRAPH), reason=reason)
             return
-        # Graphs hold the kernel, or the product, that they were captured with.
+        # Graphs contain the kernel, or the product, with which they were captured.
         kinds: Iterable[str] = LANGUAGE_GRAPHS
         if part in ("int4", "fp8"):
             unpack(self.network, part)
         else:
-            # All parts of the model share it.
+            # All parts of the model share this object.
             attention = self.network.llm.attention
             attention.has_products = False
             attention.is_fused = attention.is_fused and part == "products"
@@ -322,8 +324,8 @@ class MiniCPMO45(RowModel[Conversation]):
         self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
 
     def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
-        """Scores of a row were not finite. The first time that the plain path corrects them is
-        overlooked; every other time the fast parts step down.
+        """Called when scores of a row were not finite. The fast parts step down, except the first
+        time that the plain path corrects them.
 
         Args:
             kind: of the step that computed them.
@@ -367,7 +369,7 @@ class MiniCPMO45(RowModel[Conversation]):
             self.speech_output.close(row)
 
     def warm_up(self) -> None:
-        """Capture what is to be captured, and have one short conversation of each kind in row 0.
+        """Capture graphs, and run one short conversation of each kind in row 0.
 
         Raises:
             SetupError: a fast part failed, and stepping down is not allowed.
@@ -381,7 +383,7 @@ class MiniCPMO45(RowModel[Conversation]):
             try:
                 warm_up(self, speaks=True)
             except (VoiceUnavailable, BadInput) as error:
-                # Sessions that bring a voice may still speak, and all sessions get text.
+                # Sessions with their own voice may still speak, and all sessions receive text.
                 log.warning("default_voice_missing", why=str(error))
                 self._note_voice_problem(str(error))
                 speaks = False
@@ -392,8 +394,8 @@ class MiniCPMO45(RowModel[Conversation]):
             self._limit_slots(self._unit_limit_s, speaks=speaks)
 
     def _limit_slots(self, limit_s: float, *, speaks: bool) -> None:
-        """Offer no more slots than can be answered in time; if units cannot be timed, as many as
-        memory has room for."""
+        """Limit the slots to the number that can be answered in time; if units cannot be timed,
+        keep as many as fit in memory."""
         try:
             slots, took = slots_in_time(self, limit_s, speaks=speaks, now=self._now)
         except RuntimeError as error:  # torch's, out of memory among them
@@ -429,7 +431,7 @@ class MiniCPMO45(RowModel[Conversation]):
     @torch.inference_mode()
     def _capture(self) -> None:
         """Capture every kind of step; after a part stepped down, capture again."""
-        # Each time around one part fewer is fast.
+        # In each iteration at least one part fewer is fast.
         for _ in range(len(PARTS) + 1):
             try:
                 self.steps.capture()
@@ -468,7 +470,7 @@ class MiniCPMO45(RowModel[Conversation]):
         self.media.close()
         if self.speech_output is not None:
             self.speech_output.unload()
-        # Dropping the references is what frees the memory; nothing else may hold them.
+        # Dropping the references frees the memory; there must be no other references.
         device = self.network.llm.device
         self.graphs.clear()
         for name in (

@@ -1,8 +1,8 @@
-"""What loading means: precision, memory and slots, for `load`, `--slots auto` and `parley doctor`.
+"""The plan of loading: precision, memory and slots, for `load`, `--slots auto` and `parley doctor`.
 
-Weights and caches are counted on a network without memory. What captured graphs keep and what
-callers' voices take are upper estimates, written out below. What the largest steps take is measured
-once a network is loaded (`measuring.py`), and estimated before.
+Weights and caches are counted on a network without memory. The memory of captured graphs and of
+clients' voices is an upper estimate, given below. The memory of the largest steps is estimated, and
+measured once a network is loaded (`measuring.py`).
 """
 
 from __future__ import annotations
@@ -69,22 +69,23 @@ DEFAULT_VOICES: Final = ("assets/HT_ref_audio.wav", "assets/system_ref_audio.wav
 """Reference sounds of the published checkpoint, in order of preference."""
 
 MOST_SLOTS: Final = 64
-"""`auto` never takes more."""
+"""Maximum number of slots that `auto` chooses."""
 
 SHARE_TOKENS: Final = 3584
-"""Of a context, what every slot is sure of where `auto` counts the slots: calls hold 3,000 tokens
-on average, and several long ones at a time are rare."""
+"""Tokens of context that every slot is guaranteed if `auto` counts the slots: calls have 3,000
+tokens on average, and several long ones at a time are rare."""
 
 LIBRARIES_BYTES: Final = GIB // 2
-"""Workspaces of cuBLAS and cuDNN, and what fragmentation wastes."""
+"""Bytes for workspaces of cuBLAS and cuDNN, and for fragmentation."""
 
 GRAPHS_BYTES: Final = GIB // 8
-"""Captured graphs, for any number of slots: those of pictures, and what one needs between its
-inputs and its results. Source: `tests/models/minicpmo45/test_graph_memory.py`, here and below."""
+"""Bytes of captured graphs that do not depend on the number of slots: those of pictures, and the
+intermediate memory of one graph. Source: `tests/models/minicpmo45/test_graph_memory.py`, here and
+below."""
 
 GRAPHS_SLOT_BYTES: Final = 28 * 2**20
-"""Captured graphs per slot: inputs and results of all sizes of batches, which each graph keeps, and
-what the largest needs in between, which all share: a window of the vocoder."""
+"""Bytes of captured graphs per slot: inputs and results of all sizes of batches, which each graph
+keeps, and the intermediate memory of the largest, a window of the vocoder, which all share."""
 
 
 def cache_folder() -> Path:
@@ -92,7 +93,7 @@ def cache_folder() -> Path:
 
 
 def kept_voices() -> Path:
-    """Folder of voices between runs."""
+    """Folder in which voices are stored between runs."""
     return cache_folder() / "voices"
 
 
@@ -105,15 +106,15 @@ def default_voice_of(settings: ModelSettings, folder: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where a card's memory goes, in bytes, all slots busy with voices of their own.
+    """A card's memory by use, in bytes, with all slots busy and each with its own voice.
 
     Args:
         parts: weights by part.
-        once: what else there is one of, by name.
-        per_slot: what every slot has, by name.
-        token_bytes: of a position of a context.
-        longest, share: positions of a context, and those that every slot is sure of.
-        loading_bytes: at most while loading: the result and one matrix.
+        once: other items that exist once, by name.
+        per_slot: items that every slot has, by name.
+        token_bytes: of one position of a context.
+        longest, share: maximum positions of a context, and positions that every slot is guaranteed.
+        loading_bytes: peak while loading: the result and one matrix.
     """
 
     parts: Mapping[str, int]
@@ -137,7 +138,7 @@ class MemoryPlan:
         return sum(self.per_slot.values())
 
     def total_bytes(self, slots: int) -> int:
-        """Bytes of everything with `slots` busy slots."""
+        """Total bytes with `slots` busy slots."""
         return self.once_bytes + slots * self.slot_bytes
 
     def slots_in(self, free_bytes: int, *, most: int = MOST_SLOTS) -> int:
@@ -146,17 +147,17 @@ class MemoryPlan:
         return max(0, min(most, left // max(1, self.slot_bytes)))
 
     def pool(self, slots: int, free_bytes: int) -> PagePool | None:
-        """Page pool of `slots` slots, which takes all remaining bytes; None without pages."""
+        """Page pool of `slots` slots, which uses all remaining bytes; None without pages."""
         if self.share >= self.longest:
             return None
         width, share = pages_of(self.longest), pages_of(self.share)
         left = free_bytes - self.total_bytes(slots)
-        # One less: tables, and columns for padding, are not counted.
+        # One less, because tables and columns for padding are not counted.
         spare = max(0, left // (PAGE_POSITIONS * self.token_bytes) - 1)
         return PagePool(min(slots * width, width + (slots - 1) * share + spare), self.share)
 
     def without(self, *names: str) -> MemoryPlan:
-        """The plan without things that are already on the device."""
+        """The plan without items that are already on the device."""
         parts, once = (
             {name: size for name, size in some.items() if name not in names}
             for some in (self.parts, self.once)
@@ -164,7 +165,7 @@ class MemoryPlan:
         return replace(self, parts=parts, once=once)
 
     def table(self, slots: int) -> list[str]:
-        """The plan, a line for each item."""
+        """The plan as text, with one line per item."""
         once = {f"weights of {name}": size for name, size in sorted(self.parts.items())}
         once |= self.once
         lines = [f"{name}: {_in_words(size)}" for name, size in once.items() if size]
@@ -175,7 +176,7 @@ class MemoryPlan:
 
 
 def _in_words(size: int) -> str:
-    """Bytes: `1.40 GiB`, `3.5 MiB`."""
+    """A number of bytes as text: `1.40 GiB`, `3.5 MiB`."""
     return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
@@ -213,7 +214,7 @@ def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
         parts[name.split(".", 1)[0]] += tensor.nbytes
     voice = speech = offline = 0
     if config.has_tts:
-        # The plan is about cards.
+        # The plan is for cards.
         history = replace(chosen, device=torch.device("cuda")).history
         live = _vocoder_bytes(history, settings.token2wav_steps)
         if vocoder := live.weights if folder is None else _voice_bytes(settings, folder):
@@ -231,12 +232,12 @@ def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
         share = min(longest, settings.context_share_tokens or SHARE_TOKENS)
         share = pages_of(share) * PAGE_POSITIONS
     sound = network.apm.make_cache(1, is_eight_bit=chosen.has_small_caches).nbytes
-    # Reading one row's context of one layer: keys and values as numbers of the model, and float32
-    # in between.
+    # Reading one row's context of one layer: keys and values in the model's dtype, and in float32
+    # as an intermediate result.
     numbers = 2 * language.num_key_value_heads * language.head_dim * longest
     unpacking = 12 * numbers if chosen.has_small_caches else 0
-    # Tensors that a step holds at its peak, of positions and of patches: an H200 took 886 and
-    # 748 MiB, fragments included.
+    # Tensors of a step at its peak, for positions and for patches: 886 and 748 MiB on an H200,
+    # including fragmentation.
     position_numbers = 14 * language.hidden_size + 5 * language.intermediate_size
     patch_numbers = 10 * vision.hidden_size + 3 * vision.intermediate_size
     prefill_numbers = PREFILL_STEP_TOKENS * position_numbers
@@ -267,8 +268,8 @@ def plan_of(chosen: LoadChoice, folder: Path | None = None) -> MemoryPlan:
 
 
 def _workspace_bytes(shapes: Mapping[str, tuple[int, ...]], size: int, kind: Kind) -> int:
-    """What packing takes beyond its result: the largest matrix, its 4-bit numbers one by one, and
-    what rounding some of its rows takes."""
+    """Bytes that packing needs in addition to its result: for the largest matrix, its unpacked
+    4-bit numbers, and rounding some of its rows."""
     packed = {EMBEDDINGS, HEAD} if kind == "smallest" else set()
     sizes = [0]
     for name, shape in shapes.items():
@@ -281,8 +282,8 @@ def _workspace_bytes(shapes: Mapping[str, tuple[int, ...]], size: int, kind: Kin
 
 @dataclass(frozen=True, slots=True)
 class _VocoderBytes:
-    """What the published vocoder takes on the device: its weights once, `row` per slot, `voice` per
-    voice that is kept ready, the longest."""
+    """Bytes of the published vocoder on the device: `weights` once, `row` per slot, `voice` per
+    voice that is kept ready, for the longest voice."""
 
     weights: int
     row: int
@@ -321,14 +322,14 @@ def fitting(
     network: weights.Network,
     allocator: Allocator | None = None,
 ) -> tuple[int, PagePool | None]:
-    """How many slots a loaded model gets, and the pages that they share; None: each has its whole
+    """Number of slots of a loaded model, and the pages that they share; None: each has its whole
     context.
 
     Args:
-        allocator: brought by tests; None: the card's.
+        allocator: replaced in tests; None: the card's.
 
     Raises:
-        SetupError: not even one fits.
+        SetupError: not even one slot fits.
     """
     device, asked = chosen.device, chosen.slots
     if asked == "auto" and allocator is None and device.type != "cuda":
@@ -344,7 +345,7 @@ def fitting(
             hint="int4 weights leave more room.",
         ) from error
     left = plan.without(*(name for name in plan.parts if name != "vocoder"))
-    # What was measured is not estimated. Vocoder and graphs bring libraries of their own.
+    # The measured steps replace the estimate. Vocoder and graphs load further libraries.
     left = left.without("largest step")
     free = measured.left_bytes
     slots = left.slots_in(free)
@@ -424,7 +425,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         free, total = torch.cuda.mem_get_info(device)
         spare = int(SPARE_SHARE * total)
     asked = chosen.slots
-    # Serving measures what steps take; here it is the estimate.
+    # Serving measures the memory of steps; here it is estimated.
     slots = asked if asked != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
     notes.append(f"{1000 * plan.token_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens")
     notes += plan.table(slots)

@@ -1,9 +1,10 @@
-"""Smaller weights, for smaller cards and for speed: the language model's layers in 8 or 4 bits.
+"""Quantized weights, for smaller cards and for speed: the language model's layers in 8 or 4 bits.
 
 Embeddings, head, encoders and speech decoder keep their weights; the layers are three quarters of
-the model. A matrix is packed as soon as it has been read, so that loading holds the result and one
-matrix, never the whole model. On a GPU products of up to `FEW_ROWS` rows read it as it is. For more
-rows a kernel of ours unpacks tiles of 4 bits within the product; 8 bits are unpacked before it.
+the model. A matrix is packed as soon as it has been read, so that loading needs memory for the
+result and one matrix, never for the whole model. On a GPU, products of up to `FEW_ROWS` rows read
+packed matrices directly. For more rows, our kernel unpacks tiles of 4 bits within the product; 8
+bits are unpacked before it.
 
 | kind | on a GPU                                     | on a CPU |
 |------|----------------------------------------------|----------|
@@ -11,7 +12,7 @@ rows a kernel of ours unpacks tiles of 4 bits within the product; 8 bits are unp
 | int4 | bfloat16 only                                | yes      |
 | int8 | refused: PyTorch has no kernel that is faster than bfloat16 there | yes |
 
-smallest is int4 with embeddings and head in 8 bits: for cards of 12 GB.
+smallest is int4 with embeddings and head in 8 bits, for cards of 12 GB.
 
 int4 has a scale and a zero for each group of neighbouring weights of a row: a weight is
 `(q - 8) * scale + zero`, q from 0 to 15.
@@ -43,7 +44,7 @@ from parley.models.minicpmo45.runtime.products import (
 Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
 
 GROUPS: Final = (128, 64, 32)
-"""Group sizes of int4, best first; the largest that divides the columns is taken."""
+"""Group sizes of int4, best first; the largest that divides the columns is used."""
 
 FP8_CAPABILITY: Final = (8, 9)
 """Compute capability of the oldest cards that multiply e4m3 (RTX 40xx, L4, L40S, H100)."""
@@ -54,10 +55,10 @@ _UNPACKED_ROWS: Final = 8192
 _INNER_TILES: Final = 8
 
 _TILE: Final = (8, 16 * _INNER_TILES)
-"""Rows and columns that a GPU's 4-bit kernel packs together, each tile like the others."""
+"""Rows and columns of a tile of a GPU's 4-bit kernel; all tiles have the same order."""
 
 ROW_BLOCKS: Final = ((128, 0), (64, 32), (64, 16))
-"""Rows of a program of our product with such tiles, in one block or in two."""
+"""Rows of a program of our product with such tiles, in one block or two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +91,7 @@ class Groups:
 
 
 class Int4Linear(nn.Module):
-    """`nn.Linear` without bias over a matrix in 4 bits, in the order that PyTorch's kernel wants.
+    """`nn.Linear` without bias over a matrix in 4 bits, in the order of PyTorch's kernel.
 
     Args of state:
         is_plain: unpack the matrix for every product instead of using the kernel.
@@ -127,15 +128,15 @@ class Int4Linear(nn.Module):
 
 
 def unpack(network: nn.Module, kind: str) -> None:
-    """Make every matrix of a kind (`int4`, with a head in 8 bits, or `fp8`) dequantize for its
-    products."""
+    """Dequantize every matrix of a kind (`int4`, including a head in 8 bits, or `fp8`) for its
+    products from now on."""
     for module in network.modules():
         if isinstance(module, Int4Linear | RowQuantizedLinear if kind == "int4" else Fp8Linear):
             module.is_plain = True
 
 
 def _kernel_order(q: Tensor) -> Tensor:
-    """4-bit numbers, int32 (n, k), as the kernel of their device wants them."""
+    """Pack 4-bit numbers, int32 (n, k), in the order of their device's kernel."""
     if q.device.type == "cpu":
         return torch._convert_weight_to_int4pack_for_cpu(q, 1)
     pairs = (q[:, ::2] << 4 | q[:, 1::2]).to(torch.uint8)
@@ -154,8 +155,8 @@ def _rows_order(packed: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def _places(tile: tuple[int, int], device: torch.device) -> Tensor:
-    """Where a packed tile has each of its numbers, int64. The order is learned from the kernel's
-    own packing: numbers that say where they were are packed, digit by digit, and found again."""
+    """Index of each number within a packed tile, int64. The order is determined with the kernel's
+    own packing: the numbers' indices are packed, digit by digit, and looked up in the result."""
     places = torch.arange(tile[0] * tile[1], dtype=torch.int32, device=device)
     origin = torch.zeros(places.numel(), dtype=torch.int64, device=device)
     digits = -(-(places.numel() - 1).bit_length() // 4)
@@ -178,12 +179,12 @@ def shape_of_product(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
 
 
 def product_of_tiles(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    """Products (R, n) of rows (R, k) with a matrix as `Int4Linear` keeps it on a GPU."""
+    """Products (R, n) of rows (R, k) with a matrix as `Int4Linear` stores it on a GPU."""
     return product_in_order(x, packed, scales, _tile_places(packed.device))
 
 
 def product_in_order(x: Tensor, packed: Tensor, scales: Tensor, places: Tensor) -> Tensor:
-    """Products of rows with tiles of 4-bit numbers, in any order that `places` has."""
+    """Products of rows with tiles of 4-bit numbers, in the order that `places` specifies."""
     from parley.models.minicpmo45.runtime import kernels
 
     x, out = x.contiguous(), shape_of_product(x, packed, scales)
@@ -200,16 +201,17 @@ def product_in_order(x: Tensor, packed: Tensor, scales: Tensor, places: Tensor) 
 
 
 def row_blocks(rows: int) -> tuple[int, int]:
-    """The blocks of a program that pad so many rows least: 79, of a unit with a picture, to 80."""
+    """The blocks of a program with the least padding for `rows`: the 79 rows of a unit with a
+    picture are padded to 80."""
     return min(ROW_BLOCKS, key=lambda blocks: -rows % sum(blocks))
 
 
 def tile_outs(outs: int, programs: int, *, is_split: bool) -> tuple[int, int]:
-    """Outputs and warps of a program. Half as many outputs where they would not fill a large card,
-    and where two blocks of rows leave no registers for more.
+    """Outputs and warps of a program. Outputs are halved if the programs would not fill a large
+    card, or if two blocks of rows leave no registers for more.
 
     Args:
-        programs: that share a tile of outputs.
+        programs: number of programs that share a tile of outputs.
         is_split: rows are in two blocks.
     """
     if is_split or -(-outs // 64) * programs < slot_attention.PROGRAMS:
@@ -218,7 +220,7 @@ def tile_outs(outs: int, programs: int, *, is_split: bool) -> tuple[int, int]:
 
 
 def _nibbles(packed: Tensor) -> Tensor:
-    """The 4-bit numbers of packed ones, lowest first, int32."""
+    """Unpack 4-bit numbers, lowest first, to int32."""
     words = packed.contiguous().view(torch.uint8)
     return torch.stack([words & 0xF, words >> 4], dim=-1).flatten().int()
 
@@ -244,8 +246,9 @@ class RowQuantized(nn.Module):
 
 
 class RowQuantizedLinear(RowQuantized):
-    """`nn.Linear` without bias over a matrix in 8 bits. A GPU's kernel multiplies few rows with the
-    numbers as they are; for more rows, and without the kernel, they are unpacked piece by piece.
+    """`nn.Linear` without bias over a matrix in 8 bits. On a GPU, our kernel multiplies few rows
+    with the packed numbers; for more rows, and without the kernel, they are unpacked piece by
+    piece.
 
     Args of state:
         is_plain: never use the kernel.
@@ -281,8 +284,8 @@ class RowQuantizedEmbedding(RowQuantized):
 
 
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
-    """A layer that multiplies with this matrix in fewer bits; None where its shape does not fit
-    the kernels, and it stays as it is."""
+    """A layer with this matrix quantized; None if the kernels do not support its shape, so that it
+    stays unchanged."""
     if kind == "int8":
         return RowQuantizedLinear(weight)
     if kind == "fp8" and all(size % 16 == 0 for size in weight.shape):
@@ -293,7 +296,7 @@ def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
 
 
 def fits_int4(shape: tuple[int, ...], device: torch.device) -> bool:
-    """True if the kernels of a device take a matrix of this shape."""
+    """True if the kernels of a device support a matrix of this shape."""
     rows, columns = shape
     if device.type == "cpu":
         return rows % 16 == 0 and group_of(columns) is not None
@@ -306,8 +309,8 @@ def group_of(columns: int) -> int | None:
 
 
 def grouped(weight: Tensor) -> Groups:
-    """Round a matrix to 4 bits; scales and zeros in its own dtype, rounded before the weights are,
-    so that no error is made twice."""
+    """Round a matrix to 4 bits. Scales and zeros have the matrix's dtype and are rounded before the
+    weights, so that their errors do not add to those of the weights."""
     count, columns = weight.shape
     size = group_of(columns)
     assert size is not None
@@ -330,7 +333,7 @@ def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
     """Check that weights of this kind can be used.
 
     Raises:
-        SetupError: they cannot.
+        SetupError: they cannot be used.
     """
     if device.type == "cpu" or kind == "none":
         return
@@ -352,5 +355,5 @@ def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes that tensors take."""
+    """Total bytes of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,4 +1,4 @@
-"""A model of random weights: sizes, a tokenizer and voices for what has no checkpoint."""
+"""A model with random weights: sizes, a tokenizer and voices for use without a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parley.models.minicpmo45.token2wav.voices import VoiceStore, reference_name
 from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS, SpecialIds
 
 TOKENS_PER_S = 25
-"""Speech tokens of a second of sound."""
+"""Speech tokens per second of audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def full_sizes() -> Sizes:
 
 
 def small_sizes() -> Sizes:
-    """Everything that the published model has, small enough for a CPU in a test."""
+    """All parts of the published model, small enough for a CPU in a test."""
     raw: dict[str, Any] = json.loads(json.dumps(full_size_config().raw))
     raw |= {
         "hidden_size": 128,
@@ -81,7 +81,7 @@ def small_sizes() -> Sizes:
 
 
 class NoiseVoices(VoiceStore):
-    """Voices for random weights: noise, as long as the references, each different."""
+    """Voices for random weights: noise of the length of the reference, different for each."""
 
     def __init__(self) -> None:
         super().__init__(None, default=random_voice(tokens=50))
@@ -94,7 +94,7 @@ class NoiseVoices(VoiceStore):
 
 
 class ByteTokenizer:
-    """Bytes as ids, for a model with random weights and no tokenizer."""
+    """Tokenizer with bytes as ids, for a model with random weights."""
 
     def __init__(self) -> None:
         self.ids = SpecialIds()

@@ -1,7 +1,7 @@
-"""Special tokens, and text to ids and back.
+"""Special tokens, and conversion between text and ids.
 
-The tokenizer of a checkpoint is Qwen2's with 105 added tokens; the layout of prompts is made of
-those (`prompt/layout.py`). Source: model.md 3; sessions.md 0.
+The tokenizer of a checkpoint is Qwen2's with 105 added tokens, of which the layout of prompts
+consists (`prompt/layout.py`). Source: model.md 3; sessions.md 0.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from parley.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids of the tokens the layout is made of. The defaults are those of the published tokenizer.
-
-    Field names stand for the tokens in `TOKEN_TEXTS`.
+    """Ids of the tokens of the layout. The defaults are those of the published tokenizer.
+    `TOKEN_TEXTS` maps field names to tokens.
     """
 
     unk: int = 128244
@@ -84,15 +83,16 @@ _OTHER_TEXTS: Final = {
 TOKEN_TEXTS: Final = {
     one.name: _OTHER_TEXTS.get(one.name, f"<|{one.name}|>") for one in fields(SpecialIds)
 }
-"""Text of every field of `SpecialIds`; most are their name between bars, as `<|tts_bos|>`."""
+"""Token of every field of `SpecialIds`; most are the field's name between bars, such as
+`<|tts_bos|>`."""
 
 SPOKEN_FORBIDDEN = ":：；#“”‘’@*【】「」()（）[]&/$"
-"""Symbols a speaking reply must not contain. Those that are not vocabulary entries of their own
-resolve to `<unk>`, so only `<unk>` is forbidden in their place. Source: model.md 10.6."""
+"""Symbols that a speaking reply must not contain. Symbols without their own vocabulary entry
+resolve to `<unk>`, so for them only `<unk>` is forbidden. Source: model.md 10.6."""
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. The tokenizer of a checkpoint, or a recorded one in tests."""
+    """Converts text to ids and back: the tokenizer of a checkpoint, or a recorded one in tests."""
 
     @property
     def ids(self) -> SpecialIds: ...
@@ -109,26 +109,26 @@ class Tokenizer(Protocol):
 
     @property
     def rules(self) -> tokenizers.Tokenizer | None:
-        """The tokenizer for grammars; None if there is none."""
+        """The tokenizer for grammars; None if it has none."""
         ...
 
     @property
     def special_ids(self) -> Collection[int]:
-        """Ids that are not words: they vanish under `skip_special`."""
+        """Ids that are not text; `skip_special` removes them."""
         ...
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        """Ids of a text. `literal`: tags in it are words, not tokens."""
+        """Ids of a text. `literal`: tags in it are plain text, not tokens."""
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str: ...
 
 
 def readable(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of ids as a user may see it: without any token of the layout.
+    """The text of ids for display to a user, without the tokens of the layout.
 
-    Two of those (`<unk>`, `</s>`) are ordinary entries of the vocabulary, so leaving out what is
-    special is not enough.
+    Two of these (`<unk>`, `</s>`) are ordinary entries of the vocabulary, so `skip_special` does
+    not remove them.
     """
     layout = {*tokenizer.special_ids, *astuple(tokenizer.ids)}
     return tokenizer.decode([one for one in ids if one not in layout], skip_special=True)
@@ -138,7 +138,8 @@ _WORDS: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""What a text is cut into before its bytes are paired. Source: model.md 3."""
+"""Pattern of the pieces into which a text is split before its bytes are paired. Source: model.md
+3."""
 
 
 class CheckpointTokenizer:

@@ -1,8 +1,8 @@
-"""Fast parts against their plain forms, on made-up numbers: no checkpoint, a few hundred megabytes.
+"""Trials of the fast parts against their plain forms, on random numbers and without a checkpoint.
 
-Loading runs them before anything is read from a disk (`ladder.py`), `parley doctor --try` alone.
-Every trial raises `FastPathFailed` where a part computes something else, and whatever the part
-raises where it cannot be built.
+Loading runs them before anything is read from disk (`ladder.py`); `parley doctor --try` runs only
+them. They need a few hundred megabytes. A trial raises `FastPathFailed` if a part computes a
+different result; exceptions from building a part are passed on.
 
 Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `D` head width, `S` slots,
 `C` columns.
@@ -39,30 +39,31 @@ from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
 SHORT_TOLERANCE: Final = 1e-2
-"""Relative distance of a row in 16 bits: numbers and weights are rounded to 8 bits of mantissa."""
+"""Maximum relative distance of a row in 16 bits: numbers and weights are rounded to 8 bits of
+mantissa."""
 
 LONG_TOLERANCE: Final = {"ieee": 1e-3, "tf32": 3e-3}
-"""The same in float32, by how it is multiplied (`slot_attention.precision_of`)."""
+"""The same in float32, by precision of its products (`slot_attention.precision_of`)."""
 
 INT4_TOLERANCE: Final = 5e-2
-"""Relative distance of a product in bfloat16 from the same in float32."""
+"""Maximum relative distance of a product in bfloat16 from the same in float32."""
 
 PRECISION_TOLERANCE: Final = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2}
-"""Relative distance of a product of 256 terms, by `model.token2wav_precision`."""
+"""Maximum relative distance of a product of 256 terms, by `model.token2wav_precision`."""
 
 SLOTS: Final = (7, 2, 5, 0, 8, 3, 6)
 """A shuffled subset of nine slots."""
 
 ENDS: Final = (0, 62, 63, 64, 128, 191, -1)
-"""The last column that each of them sees: the edges of blocks of 64, and the end (-1)."""
+"""The last column that each slot sees: the edges of blocks of 64, and the end (-1)."""
 
 FIRSTS: Final = (0, 0, 0, 0, 63, 64, 128)
-"""The first one: the window of the speech decoder moves."""
+"""The first column that each slot sees: the window of the speech decoder moves."""
 
 READS: Final = (200, 512)
 
 LONG_READS: Final = 8192
-"""Columns of one conversation alone, divided among many programs."""
+"""Number of columns of a single conversation, divided among many programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ class Use:
 
     Args:
         ends_together: all new tokens of a row see the same columns.
-        is_masked: and only some of these.
-        is_paged: keys and values lie in pages.
-        stored: what keys and values are kept in, if that is not `dtype`.
+        is_masked: each row sees only some of its columns.
+        is_paged: keys and values are in pages.
+        stored: dtype of the stored keys and values, if it is not `dtype`.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Use:
 
     @property
     def fits(self) -> bool:
-        """True if the kernel takes this use at all."""
+        """True if the kernel supports this use."""
         return slot_attention.fits(self.tokens * (self.heads // self.key_heads), self.width)
 
 
@@ -129,10 +130,10 @@ def uses_of(chosen: LoadChoice) -> list[Use]:
 
 
 def attention(chosen: LoadChoice, *, has_small_caches: bool) -> None:
-    """The kernel against the sum written out.
+    """Compare the kernel with a direct computation.
 
     Args:
-        has_small_caches: over caches in 8 bits.
+        has_small_caches: with caches in 8 bits.
     """
     uses, device = uses_of(chosen), chosen.device
     for use in uses:
@@ -146,7 +147,7 @@ def attention(chosen: LoadChoice, *, has_small_caches: bool) -> None:
 
 
 class Case(NamedTuple):
-    """What `slot_attention.attend` is given."""
+    """Arguments of `slot_attention.attend`."""
 
     query: Tensor
     keys: Tensor
@@ -189,7 +190,7 @@ def _made(
         keys, values = keys.to(stored), values.to(stored)
     columns = torch.arange(reads + 1, device=device)
     hidden = (columns > last.amax(1)[:, None]) | (columns < first[:, None])
-    # Columns that no token may see hold NaN.
+    # Columns that no token may see contain NaN.
     for tensor in scales if has_small_caches else (keys, values):
         assert tensor is not None
         of_rows = tensor[slots].transpose(1, 2)
@@ -222,7 +223,7 @@ def _compare(case: Case, use: Use, what: str) -> None:
 
 
 def _in_pages(case: Case) -> Case:
-    """With keys, values and their scales in shuffled pages."""
+    """The case with keys, values and their scales in shuffled pages."""
     slots, _, columns = case.keys.shape[:3]
     width = -(-columns // PAGE_POSITIONS)
     order = torch.randperm(slots * width, generator=torch.Generator().manual_seed(columns))
@@ -232,7 +233,7 @@ def _in_pages(case: Case) -> Case:
         padding = width * PAGE_POSITIONS - columns
         filled = torch.cat((rows, rows[:, :, :1].expand(-1, -1, padding, *rows.shape[3:])), 2)
         pages = torch.unflatten(filled, 2, (width, PAGE_POSITIONS)).transpose(1, 2).flatten(0, 1)
-        # As a cache has them: heads first in memory.
+        # In the order of a cache: heads first in memory.
         by_head = torch.empty_like(pages.transpose(0, 1).contiguous()).transpose(0, 1)
         by_head[table.flatten()] = pages
         return by_head
@@ -244,7 +245,7 @@ def _in_pages(case: Case) -> Case:
 
 
 def by_hand(case: Case) -> Tensor:
-    """Softmax and sums in float64, (B, T, H, D)."""
+    """Attention with softmax and sums in float64, (B, T, H, D)."""
     rows, tokens, heads, width = case.query.shape
     columns = torch.arange(case.reads, device=case.query.device)
     seen = (columns <= case.last[:, :, None]) & (columns >= case.first[:, None, None])
@@ -255,7 +256,7 @@ def by_hand(case: Case) -> Tensor:
         mine = numbers[case.slots, :, : case.reads].double()
         if scale is not None:
             mine = from_eight_bits(mine, scale[case.slots, :, : case.reads], torch.float64)
-        # A column that no token of the row sees may hold anything.
+        # A column that no token of the row sees may contain any value.
         read.append(mine.masked_fill(~seen.any(1)[:, None, :, None], 0.0))
     keys, values = read
     query = case.query.double().view(rows, tokens, keys.shape[1], -1, width)
@@ -265,7 +266,7 @@ def by_hand(case: Case) -> Tensor:
 
 
 def fused(chosen: LoadChoice, *, has_small_caches: bool) -> None:
-    """The kernels between products against PyTorch's operators, in both decoders' sizes.
+    """Compare the kernels between products with PyTorch's operators, in both decoders' sizes.
 
     Args:
         has_small_caches: keys and values are written in 8 bits.
@@ -330,7 +331,7 @@ def _compare_fused(
 
 
 def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
-    """Numbers kept in 8 bits and read again."""
+    """Write numbers in 8 bits and read them back."""
     random = torch.Generator(device=device).manual_seed(6)
     wide = torch.randn(64, 128, generator=random, device=device)
     again = from_eight_bits(*to_eight_bits(wide), dtype).float()
@@ -338,8 +339,8 @@ def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> None:
-    """Products with a matrix in 4 bits, of few and many rows, and the same matrix unpacked; and
-    with one in 8 bits, as the head of `smallest` is."""
+    """Compare products of few and many rows with a matrix in 4 bits with those of the unpacked
+    matrix; also with a matrix in 8 bits, such as the head of `smallest`."""
     shape = (256, 1024)
     if not fits_int4(shape, device):
         raise FastPathFailed("int4", f"its kernel takes no matrix of shape {shape}")
@@ -348,7 +349,7 @@ def int4(device: torch.device, dtype: torch.dtype) -> None:
     layer, wanted = Int4Linear(groups, dtype), groups.weight()
     head = RowQuantizedLinear(wanted.to(dtype))
     hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
-    # Each is a program of its own, which must not be compiled while people talk.
+    # Each is a separate program, which must not be compiled during conversations.
     for rows in (1, 7, 17, 65, 91, 128):
         x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
         product = x.float() @ wanted.T
@@ -384,7 +385,7 @@ def fp8(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def precision(device: torch.device, name: str) -> None:
-    """Float32 products in a shorter precision, against the CPU's in float64."""
+    """Compare float32 products in a shorter precision with the CPU's in float64."""
     random = torch.Generator().manual_seed(4)
     left, right = torch.randn(2, 256, 256, generator=random)
     wave, taps = torch.randn(1, 64, 200, generator=random), torch.randn(64, 64, 3, generator=random)
@@ -399,7 +400,7 @@ def precision(device: torch.device, name: str) -> None:
 
 
 def graph(device: torch.device, capture: GraphCapture | None = None) -> None:
-    """A small step, captured and replayed with other numbers."""
+    """Capture a small step and replay it with other numbers."""
     runner = GraphRunner(device, capture or CudaGraphCapture(device))
     weight = torch.eye(64, device=device) * 2.0
 
@@ -415,7 +416,8 @@ def graph(device: torch.device, capture: GraphCapture | None = None) -> None:
 
 
 def stream(device: torch.device) -> None:
-    """A product on a stream of its own, as voices are primed, read by the usual stream."""
+    """Compute a product on a separate stream, as the priming of voices does, and read it on the
+    usual stream."""
     random = torch.Generator(device=device).manual_seed(8)
     x = torch.randn(256, 256, generator=random, device=device)
     here = torch.cuda.current_stream(device)

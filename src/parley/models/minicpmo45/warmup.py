@@ -1,8 +1,8 @@
-"""Before the first conversation: every kind of step runs once, and units are timed.
+"""Warm-up before the first conversation: runs every kind of step once, and times units.
 
-What a unit takes grows with the number of conversations that share it. Memory may have room for
-more of them than the device can answer in time, so `slots_in_time` lets some speak together and
-times them.
+The time of a unit grows with the number of conversations that share it. Memory may have room for
+more of them than the device can answer in time, so `slots_in_time` runs several together and times
+them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from parley.protocol.values import DuplexConfig
 log = logs.get(__name__)
 
 HELD_TOKENS: Final = 3000
-"""Tokens that a call has on average, and each row of a timed unit."""
+"""Tokens of an average call, and of each row of a timed unit."""
 
 TIMED_UNITS: Final = 2
-"""Units that are timed; the slowest counts. The first one of a turn, which may say less, and whose
-libraries choose their kernels, is not among them."""
+"""Number of timed units; the slowest counts. The first unit of a turn is not timed: it may contain
+less speech, and libraries choose their kernels in it."""
 
 GROWTH: Final = 4
-"""Factor between the rows of two tries: a unit's time grows evenly in between."""
+"""Factor between the numbers of rows of two tries; the time of a unit is interpolated linearly in
+between."""
 
 SYSTEM: Final[tuple[Segment, ...]] = (
     Marker(Mark.TURN_START, "system"),
@@ -48,7 +49,7 @@ SYSTEM: Final[tuple[Segment, ...]] = (
 
 
 def _unit(pixels: Pixels) -> Prefill:
-    """A picture and a second of sound."""
+    """A unit with a picture and a second of audio."""
     picture = Image(pixels, max_slices=1, with_id=False)
     second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
     return Prefill((Marker(Mark.UNIT), picture, Audio(second, "live")))
@@ -63,7 +64,7 @@ def _duplex(*, speaks: bool) -> StartSession:
 
 
 def _together(model: Model, rows: int, work: Work) -> None:
-    """Do a piece of work in the first rows, all of them in every step."""
+    """Run a piece of work in the first rows, all of them in every step."""
     jobs = [model.start(row, work) for row in range(rows)]
     while waiting := [job for job in jobs if job.stage is not None]:
         stage = waiting[0].stage
@@ -75,7 +76,7 @@ def warm_up(model: Model, *, speaks: bool) -> None:
     """Run one short conversation of each kind in row 0, which must be free.
 
     Args:
-        speaks: with the default voice.
+        speaks: speak with the default voice.
     """
     second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
     user = (Marker(Mark.TURN_START, "user"), Audio(second, "turn"), Text("Hello."))
@@ -106,7 +107,7 @@ class Timeable(StepParts, Model, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Talkative:
-    """Chooses as the chooser does, in the same time, and then speaks in any case."""
+    """Calls the chooser, to take the same time, and then always chooses to speak."""
 
     chooser: Choosing
     tokenizer: Tokenizer
@@ -119,13 +120,14 @@ class Talkative:
 def slots_in_time(
     model: Timeable, limit_s: float, *, speaks: bool, now: Callable[[], float]
 ) -> tuple[int, dict[int, float]]:
-    """Most conversations that can speak together within `limit_s` per unit; at least 1.
+    """Maximum number of conversations that can speak together within `limit_s` per unit; at least
+    1.
 
     Args:
-        now: seconds, once the device has finished.
+        now: returns the time in seconds, once the device has finished its work.
 
     Returns:
-        That number, and seconds of a unit by number of rows, as far as it was tried.
+        That number, and the time of a unit in seconds for each number of rows that was tried.
     """
     took: dict[int, float] = {}
     rows = before = 1
@@ -141,15 +143,15 @@ def slots_in_time(
 
 @torch.inference_mode()
 def _unit_s(model: Timeable, rows: int, *, speaks: bool, now: Callable[[], float]) -> float:
-    """Seconds of a unit in which the first rows, which must be free, show a picture and speak as
-    much as a unit holds, in every step together."""
+    """Time in seconds of a unit in which each of the first `rows` rows receives a picture and
+    speaks as much as a unit allows, all in every step together. The rows must be free."""
     chooser, model.chooser = model.chooser, Talkative(model.chooser, model.tokenizer)
     try:
         _together(model, rows, _duplex(speaks=speaks))
         for row in range(rows):
             _remember(model, row)
         pixels = _black()
-        # Pictures are cut on other threads, from the moment that they arrive.
+        # Pictures are cut on other threads as soon as they arrive.
         model.media.begin_cut(pixels, 1)
         model.media.pieces(pixels, 1)
         times = []

@@ -1,10 +1,10 @@
-"""From checkpoint files to modules on the device.
+"""Loads checkpoint files into modules on the device.
 
 The modules are built without memory, then every tensor of the checkpoint is read straight to the
-device and becomes the parameter itself, so there is never a second copy. Every name is accounted
-for: what is missing, unexpected or of the wrong shape is named in one error before any data is
-read. Buffers that are not in the checkpoint are computed by the modules from their configuration,
-never left over from the memoryless build.
+device and becomes the parameter itself, so there is never a second copy. Every name is checked: one
+error names all tensors that are missing, unexpected or of the wrong shape, before any data is read.
+Modules compute buffers that are not in the checkpoint from their configuration, so that none is
+left without data.
 
 Layout and names: model.md 2.
 """
@@ -81,18 +81,18 @@ class Network(nn.Module):
 
 
 def build(config: MiniCPMOConfig) -> Network:
-    """The modules without memory ("meta" tensors); fill them with `load` or `randomise`."""
+    """Create the modules without memory ("meta" tensors); fill them with `load` or `randomise`."""
     with without_memory():
         return Network(config)
 
 
 def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors a network needs from a checkpoint."""
+    """Names and shapes of the tensors that a network needs from a checkpoint."""
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 def unused_names(network: Network) -> tuple[str, ...]:
-    """Prefixes of checkpoint tensors that are never read."""
+    """Name prefixes of checkpoint tensors that are never read."""
     if not hasattr(network, "tts"):
         return ("tts.",)
     return UNUSED_TENSORS
@@ -110,13 +110,14 @@ def load(
     """Fill a memoryless network from a checkpoint folder.
 
     Args:
-        dtype: convert to this; None takes the checkpoint's own (`stored_dtype`). Fine-tunes often
-            hold single tensors of another precision; a matrix and its input must agree.
+        dtype: to which tensors are converted; None: the checkpoint's own (`stored_dtype`).
+            Fine-tunes often contain single tensors of another precision; a matrix and its input
+            must have the same.
         quantize: pack the matrices of the language model's layers as they are read.
         scheme: how the checkpoint itself packs matrices; those of the layers stay in 4 bits.
 
     Raises:
-        SetupError: see `catalogue` and `account`; or the device has not enough memory.
+        SetupError: see `catalogue` and `account`; or the device does not have enough memory.
     """
     found = accounted(network, folder, scheme)
     device, dtype = torch.device(device), dtype or stored_dtype(found)
@@ -125,10 +126,10 @@ def load(
 
 
 def accounted(network: Network, folder: Path, scheme: PackedScheme | None) -> dict[str, Stored]:
-    """The tensors of a checkpoint folder, once they are known to be what the network needs.
+    """The tensors of a checkpoint folder, checked against those that the network needs.
 
     Raises:
-        SetupError: they are not; see `catalogue` and `account`.
+        SetupError: they differ; see `catalogue` and `account`.
     """
     found = unfolded(catalogue(folder), scheme)
     account(shapes_of(network), found, unused_names(network))
@@ -141,7 +142,7 @@ def _read(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, Tensor | nn.Module]]:
-    """File by file. Of matrices that are stored in 4 bits, those of the layers stay as they are."""
+    """Read tensors file by file. Matrices of the layers that are stored in 4 bits stay packed."""
     by_file = sorted(needed.items(), key=lambda one: (one[1].file, one[0]))
     for file, some in groupby(by_file, key=lambda one: one[1].file):
         with safe_open(file, framework="pt", device=str(device)) as shard:
@@ -172,11 +173,12 @@ def fill(
     device: torch.device,
     quantize: Kind = "none",
 ) -> Network:
-    """Make each tensor the parameter of its name, then rebuild what checkpoints do not hold.
+    """Set each tensor as the parameter of its name, then rebuild buffers that checkpoints do not
+    contain.
 
     Args:
-        tensors: a module takes the place of the linear layer that its name belongs to.
-        quantize: pack the matrices of the language model's layers as they come.
+        tensors: a module replaces the linear layer to which its name belongs.
+        quantize: pack the matrices of the language model's layers as they arrive.
     """
     progress = logs.Steps(log, "weights_read")
     count = 0
@@ -215,10 +217,10 @@ def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
 
 
 def pack_without_memory(network: Network, kind: Kind) -> None:
-    """Pack a network that has no memory as loading packs it, for what counts its bytes."""
+    """Pack a network without memory in the same way as loading does, to count its bytes."""
     by_shape: dict[tuple[str, torch.Size], nn.Module | None] = {}
     for name, tensor in network.state_dict().items():
-        # Layers repeat each other's shapes.
+        # Layers have the same shapes.
         key = ("" if name.startswith(LAYERS) else name, tensor.shape)
         if key not in by_shape:
             by_shape[key] = _packed(name, tensor, kind) if tensor.dim() == 2 else None
@@ -227,7 +229,8 @@ def pack_without_memory(network: Network, kind: Kind) -> None:
 
 
 def finished(network: NetworkT, device: torch.device) -> NetworkT:
-    """A filled network, with what checkpoints do not hold rebuilt; also after it was moved."""
+    """Rebuild the buffers of a filled network that checkpoints do not contain; also called after it
+    was moved."""
     for module in network.modules():
         rebuild = getattr(module, "rebuild_buffers", None)
         if rebuild is not None:
