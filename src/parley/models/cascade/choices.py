@@ -1,8 +1,9 @@
-"""Results of a piece of work, as values, so that another row can repeat it without choosing.
+"""Results of a piece of work as values, so that another row can repeat it without choosing.
 
-The same code runs both times. The first time its parts are asked, and what they say is written
-down; the second time it is read, in the same order. Speech is made again only where it is still to
-be played, so it is promised: silence of the right length stands for it (`promises.py`).
+The same code runs both times. The first time, the parts are called and their results are recorded;
+the second time, the results are read in the same order. Speech is generated again only if it is
+still to be played. Until then it is promised: silence of the right length stands for it
+(`promises.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from parley.models.cascade.writer import AnswerRequest, Draft
 T = TypeVar("T")
 
 WAITED = None
-"""Marks, among words, a unit that ended without one."""
+"""Entry in `Chosen.words` for a unit that ended without a new word."""
 _NOTHING: Any = object()
 
 
@@ -37,11 +38,11 @@ class Listened:
     """Results of a voice detector for a unit.
 
     Args:
-        detector: what it remembers afterwards.
-        is_echo: whether the sound is our own.
-        needed_ms: of quiet until the utterance is over, if that was judged.
-        interrupts: whether the user interrupts what we say.
-        quiet_ms: of the quiet that was judged.
+        detector: its state after the unit.
+        is_echo: True if the sound is our own.
+        needed_ms: duration of quiet after which the utterance is over, if that was judged.
+        interrupts: True if the user interrupts our speech.
+        quiet_ms: duration of the quiet that was judged.
     """
 
     probabilities: tuple[float, ...]
@@ -54,13 +55,13 @@ class Listened:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """See the module's text. Everything in the order in which it was chosen.
+    """Results of a piece of work, each kind in the order in which they were chosen.
 
     Args:
-        heard: what was recognised.
-        seen: what was said about pictures.
-        listened: of units.
-        words: what the language model chose (`Writer.choice`).
+        heard: results of the recogniser.
+        seen: descriptions of pictures.
+        listened: results for units.
+        words: choices of the language model (`Writer.choice`).
         spoken: lengths of clauses, in samples.
         clock: readings of the clock, as ISO dates and times.
     """
@@ -74,14 +75,14 @@ class Chosen:
 
 
 class Choices:
-    """Makes the choices of one piece of work, or makes them again.
+    """Makes the choices of one piece of work, or repeats given ones.
 
     Args:
-        given: a `Chosen`; None: everything is still to be chosen.
-        wall_clock: Unix seconds.
+        given: a `Chosen`; None: nothing has been chosen yet.
+        wall_clock: returns Unix seconds.
 
     Raises:
-        InvalidRequest: it is something else.
+        InvalidRequest: `given` is neither.
     """
 
     def __init__(self, given: object, wall_clock: Callable[[], float]) -> None:
@@ -117,11 +118,11 @@ class Choices:
         )
 
     def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
-        """An utterance is being recognised; report the result with `heard`."""
+        """Start to recognise an utterance; the caller reports the result with `heard`."""
         return OneStep(self._heard.next) if self.is_again else begin()
 
     def heard(self, heard: Heard) -> None:
-        """The recogniser has finished."""
+        """Record the recogniser's result."""
         if not self.is_again:
             self._heard.made.append(heard)
 
@@ -180,7 +181,7 @@ class Choices:
         return is_due
 
     def spoken(self, parts: CascadeParts, clause: str, voice: int) -> Samples:
-        """A clause as sound, or silence of its length.
+        """A clause as audio, or silence of its length.
 
         Raises:
             NothingLeft: nothing more was said.
@@ -196,7 +197,7 @@ class Choices:
 
 
 class _Line(Generic[T]):
-    """Choices of one kind: the given ones, and those made."""
+    """Choices of one kind: those that are given, and those that were made."""
 
     def __init__(self, given: Iterable[T]) -> None:
         self._left = deque(given)
@@ -211,7 +212,7 @@ class _Line(Generic[T]):
         return self._left.popleft()
 
     def peek(self) -> T | None:
-        """The next choice; None has the meaning of `WAITED`."""
+        """The next choice; None means `WAITED`."""
         return self._left[0] if self._left else _NOTHING
 
     def keep(self, value: T) -> T:

@@ -1,4 +1,4 @@
-"""What a cascade remembers of a conversation: values, so that a checkpoint is a value too."""
+"""State of a conversation in a cascade: immutable values, so that a checkpoint is a value, too."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Telling:
     """An answer of a duplex conversation while it is spoken.
 
     Args:
-        draft: what was written of it.
-        taken: how much of its text has become sound.
-        clauses: what was spoken, with its length in samples.
-        waiting: sound that was not played yet, (N,).
-        played: samples that were.
+        draft: the text written so far.
+        taken: number of characters of its text that were spoken or, without audio, shown.
+        clauses: spoken clauses, with their lengths in samples.
+        waiting: audio that has not been played yet (N,).
+        played: number of samples that were played.
         is_promised: `waiting` is silence that stands for speech (`promises.py`).
-        shown: clauses whose words were given to the client.
-        waits: units that have ended before there was anything to say.
+        shown: number of clauses whose text was sent to the client.
+        waits: number of units that ended because of their cost.
     """
 
     draft: Draft = field(default_factory=Draft)
@@ -46,7 +46,7 @@ class Telling:
         return self.draft.is_over and self.taken >= len(self.draft.text)
 
     def heard_text(self) -> str:
-        """The words whose sound was played."""
+        """The words that were played."""
         left, words = self.played, []
         for text, samples in self.clauses:
             if left >= samples:
@@ -60,8 +60,8 @@ class Telling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promise:
-    """A chunk of an answer that was played when this was first done: samples `start` to `stop` of
-    its clauses. `echo_samples`: its length at the microphone's rate."""
+    """A chunk of an answer that was played in the original conversation: samples `start` to `stop`
+    of its clauses. `echo_samples`: its length at the microphone's rate."""
 
     clauses: tuple[tuple[str, int], ...]
     start: int
@@ -74,10 +74,11 @@ class CascadeState:
     """State of a row; replaced as a whole.
 
     Args:
-        promises: the chunks of which `echo` holds silence of the same length, oldest first.
-        barged_ms: of speech in the units since the user began to speak into an answer.
-        unread: tokens of the history that the language model has to read anew or first.
-        cost: of the unit so far, in hundredths of a second of one core (`Writer.cost`).
+        promises: the chunks for which `echo` contains silence of the same length, oldest first.
+        barged_ms: duration of speech in the units since the user started to speak during an answer.
+        unread: number of tokens of the history that the language model has yet to read, or must
+            read again.
+        cost: cost of the unit so far, in hundredths of a second of one core (`Writer.cost`).
     """
 
     history: History

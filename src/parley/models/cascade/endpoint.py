@@ -1,9 +1,9 @@
-"""An answer streamed by a server with OpenAI's chat completions API, and what can go wrong with it.
+"""An answer streamed by a server with OpenAI's chat completions API, and its possible failures.
 
-A request runs in a thread of its own and queues what it receives. Cancelling shuts its connection,
-whatever it waits for. A failure (an unreachable server, a refusal, silence for longer than the
-timeout, nonsense) ends the answer with an `AnswerProblem`: a sentence to say, and one that says
-what to do. Addresses and keys stay here.
+A request runs in a separate thread and queues the received pieces. Cancelling shuts down its
+connection, even while it waits. A failure (an unreachable server, a refusal, silence for longer
+than the timeout, invalid data) ends the answer with an `AnswerProblem`: a sentence to speak, and
+one about what to do. Neither contains addresses or keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LINE_BYTES: Final = 1 << 20
 LINES_MOST: Final = 1000
 """Maximum number of lines of an answer that is not streamed."""
 THOUGHTS_MOST: Final = 50_000
-"""Lines without a visible word after which an answer is abandoned."""
+"""Number of lines without visible text after which an answer is abandoned."""
 PIECES_MOST: Final = 1000
 """Size of the queue of pieces; when it is full, the server has to wait."""
 
@@ -94,8 +94,8 @@ class Endpoint:
 
     Args:
         url: up to and including `/v1`.
-        timeout_s: longest silence.
-        extra: further fields of a request for an answer; one that is None is left out.
+        timeout_s: maximum time without data.
+        extra: further fields of a request for an answer; a field that is None is omitted.
     """
 
     url: str
@@ -111,7 +111,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """More of an answer: words, or function calls in the format of `views/tools.py`."""
+    """The next piece of an answer: text, or function calls in the format of `views/tools.py`."""
 
     text: str = ""
     calls: str = ""
@@ -122,10 +122,10 @@ _logprobs: Final = Converter(tuple[TokenLogprob, ...])
 
 
 class CompletionStream:
-    """One answer in flight. The thread ends by itself when it is cancelled or done.
+    """One answer in flight. Its thread ends when the answer is cancelled or complete.
 
-    `pieces` ends with None; `problem` says then what went wrong, if anything did, and `finish` why
-    the server ended.
+    `pieces` ends with None. Then `problem` is the failure, if there was one, and `finish` is the
+    finish reason of the server.
     """
 
     def __init__(self, endpoint: Endpoint, body: dict[str, Any]) -> None:
@@ -143,12 +143,13 @@ class CompletionStream:
         """Close the connection now, even while no data arrives."""
         self._is_cancelled.set()
         if self._socket is not None:
-            # A blocked read of another thread ends with a shutdown, not with a close.
+            # A shutdown ends a blocked read in another thread; a close does not.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, name: str, info: Mapping[str, Any]) -> None:
-        """Keep the connection (httpx's trace); the request may have been cancelled meanwhile."""
+        """Store the connection's socket (httpx's trace); shut it down if the request has been
+        cancelled."""
         if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
             if self._is_cancelled.is_set():
@@ -204,7 +205,7 @@ class CompletionStream:
             reply.raise_for_status()
             lines = lines_of(reply)
             if "application/json" in reply.headers.get("content-type", ""):
-                # A server that does not stream sends one event's object, without its field.
+                # A server that does not stream sends the object of one event, without `data:`.
                 lines = iter(["data:" + "".join(itertools.islice(lines, LINES_MOST))])
             yield from self._pieces_of(lines)
 
@@ -213,7 +214,7 @@ class CompletionStream:
         is_begun = is_over = False
         thoughts = 0
         for line in lines:
-            # Signs of life are counted, too.
+            # Keep-alive lines count, too.
             thoughts += bool(line)
             if thoughts > THOUGHTS_MOST:
                 self.finish = "length"
@@ -260,7 +261,7 @@ def _words_of(delta: Mapping[str, Any]) -> str:
 
 
 def lines_of(reply: httpx.Response) -> Iterator[str]:
-    """Lines as they come.
+    """Lines as they arrive.
 
     Raises:
         ValueError: one is longer than `LINE_BYTES`.
@@ -275,7 +276,7 @@ def lines_of(reply: httpx.Response) -> Iterator[str]:
 
 
 def problem_of(reply: httpx.Response) -> AnswerProblem:
-    """The problem that a refusal stands for."""
+    """The problem that an error response stands for."""
     status = reply.status_code
     match status:
         case 401 | 403:

@@ -1,8 +1,8 @@
 """Recognisers and voices of optional libraries: faster-whisper (a Whisper in CTranslate2's format),
 Piper and Kokoro (voices as ONNX files).
 
-Each is imported when it is asked for. Whether its licence suits is for its user to decide: Piper is
-GPL-3.0, and both voices read English with espeak-ng, which is, too.
+Each library is imported only if it is configured. Users decide whether its licence suits them:
+Piper is GPL-3.0, and both voices read English with espeak-ng, which is GPL-3.0, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def library(name: str) -> Any:
     """An installed library.
 
     Raises:
-        SetupError: it is not there.
+        SetupError: it is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -112,7 +112,7 @@ class KokoroSpeaker:
     """Kokoro: its network as ONNX, its voices in a file next to it.
 
     Args:
-        voice: the name of one of them.
+        voice: name of one of the voices.
 
     Raises:
         SetupError: the library is not installed, or there is no such voice.
@@ -146,7 +146,7 @@ def at_output_rate(samples: Any, rate_hz: int) -> Samples:
 
 
 def recogniser_package(name: str) -> str:
-    """The library that a recogniser needs; "" for those of transformers and ours."""
+    """The library that a recogniser needs; "" for those of transformers and for the bundled one."""
     return "faster_whisper" if is_ctranslate2(name) else ""
 
 
@@ -159,10 +159,10 @@ def voice_package(name: str) -> str:
 
 
 def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
-    """The voice of an ONNX file: Piper's where its settings lie beside it, else Kokoro's.
+    """The voice of an ONNX file: a Piper voice if its settings are next to it, else Kokoro.
 
     Raises:
-        SetupError: it is neither, or its library is not installed.
+        SetupError: the file is neither, or its library is not installed.
     """
     path = Path(name).expanduser()
     if voice_package(name) == "piper":

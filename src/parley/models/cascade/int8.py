@@ -15,32 +15,33 @@ _process_wide = threading.Lock()
 
 
 class Int8Linear(nn.Module):
-    """A matrix as int8 rows; inputs are quantised as they come, with one scale per call.
+    """A matrix as int8 rows; inputs are quantised at run time, with one scale per call.
 
-    Inputs have seven bits. With eight, kernels for x86 without AVX-512 VNNI, those of most laptops,
-    saturate where they add two products in 16 bits, and the language model talks gibberish.
-    QNNPACK's kernels, which do not, take eight.
+    Inputs have seven bits. With eight, the kernels for x86 without AVX-512 VNNI (those of most
+    laptops) saturate when they add two products in 16 bits, and the language model generates
+    gibberish. QNNPACK's kernels do not saturate, and use eight bits.
 
     Args:
         weight: int8 (O, I).
-        scale: (O,), what a row's values are multiplied by.
+        scale: (O,), factor of each row's values.
         bias: (O,), if any.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         with _process_wide, warnings.catch_warnings(), _kernels() as kernels:
-            # The class of quantised tensors is to go; the packed matrix made from one is not.
+            # The class of quantised tensors is deprecated; the packed matrix created from one is
+            # not.
             warnings.simplefilter("ignore", UserWarning)
             quantized = torch._make_per_channel_quantized_tensor(
                 weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0
             )
             self.packed = torch.ops.quantized.linear_prepack(quantized, bias)
-        # QNNPACK's warn where they are asked for seven bits.
+        # QNNPACK's kernels warn if seven bits are requested.
         self._has_seven_bits = kernels != "qnnpack"
 
     def forward(self, x: Tensor) -> Tensor:
-        # The kernel takes two dimensions at speed; more are joined by itself.
+        # The kernel is fast with two dimensions; it joins further ones itself.
         result: Tensor = torch.ops.quantized.linear_dynamic(
             x, self.packed, reduce_range=self._has_seven_bits
         )
@@ -63,11 +64,11 @@ def quantized(linear: nn.Linear) -> Int8Linear:
 
 @contextlib.contextmanager
 def _kernels() -> Iterator[str]:
-    """While the block runs, matrices are packed for the kernels that are named.
+    """While the block runs, matrices are packed for the kernels whose name is yielded.
 
-    Those are torch's for x86, which it chooses where there is AVX2, else QNNPACK's. Torch's choice
-    elsewhere are oneDNN's: on older x86 they end the process, on 64-bit ARM the language model
-    talks gibberish with them.
+    These are torch's kernels for x86 if torch has chosen them (with AVX2), else QNNPACK's.
+    Elsewhere torch chooses oneDNN's kernels: on older x86 they end the process, and on 64-bit ARM
+    the language model generates gibberish with them.
     """
     backend = torch.backends.quantized
     chosen = backend.engine

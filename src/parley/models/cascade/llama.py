@@ -1,8 +1,8 @@
 """The language model: a small Llama with its state outside the weights, one row per conversation.
 
 Shapes: `T` new tokens of one row, `P` tokens already in its cache, `D` width, `H` heads, `K`
-key-value heads, `V` vocabulary. Rows are run one after the other: dynamic int8 scales would make a
-row depend on its company, and at this size nothing is won by batching on a CPU.
+key-value heads, `V` vocabulary. Rows are run one after the other: with dynamic int8 scales, a row
+in a batch would depend on the other rows, and at this size batching on a CPU gains nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Cache:
         self._capacity = 0
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` in all; keeps the contents."""
+        """Make room for `tokens` in total; keeps the contents."""
         if tokens <= self._capacity:
             return
         shape = self.shape
@@ -111,13 +111,14 @@ class Cache:
 
 
 class Llama(nn.Module):
-    """See the module. The output matrix is the embedding's."""
+    """The network; see the module's docstring. The output matrix is that of the embedding."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self.shape = shape
-        # Weights always come from files. Random ones, drawn on the meta device that loading builds
-        # on, would import torch's compiler: seconds of every start.
+        # Weights are always read from files. Drawing random ones on the meta device, on which
+        # loading builds the network, would import torch's compiler, which takes seconds at every
+        # start.
         self.embed = nn.Embedding(
             shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
         )
@@ -146,10 +147,10 @@ class Llama(nn.Module):
 
     @torch.inference_mode()
     def run(self, ids: list[int], cache: Cache) -> Tensor:
-        """Append tokens to a row; returns the logits (V,) behind the last of them.
+        """Append tokens to a row; returns the logits (V,) after the last one.
 
-        The cache's length is advanced at the very end: a call that raises has changed nothing that
-        counts.
+        The cache's length is advanced at the very end: a call that raises leaves the valid part of
+        the cache unchanged.
         """
         return self._append(ids, cache, 1)[0]
 

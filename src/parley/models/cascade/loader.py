@@ -1,4 +1,4 @@
-"""From settings to a cascade: which part comes from which source."""
+"""Builds a cascade from settings, which name the source of each part."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def load(settings: ModelSettings) -> Cascade:
     """
     is_small = is_own_llm(settings) or (is_address(settings.llm) and settings.asr == "own")
     if is_small and "OMP_NUM_THREADS" not in os.environ:
-        # Bundled matrices are too small to share: a second thread gains a tenth on an idle machine,
-        # and on a busy one everything, loading too, takes several times as long.
+        # Bundled matrices are too small for several threads: a second one gains a tenth on an idle
+        # machine, and on a busy one everything, including loading, takes several times as long.
         torch.set_num_threads(1)
     folder = pocket_data.folder(settings)
     slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots or 1
@@ -161,8 +161,8 @@ def is_address(text: str) -> bool:
 
 
 def answers_early(settings: ModelSettings) -> bool:
-    """True if each pause of the user may start an answer: as configured, otherwise unless the
-    address is public, where each request is likely to cost money."""
+    """True if each pause of the user may start an answer: as configured, otherwise True unless the
+    address is public, because each request to a public one is likely to cost money."""
     if settings.llm_early is not None:
         return settings.llm_early
     return not is_address(settings.llm) or is_private_name(host_name(settings.llm) or "")
@@ -222,7 +222,8 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
 
 
 def find_phrases(writer: Writer, speaker: Speaker | None, folder: Path | None) -> Phrases | None:
-    """What the notes of the bundled language model can answer, by the lexicon of the voice."""
+    """The sentences that the notes of the bundled language model can answer, with the lexicon of
+    the voice; None for other models, or without a lexicon."""
     if folder is None or not isinstance(writer, LocalWriter):
         return None
     path = folder / "lexicon.xz"
@@ -242,7 +243,7 @@ def find_vision(folder: Path | None) -> Vision | None:
 
 
 def find_detector() -> DetectorFactory:
-    """Silero if it is installed, loudness otherwise."""
+    """Silero if it is installed, else a detector of loudness."""
     try:
         return SileroModel()
     except SetupError:

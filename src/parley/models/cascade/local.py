@@ -1,9 +1,9 @@
 """The bundled language model as a writer: a cache per row, brought up to date by comparing tokens.
 
-Reading sixteen tokens takes hardly longer than one. So everything that a row does not hold yet is
-read in pieces as long as may be, and where an answer's format leaves no choice, its next tokens are
-read before they are chosen (`ReadTokens.run_block`): each is then chosen from what stands behind
-its predecessor, as without blocks, and the first that differs ends the block.
+Reading sixteen tokens takes hardly longer than reading one. A row therefore reads the tokens that
+it lacks in pieces that are as long as possible. If an answer's format leaves no choice, the next
+tokens are read before they are chosen (`ReadTokens.run_block`): each is then chosen from the logits
+after its predecessor, as without blocks, and the first that differs ends the block.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from parley.models.grammar import Grammar, Grammars, check
 from parley.protocol.values import AnswerFormat
 
 FORMAT_TOKENS = 512
-"""Maximum length of a formatted answer."""
+"""Maximum length of a formatted answer in tokens."""
 FULL_TOKENS = 128
-"""Everything that can be closed is closed once a formatted answer is this long, or half as long as
-it may get: a small model fills lists with the same item for as long as it may."""
+"""Length in tokens from which a formatted answer closes everything that can be closed, or half its
+maximum length if that is less: a small model fills lists with the same item up to the limit."""
 TOO_MUCH = AnswerProblem(
     "I'm sorry, that form is too complicated for me.",
     "The schema of the answer's format takes too much time or memory: {why}. Use a simpler one.",
 )
 BLOCK_TOKENS = 16
-"""Number of tokens that are read before they are chosen, where a format demands them."""
+"""Maximum number of tokens that are read before they are chosen, if a format requires them."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 3, 5, 5, 10
-"""In hundredths of a second of one core: a token, a block, and a piece of the prompt plus one more
-per `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
+"""Costs in hundredths of a second of one core: of a token, of a block, and of a piece of the
+prompt, plus 1 per `READ_TOKENS` tokens. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +58,9 @@ class _Row:
     chunks: list[tuple[int, ...]]
     logits: Tensor | Later | None = None
     due: tuple[int, ...] = ()
-    """The answer's last token, and those that may follow it: read when the next one is wanted, so
-    that a clause is spoken as soon as it is chosen. `chunks` include the first."""
+    """The answer's last token, and those that may follow it. They are read when the next one is
+    needed, so that a clause is spoken as soon as it is chosen. `chunks` includes the first of
+    them."""
     formatted: tuple[History, Grammar] | None = None
     """Grammar state of the answer to a history."""
 
@@ -68,8 +69,8 @@ class LocalWriter(Writer):
     """The bundled language model.
 
     Args:
-        rows: conversations side by side.
-        limit_tokens: where a context ends.
+        rows: number of simultaneous conversations.
+        limit_tokens: size of a context.
     """
 
     takes_notes = True
@@ -128,7 +129,8 @@ class LocalWriter(Writer):
             return False
         chunks = self._chunks(history)
         if history.lines and history.lines[-1].role != "assistant":
-            # More will be read together with this turn: only whole pieces of it are read before.
+            # The end of this turn is read together with later tokens: only its whole pieces are
+            # read now.
             last = chunks.pop()
             whole = last[: len(last) // PIECE_TOKENS * PIECE_TOKENS]
             chunks += [whole] if whole else []
@@ -178,7 +180,7 @@ class LocalWriter(Writer):
             if state.formatted is None or state.formatted[0] is not history:
                 state.formatted = history, self._grammars.begin(form)
             grammar = state.formatted[1]
-            # What the format demands leaves nothing to choose.
+            # Tokens that the format requires are not chosen.
             (token, *_) = draft.forced or (
                 pick(state.logits, allowed=self._allowed(state, grammar, draft, limit)),
             )
@@ -189,8 +191,8 @@ class LocalWriter(Writer):
         return self._followed(row, history, draft, token, limit, forced=forced)
 
     def _allowed(self, state: _Row, grammar: Grammar, draft: Draft, limit: int) -> Tensor:
-        """Tokens that the format allows (V,); only those that close something once the answer is
-        long."""
+        """True for tokens that the format allows (V,); once the answer is long, only for those that
+        close something."""
         grammar.follow(draft.ids)
         left = min(limit, self.limit_tokens - state.read.length + len(draft.ids))
         return torch.from_numpy(
@@ -214,7 +216,8 @@ class LocalWriter(Writer):
         return self._followed(row, history, draft, choice, limit, forced=forced, later=True)
 
     def _catches_up(self, row: int) -> bool:
-        """Read a bounded piece of the tokens that were only noted; false if there were none."""
+        """Read a bounded number of the tokens that were only noted; returns False if there were
+        none."""
         state = self._rows[row]
         if not state.read.is_behind and state.logits is not Later.LOGITS:
             return False
@@ -234,7 +237,8 @@ class LocalWriter(Writer):
         forced: tuple[int, ...] = (),
         later: bool = False,
     ) -> Draft:
-        """The draft with its next token, which the row reads; `forced` must follow it."""
+        """The draft with its next token, which the row reads; the tokens `forced` must follow
+        it."""
         state = self._rows[row]
         if token in self._stops:
             text, _ = self._shown(draft.ids, draft, is_last=True)
@@ -264,7 +268,7 @@ class LocalWriter(Writer):
         return _unrepeated(history, after)
 
     def _read_due(self, row: int, history: History, draft: Draft, *, later: bool = False) -> None:
-        """Read the last token, if it is the draft's."""
+        """Read the answer's last token, if it belongs to the draft."""
         state = self._rows[row]
         due = state.due
         if not due or state.chunks != self._answering(history, draft):
@@ -273,7 +277,7 @@ class LocalWriter(Writer):
         state.logits, state.due = read(due, later=later), ()
 
     def _shown(self, ids: tuple[int, ...], draft: Draft, *, is_last: bool) -> tuple[str, bool]:
-        """`shown`; JSON is left as written, up to a character whose bytes are incomplete."""
+        """`shown`; JSON is left as written, without a last character whose bytes are incomplete."""
         text = self.words.decode(list(ids))
         if not draft.has_format:
             return shown(text, is_last=is_last)
@@ -288,11 +292,12 @@ class LocalWriter(Writer):
         together: int,
         later: bool = False,
     ) -> bool:
-        """One piece of what the row does not hold yet; False when it holds all.
+        """Read one piece of the tokens that the row lacks; returns False if it lacks none.
 
         Args:
-            together: of so many chunks those that fit into a piece are read in one; the others by
-                themselves. What is read with what must not depend on when there was time for it.
+            together: number of first chunks that share a piece if they fit into it; the others are
+                read separately. The tokens that are read together must not depend on when there was
+                time for them.
         """
         state = self._rows[row]
         same = shared(state.chunks, chunks)
@@ -305,7 +310,7 @@ class LocalWriter(Writer):
         if same == len(chunks) and not needs_logits:
             return False
         if state.due:
-            # The row holds only what it has read.
+            # Tokens that are due have not been read.
             state.due = ()
             same = min(same, len(state.chunks) - 1)
             state.chunks[-1] = state.chunks[-1][:-1]
@@ -314,7 +319,7 @@ class LocalWriter(Writer):
         if same < len(state.chunks):
             partial = state.chunks[same]
             kept = sum(map(len, state.chunks[:same]))
-            # A chunk that was cut into pieces goes on where it stopped.
+            # A chunk that was cut into pieces continues where it stopped.
             begun = (
                 len(partial)
                 if same == len(state.chunks) - 1
@@ -330,7 +335,7 @@ class LocalWriter(Writer):
         done = len(state.chunks[same]) if same < len(state.chunks) else 0
         piece = wanted[done : done + PIECE_TOKENS]
         held = [*state.chunks[:same], wanted[: done + len(piece)]]
-        # What the very first token makes of itself is large, and would set the scale of the others.
+        # The activations of the very first token are large, and would set the scale of the others.
         joins = held[-1] == wanted and 0 < same < together
         for chunk in chunks[same + 1 : together] if joins else ():
             if len(piece) + len(chunk) > PIECE_TOKENS:
@@ -354,11 +359,11 @@ class LocalWriter(Writer):
         return [*chunks, draft.ids] if draft.ids else chunks
 
     def _chunks(self, history: History, *, is_answered: bool = False) -> list[tuple[int, ...]]:
-        """What is read together: the system prompt, then all that stands before an answer, then the
-        answer. Reading few tokens takes as long as reading one.
+        """Tokens that are read together: the system prompt, then everything before an answer, then
+        the answer. Reading few tokens takes as long as reading one.
 
-        An answer is read once more when it is over, as a whole: a row that is done again then needs
-        not one call for each of its tokens.
+        A complete answer is read again as a whole, so that a repeated row does not need one call
+        for each of its tokens.
         """
         chunks: list[tuple[int, ...]] = []
         before: tuple[int, ...] = ()
@@ -382,13 +387,13 @@ class LocalWriter(Writer):
 
     @functools.lru_cache(maxsize=512)  # noqa: B019  (one writer per process)
     def _encode(self, text: str) -> tuple[int, ...]:
-        # What users write is never a control token: those are put together here alone.
+        # Control tokens are added only in this module; the text of users contains none (`defused`).
         return tuple(self.words.encode(text, add_special_tokens=False).ids)
 
 
 def _unrepeated(history: History, draft: Draft) -> Draft:
-    """The draft, unless it would repeat the last answer: it is held back while it may still differ,
-    and replaced if it does not."""
+    """The draft, unless it would repeat the last answer: its text is held back while it may still
+    differ, and replaced if it does not."""
     answers = [line.text for line in history.lines if line.role == "assistant"]
     if draft.has_format or not answers or not answers[-1].startswith(draft.text):
         return draft

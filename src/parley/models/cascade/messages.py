@@ -1,6 +1,6 @@
 """A conversation as messages: the input of every language model behind the cascade.
 
-Immutable values, so that a point of a conversation is remembered by keeping them.
+The values are immutable, so storing them is enough to return to a point of a conversation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from parley.protocol.values import Role
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One contribution.
+    """One contribution to a conversation.
 
     Args:
-        text: what was said or written.
-        note: what the notes say about it (small models only).
-        images: pictures that came with it (models that see only).
+        text: spoken or written text.
+        note: the note for it (small models only).
+        images: pictures that were sent with it (only for models that see).
         ids: an answer's tokens as they were chosen.
-        is_open: more may follow.
+        is_open: more text may follow.
         is_unclear: the recogniser was unsure of it.
     """
 
@@ -39,9 +39,9 @@ class History:
 
     Args:
         system: "" for none.
-        lines: oldest first; the window has dropped what came before.
-        told: what the user has said since the beginning, for the notes and what is remembered.
-        known: sentences that stand for what the window has dropped.
+        lines: oldest first; the window has dropped earlier ones.
+        told: the user's texts since the start, for the notes and for stated facts.
+        known: sentences that stand for the lines that the window has dropped.
     """
 
     system: str

@@ -1,14 +1,14 @@
 """The cascade behind the engine's contract: recogniser, language model, voice and vision in
 sequence.
 
-What was heard goes into the context as text, the answer is written token by token and spoken clause
-by clause while it is being written. Everything that differs between two conversations is an
-immutable `CascadeState`, so a checkpoint is a state; the language model's cache is only a cache,
-and is brought up to date by comparing tokens (`writer.py`).
+Recognised speech is added to the context as text; the answer is written token by token, and spoken
+clause by clause while it is being written. Everything that differs between two conversations is an
+immutable `CascadeState`, so a checkpoint is a state. The language model's cache is not part of it:
+it is brought up to date by comparing tokens (`local.py`).
 
 Stages: ENCODE recogniser and vision; PREFILL prompt tokens; DECODE one token; VOCODE one clause of
-speech. Rows are stepped one after the other: on a CPU nothing is won by batching, and so a row
-never depends on its company.
+speech. Rows are stepped one after the other: on a CPU batching gains nothing, and a row never
+depends on the other rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad.base import DetectorFactory
 
 WARM_UP_STEPS = 8
-"""Maximum number of recogniser steps: some take long over silence."""
+"""Maximum number of recogniser steps at warm-up: some recognisers take long for silence."""
 
 
 class OpenJob(CascadeJob):
@@ -79,13 +79,13 @@ class FinalizeJob(CascadeJob):
 
 
 class Cascade(RowModel[Conversation]):
-    """See the module's text.
+    """The model; see the module's docstring.
 
     Args:
-        voices: how many conversations at once.
-        make_detector: makes a voice detector per conversation.
-        judges: of turns in duplex; a worker sets those of its other conversations.
-        vision: None says nothing about pictures.
+        rows: number of simultaneous conversations.
+        make_detector: creates a voice detector for each duplex conversation.
+        judges: of the user's turns in duplex; a worker replaces them by its own (`use_judges`).
+        vision: None: pictures are not described.
         speaker: None for text only.
         answers_early: see `ModelSpec`.
         phrases: see `CascadeParts`.
@@ -125,7 +125,7 @@ class Cascade(RowModel[Conversation]):
 
     @property
     def has_default_voice(self) -> bool:
-        """Always true."""
+        """True if there is a voice."""
         return self.parts.speaker is not None
 
     def job_of_start(self, row: int, work: StartSession) -> Job:
@@ -145,7 +145,8 @@ class Cascade(RowModel[Conversation]):
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         for job in jobs:
             assert isinstance(job, CascadeJob)
-            # A step that failed for another row is repeated: who has moved on already stays there.
+            # A step that failed for another row is repeated: jobs that have already moved on stay
+            # there.
             if job.stage is stage:
                 job.run()
 

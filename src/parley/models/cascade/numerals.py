@@ -1,4 +1,5 @@
-"""Numbers in words and back: for reckoning, for what was heard, and for what is read aloud."""
+"""Converts numbers to words and back, for arithmetic, recognised text and text that is read
+aloud."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def as_ordinal(value: int) -> str:
 def as_digits(text: str) -> str:
     """The text, lower case, with number words as digits: `seven plus twenty-one` is `7 plus 21`.
 
-    Numbers that are listed ("one two three") stay apart.
+    Numbers that are listed ("one two three") stay separate.
     """
     return _RUN.sub(lambda found: _digits(found[0]), text.lower())
 

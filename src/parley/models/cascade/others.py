@@ -117,7 +117,7 @@ class CausalWriter(Writer):
             if same == 0 or state.cache is None:
                 state.cache, same = None, 0
             else:
-                # How many tokens go: transformers 5 takes no length to be left.
+                # Number of tokens to remove: transformers 5 does not accept a length to keep.
                 state.cache.crop(same - len(state.ids))
             state.ids = state.ids[:same]
 

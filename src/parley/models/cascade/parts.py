@@ -1,6 +1,7 @@
-"""The parts of a cascade, and what its jobs need from several of them.
+"""The parts of a cascade, and methods of its jobs that use several of them.
 
-A part is anything that satisfies one of these protocols: the bundled ones, a server's, a folder's.
+A part is any object that satisfies one of these protocols: bundled, on a server, or loaded from a
+folder.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from parley.turns import NO_JUDGES, TurnJudges
 HEAT = 0.3
 """Factor on the requested temperature for the bundled model, which knows few right answers."""
 STEADY = 0.5
-"""Maximum `top_p` for the bundled model: an answer that it is sure of is always given."""
+"""Maximum `top_p` for the bundled model: an answer of which it is sure is always chosen."""
 HIGH_SHARE, LOW_SHARE = 0.6, 0.35
-"""When the conversation exceeds the first share of the context, the oldest rounds are dropped down
-to the second."""
+"""If the conversation exceeds the first share of the context, the oldest rounds are dropped down to
+the second."""
 NOTHING_HEARD = "um"
 """Text of a turn without words in the context."""
 GREETED = "Hello!"
@@ -44,20 +45,21 @@ NOT_CAUGHT = (
     "I still didn't get it. Could you say it in other words?",
     "I'm having trouble hearing you. Please come closer and try once more.",
 )
-"""Answers to words of which the recogniser was unsure and that match no note; never the same twice
-in a row."""
+"""Replies to words of which the recogniser was unsure and that match no note; the same one is never
+used twice in a row."""
 PER_COST = 2.5
-"""How much likelier in the sound, in log probability, a sentence has to be than one that is nearer
-by a cost of 1 to what was written."""
+"""Log probability in the audio that outweighs a cost of 1; the cost of a sentence is its distance
+from the transcript."""
 OFTEN = 8.0
-"""How much less likely, with that, it may be than what was written, if the notes know both."""
+"""Maximum difference in log probability, cost included, by which the transcript may be more likely
+than a sentence that replaces it, if the notes know both."""
 UNLIKELY = 6.5
-"""How much less likely it may be than what has its form: "hobby" than "What does happy mean?".
-Source: docs/log/pocket.md."""
+"""The same without cost, if the transcript has the form of a known sentence, such as "What does
+happy mean?" for "hobby". Source: docs/log/pocket.md."""
 _NUMBERS = re.compile(r"\d+").findall
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
-"""Words below the first confidence are not English; below the second, not even if they match a note
-or are only one or two. Source: docs/log/pocket.md."""
+"""Text below the first confidence is not English; below the second, not even if it matches a note
+or has only one or two words. Source: docs/log/pocket.md."""
 
 
 class Hearing(Protocol):
@@ -72,7 +74,7 @@ class Hearing(Protocol):
 
 
 class OneStep:
-    """Recognition in one step, for recognisers that cannot be interrupted, and of what is known."""
+    """Recognition in one step, for recognisers that cannot be interrupted and for known results."""
 
     def __init__(self, recognise: Callable[[], Heard]) -> None:
         self._recognise = recognise
@@ -85,20 +87,20 @@ class OneStep:
 
 @runtime_checkable
 class KeptHearing(Hearing, Protocol):
-    """Of a recogniser that keeps the sound, and can look for words in it."""
+    """Recognition that keeps the audio and can look for words in it."""
 
     def likelihoods(self, texts: list[str]) -> list[float]:
-        """Log probability of each text, however it ends, in the sound."""
+        """Log probability of each text in the audio, regardless of how the text continues."""
         ...
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
-        """Times of the words of `text`, in seconds: `heard`, or what it was taken for; () if
-        unknown."""
+        """Times of the words of `text`, in seconds; () if unknown. `text` is that of `heard`, or
+        the sentence that replaces it."""
         ...
 
 
 class Recogniser(Protocol):
-    """Converts sound to words."""
+    """Converts speech to text."""
 
     def begin(self, samples: Samples) -> Hearing:
         """Start on an utterance."""
@@ -106,14 +108,14 @@ class Recogniser(Protocol):
 
 
 class Speaker(Protocol):
-    """Converts words to sound."""
+    """Converts text to speech."""
 
     def find(self, voice: Pcm | None) -> int:
         """Index of the voice closest to a reference."""
         ...
 
     def say(self, clause: str, voice: int) -> Samples:
-        """A clause as sound (N,), 24 kHz; may be empty."""
+        """A clause as audio (N,) at 24 kHz; may be empty."""
         ...
 
 
@@ -129,9 +131,9 @@ class CascadeParts:
 
     Args:
         speaker: None for text only.
-        vision: None says nothing about pictures.
-        judges: of turns in duplex.
-        phrases: what is often said, for misheard words; None takes them as they are.
+        vision: None: pictures are not described.
+        judges: of the user's turns in duplex.
+        phrases: known sentences, for misheard words; None: the words are used as they are.
     """
 
     writer: Writer
@@ -143,12 +145,13 @@ class CascadeParts:
 
     @property
     def is_word(self) -> Callable[[str], bool] | None:
-        """True for an English word; None without the bundled voice, whose lexicon knows them."""
+        """Returns True for an English word; None without the bundled voice, which has the
+        lexicon."""
         lexicon: Lexicon | None = getattr(self.speaker, "lexicon", None)
         return None if lexicon is None else lexicon.is_word
 
     def require(self, history: History, text: str) -> None:
-        """Raise `ContextFull` if the words do not fit even into an empty context."""
+        """Raise `ContextFull` if the text does not fit even into an empty context."""
         limit = self.writer.limit_tokens
         if len(text) < limit // 2:
             return
@@ -157,7 +160,7 @@ class CascadeParts:
             raise ContextFull(max(needed, limit + 1), limit, setting=self.writer.limit_setting)
 
     def windowed(self, history: History) -> History:
-        """The history; without its oldest rounds if it has grown too long."""
+        """The history, without its oldest rounds if it has become too long."""
         limit = self.writer.limit_tokens
         if self.writer.count(history) <= HIGH_SHARE * limit:
             return history
@@ -188,8 +191,9 @@ class CascadeParts:
         return self.writer.takes_notes and notes.is_expected(text, history.told)
 
     def understood(self, heard: Heard, history: History, hearing: Hearing) -> Heard:
-        """The recognised words, for the bundled model: of what is not expected, the sentence that
-        sounds like it, if one does; nothing invented from speech in another language."""
+        """The recognised text, for the bundled model: unexpected text is replaced by an expected
+        sentence that sounds like it, if there is one, and text that was invented for another
+        language by `FOREIGN_SPEECH`."""
         text = heard.text
         if not self.writer.takes_notes or text in ("", FOREIGN_SPEECH):
             return heard
@@ -205,8 +209,9 @@ class CascadeParts:
     def _meant(
         self, heard: Heard, history: History, hearing: Hearing, *, is_expected: bool
     ) -> str | None:
-        """The sentence of those that are often said which was heard, or sounds like it and is known
-        to the notes; None if there is none, or what was heard is known, too, and likelier."""
+        """The known sentence that was said: the transcript itself, or one that sounds like it and
+        is known to the notes. None if there is none, or if the transcript is known, too, and more
+        likely."""
         near = self.phrases.near(heard.text, heard.confidence) if self.phrases else []
         if is_expected and near and not near[0][1]:
             same = (one for one, _ in near if _NUMBERS(one) == _NUMBERS(heard.text))

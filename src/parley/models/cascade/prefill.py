@@ -1,4 +1,4 @@
-"""Adds input to the context: sound as words, pictures as notes."""
+"""Adds input to the context: speech as text, pictures as notes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from parley.turns.units import PAUSE_MS, QUIET, SPEECH, WINDOW_MS, Turns, believ
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
-"""Pieces of context that are read in one unit of a call: a third of a second."""
+"""Maximum number of pieces of context that are read in one unit of a call; they take a third of a
+second."""
 TURN_TOKENS = 6
-"""What the marks of a turn take, at least."""
+"""Minimum number of tokens for the marks of a turn."""
 HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
 CONTINUED_WINDOWS = 6
-"""Windows of speech that `is_echo` can judge. Our echo ends sooner behind what we said."""
+"""Number of windows of speech that `is_echo` can judge. Our echo ends sooner after our speech."""
 
 
 class PrefillJob(CascadeJob):
-    """Adds segments to the context: sound as words, pictures as notes."""
+    """Adds segments to the context: speech as text, pictures as notes."""
 
     def __init__(
         self, parts: CascadeParts, row: int, conversation: Conversation, work: Prefill
@@ -81,7 +82,7 @@ class PrefillJob(CascadeJob):
                 self.row, self._state.history, later=self._choices.is_again
             )
             self._read_pieces += 1
-            # What a unit has no time for is read in the next ones, or before an answer.
+            # Context for which a unit has no time is read in the next ones, or before an answer.
             if is_read or (self._state.is_unit_open and self._read_pieces >= UNIT_PIECES):
                 self._commit()
             return
@@ -138,7 +139,7 @@ class PrefillJob(CascadeJob):
         if role == "system":
             self._state = replace(self._state, history=replace(state.history, system=""))
         elif role == "user":
-            # A chat request contains a whole conversation, however long it is.
+            # A chat request contains a whole conversation of any length.
             if self._parts.writer.count(state.history) > self._parts.writer.limit_tokens:
                 self._state = replace(state, history=self._parts.windowed(state.history))
             lines = self._state.history.lines
@@ -218,7 +219,7 @@ class PrefillJob(CascadeJob):
         assert heard is not None
         heard = self._parts.understood(heard, self._state.history, self._hearing)
         self._choices.heard(heard)
-        # Words of a later sound, or of a later piece of it, would need its place.
+        # The times of words in later audio, or in a later piece of it, would need its offset.
         if self._is_clip and not self._heard and isinstance(self._hearing, KeptHearing):
             self._words = self._hearing.word_times(heard.text)
         self._hearing = None
@@ -244,7 +245,7 @@ class PrefillJob(CascadeJob):
         return self._parts.is_expected(text, self._state.history)
 
     def _listen(self, pcm: Pcm) -> None:
-        """Feed a unit of live sound to the voice detector."""
+        """Feed a unit of live audio to the voice detector."""
         turns, detector = self._state.turns.in_unit(len(pcm)), self._conversation.detector
         self._state = state = replace(self._state, turns=turns)
         assert detector is not None
@@ -263,7 +264,7 @@ class PrefillJob(CascadeJob):
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
         spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
-            # What is not followed by more speech will be dropped.
+            # The utterance is dropped unless more speech follows.
             turns = Turns() if state.telling is not None else replace(turns, is_open=False)
             spoken = 0
         barged = 0
@@ -282,11 +283,11 @@ class PrefillJob(CascadeJob):
             self._hearing = self._recognise(turns.samples)
 
     def _detect(self, detector: Detector, windows: Samples, rest: Samples) -> Listened:
-        """Speech in a unit: its position, whether it is an echo, and whether it interrupts.
+        """Find the speech in a unit, and judge whether it is an echo or an interruption.
 
         Args:
             windows: (B, `WINDOW_SAMPLES`).
-            rest: what fills no window, (N,).
+            rest: samples after the last whole window (N,).
         """
         ours, judges = self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
@@ -315,7 +316,7 @@ class PrefillJob(CascadeJob):
         state = self._state
         conversation = self._conversation
         if self._is_empty:
-            # Only what was not done yet was done.
+            # Without segments, only pending work was done.
             conversation.state = state
             self.finish(PrefillResult(0, state.tokens))
             return
@@ -333,8 +334,8 @@ class PrefillJob(CascadeJob):
 
 
 def _continued(turns: Turns, probabilities: tuple[float, ...]) -> Turns:
-    """Open the utterance that was taken for an echo again if the unit continues it, for long enough
-    to be told from one."""
+    """Reopen the utterance that was considered an echo if the unit continues it for long enough to
+    be distinguished from one."""
     if turns.is_open or not turns.speech_ms:
         return turns
     first = probabilities[:CONTINUED_WINDOWS]
@@ -343,6 +344,6 @@ def _continued(turns: Turns, probabilities: tuple[float, ...]) -> Turns:
 
 
 def _pieces(pcm: Pcm) -> list[Pcm]:
-    """Sound as a recogniser takes it: longer sound is cut at its pauses."""
+    """Audio in lengths that a recogniser accepts: longer audio is cut at its pauses."""
     stretches = stretches_of(pcm) or [(0.0, pcm.duration_s)]
     return [pcm.slice(*(round(at_s * pcm.rate_hz) for at_s in each)) for each in stretches]

@@ -1,8 +1,8 @@
-"""Speech that a repeated conversation promised, generated where it is still needed.
+"""Speech that a repeated conversation promised, generated if it is still needed.
 
-What was played long ago is never made. What waits to be played, and what was played so recently
-that it may come back as an echo, is made before the conversation goes on; clause after clause,
-because each takes as long as a step may.
+Speech that was played long ago is never generated. Speech that waits to be played, or was played so
+recently that it may return as an echo, is generated before the conversation continues: one clause
+per step, because a clause takes as long as a step may.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parley.models.cascade.conversation import CascadeState
 from parley.models.cascade.parts import Speaker
 
 Clauses = tuple[tuple[str, int], ...]
-"""Words and their length in samples at 24 kHz."""
+"""Texts of clauses, with their length in samples at 24 kHz."""
 
 
 def echo_of(chunk: Samples) -> Samples:
@@ -32,7 +32,7 @@ class Promises:
     """Promised speech of one conversation that is still needed.
 
     Args:
-        state: as it is.
+        state: of the repeated conversation.
     """
 
     def __init__(self, state: CascadeState, voice: int) -> None:
@@ -64,7 +64,7 @@ class Promises:
         self._waves[clause] = speaker.say(clause, self._voice)
 
     def kept(self) -> CascadeState:
-        """The conversation with its speech."""
+        """The state of the conversation with the synthesised speech."""
         state = self._state
         telling = state.telling
         if telling is not None and telling.is_promised:

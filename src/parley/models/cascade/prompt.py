@@ -38,11 +38,12 @@ _GENERIC = re.compile(
     r"(?:\W+(?:please )?(?:reply|answer|respond|speak) (?:naturally|briefly|politely|helpfully|in "
     r"english))?\W*"
 )
-"""Prompts that say no more than our own, such as clients and pages send by default."""
+"""Prompts that add nothing to our own, such as those that clients and pages send by default."""
 
 
 def persona_of(system: str) -> str:
-    """The persona: the requested prompt, or our own if that prompt only describes a voice."""
+    """The persona: the requested prompt, or our own if that prompt is empty, generic, or only
+    describes a voice."""
     low = system.lower().strip()
     if _GENERIC.fullmatch(low):
         return PERSONA

@@ -1,11 +1,11 @@
-"""What a row of the bundled language model has read: its cache, and in which portions.
+"""Tokens that a row of the bundled language model has read: its cache, and its portions.
 
-The network's inputs get one int8 scale per call, so numbers depend on what was read together. A row
-that is to go on exactly as another one has to read in the same portions, and need not do so before
-it writes: until then they are only noted.
+The network's inputs have one int8 scale per call, so results depend on the tokens that are read
+together. A row that must continue exactly like another one has to read the same portions. It need
+not do so before it writes: until then they are only noted.
 
-A block is a portion of which only the first token is known to follow; the others are expected.
-They count one by one, as they are taken, until another token is read instead.
+A block is a portion of which only the first token is known to follow; the others are expected. They
+are accepted one by one, until another token is read instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from parley.models.cascade.llama import Cache, Llama
 
 PIECE_TOKENS: Final = 128
-"""Prompt tokens per step."""
+"""Maximum number of prompt tokens per step."""
 
 
 class Later(Enum):
@@ -34,9 +34,9 @@ class Portion:
     """Tokens read in one call.
 
     Args:
-        known: how many of the tokens were known to follow when it was read.
-        kept: how many count.
-        is_block: whether more of them may come to count.
+        known: number of tokens that were known to follow when the portion was read.
+        kept: number of tokens that count.
+        is_block: True if further tokens may still be accepted.
     """
 
     ids: tuple[int, ...]
@@ -46,12 +46,12 @@ class Portion:
 
     @property
     def wanted(self) -> int:
-        """How many of the last tokens have logits."""
+        """Number of last tokens for which logits are computed."""
         return len(self.ids) - min(self.known, self.kept) + 1
 
 
 def shared(mine: Sequence[object], theirs: Sequence[object]) -> int:
-    """Number of items at the beginning that both have."""
+    """Length of the common start of two sequences."""
     pairs = enumerate(zip(mine, theirs, strict=False))
     return next((at for at, (one, other) in pairs if one != other), min(len(mine), len(theirs)))
 
@@ -79,8 +79,8 @@ class ReadTokens:
         return tuple(self._portions)
 
     def run(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
-        """Read one portion; returns the logits after it. With `later`, or if others are waiting,
-        only note it."""
+        """Read one portion; returns the logits after it. With `later`, or if other portions are
+        pending, only note it."""
         later = later or self.is_behind
         self.end_block()
         logits = Later.LOGITS if later else self._model.run(list(ids), self.cache)
@@ -88,7 +88,8 @@ class ReadTokens:
         return logits
 
     def run_block(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
-        """Read a block of which the first token follows; returns the logits after that."""
+        """Read a block whose first token is known to follow; returns the logits after that
+        token."""
         later = later or self.is_behind
         self.end_block()
         block = Portion(ids, 1, 1, is_block=True)
@@ -145,13 +146,13 @@ class ReadTokens:
         self.cache.cut(min(self.cache.length, length))
 
     def restore(self, portions: tuple[Portion, ...]) -> None:
-        """Restore the state after `portions`; what is no longer in the cache is noted."""
+        """Restore the state after `portions`; those that are no longer in the cache are noted."""
         same = shared(self._portions[: self._read], portions)
         is_here = same == len(portions) == len(self._portions)
         if is_here:
             return
         if same and portions[same - 1].is_block:
-            # What it expected was cut off, or belongs to what came later.
+            # Its expected tokens were cut off, or belong to a later state.
             same -= 1
         self.cut(sum(portion.kept for portion in portions[:same]))
         for portion in portions[same:]:

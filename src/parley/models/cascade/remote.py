@@ -1,8 +1,8 @@
 """Parts that run on another server: a language model and a voice behind OpenAI's API.
 
-The answer comes in a thread of its own (`endpoint.py`); `step` takes what is there and waits at
-most `PATIENCE_S`, so that an engine step stays short. What goes wrong is said in plain words and
-told to the client; what was written until then stands.
+A separate thread receives the answer (`endpoint.py`); `step` processes what has arrived and waits
+at most `PATIENCE_S`, so that an engine step stays short. A failure is spoken in plain words and
+reported to the client; the text written until then is kept.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from parley.views.tools import CLOSE
 log = logs.get(__name__)
 
 PATIENCE_S = 0.03
-"""Time for which a step waits for the next words."""
+"""Maximum time for which a step waits for the next piece."""
 LETTERS_A_TOKEN = 8
 """Servers may send many tokens in one piece, so tokens are estimated from letters."""
 RAW_MOST = 400_000
-"""Letters of an answer, thoughts included, after which it is abandoned."""
+"""Maximum number of letters of an answer, thoughts included; a longer one is abandoned."""
 NO_RESULT = "No result."
 """Result of a call that returned nothing."""
 
@@ -62,7 +62,8 @@ class RemoteWriter(Writer):
     """A language model at an address.
 
     Args:
-        limit_tokens: how much of the conversation is sent; estimated, four letters a token.
+        limit_tokens: maximum size of the conversation that is sent, estimated at four letters per
+            token.
     """
 
     answers_later = True
@@ -78,8 +79,8 @@ class RemoteWriter(Writer):
         self.limit_tokens = limit_tokens
         self._running: list[_Running | None] = [None] * rows
         self._thinks = [False] * rows
-        """Per row: answers start with thoughts that no tag opens, as its newest has shown. What
-        one client has the model write says nothing about the answers of others."""
+        """True for each row whose newest answer started with thoughts that no tag opens. This is
+        stored per row, because the answers to one client do not predict those to others."""
 
     def check_format(self, form: AnswerFormat) -> None:
         """Does nothing: the server reports what it does not support."""
@@ -135,7 +136,7 @@ class RemoteWriter(Writer):
         raw, calls = running.raw + new.text, draft.calls + new.calls
         self._running[row] = replace(running, raw=raw)
         text, is_cut = self._shown(row, raw, rule, draft, is_last=bool(calls))
-        # Only what is shown counts: how long a model thinks, is for its server to limit.
+        # Only visible text counts: the server limits how long a model thinks.
         count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
         is_limit = count >= request.limit or len(raw) > RAW_MOST
         if is_limit:
@@ -151,7 +152,8 @@ class RemoteWriter(Writer):
     def _shown(
         self, row: int, raw: str, rule: Rule, draft: Draft, *, is_last: bool
     ) -> tuple[str, bool]:
-        """`readable`, JSON as written. What has been shown of thoughts stays before the rest."""
+        """`readable`; JSON is returned as written. Thoughts that were already shown stay before the
+        rest."""
         if rule.answer_format:
             return raw, False
         words = without_calls(raw)
@@ -180,7 +182,7 @@ _WHY_EMPTY = {
 
 
 def _checked(draft: Draft, finish: str) -> Draft:
-    """A finished answer; one without a word or a call is a problem."""
+    """The finished answer, with a problem if it has neither text nor a call."""
     if draft.problem is not None or draft.text or CLOSE in draft.calls:
         return draft
     finish = "tool_calls" if draft.calls else finish
@@ -188,8 +190,7 @@ def _checked(draft: Draft, finish: str) -> Draft:
 
 
 def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
-    """Fields that a request has only if they were asked for, because not every server knows
-    them."""
+    """Fields that are sent only if they were requested, because not every server supports them."""
     form = rule.answer_format
     options: dict[str, Any] = {}
     if form is not None and form.type == "json_object":
@@ -215,9 +216,9 @@ def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
 
 
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Lines as OpenAI's messages; calls and results of functions as what they are there.
+    """Lines as OpenAI's messages; calls and results of functions in OpenAI's own form.
 
-    A call whose result never came gets one that says so: servers refuse a call without.
+    A call without a result gets `NO_RESULT`, because servers refuse calls without one.
     """
     messages: list[dict[str, Any]] = []
     called = answered = 0
@@ -314,7 +315,7 @@ def check(endpoint: Endpoint) -> list[str]:
     """Names of the models that an address offers.
 
     Raises:
-        SetupError: no server answers there, or not as this API.
+        SetupError: no server answers there, or the response does not follow this API.
     """
     try:
         reply = httpx.get(f"{endpoint.url}/models", headers=endpoint.headers(), timeout=CONNECT_S)

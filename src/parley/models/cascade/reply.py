@@ -79,7 +79,7 @@ class ReplyJob(CascadeJob):
 
     def _after_text(self) -> None:
         draft = self._draft
-        # A chat gets a problem as an error only; a listener has to hear it.
+        # A chat receives a problem only as an error; in other modes the user must hear it.
         if draft.problem and not draft.text and self._conversation.opening.mode != "chat":
             self._draft = draft = replace(draft, text=draft.problem.spoken)
         if self._speaks:
@@ -110,7 +110,7 @@ class ReplyJob(CascadeJob):
             self._go_on()
 
     def _call(self) -> None:
-        """Function calls are text without sound after the words."""
+        """Put out new function calls, which are text without audio after the spoken text."""
         new = self._draft.calls[self._called :]
         if new:
             self._put(OutputPiece(new))
@@ -140,7 +140,7 @@ class ReplyJob(CascadeJob):
         draft, conversation = self._draft, self._conversation
         words = "".join(self._said) if self._speaks else draft.text[: self._taken]
         said = words + draft.calls[: self._called]
-        # What was cut off was not heard: the history holds what was said.
+        # Text that was cut off was not heard: the history contains only what was said.
         is_whole = said == draft.text + draft.calls
         answer = Line("assistant", said.strip(), ids=draft.ids if is_whole else ())
         history = replace(self._history, lines=(*self._history.lines, answer))

@@ -1,4 +1,4 @@
-"""Samples tokens. Random numbers are counted, so that a row can return to any point."""
+"""Samples tokens with counted random numbers, so that a row can return to any point."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Rule:
     """Sampling options.
 
     Args:
-        temperature: 0 takes the most probable token.
+        temperature: 0 selects the most probable token.
         top_k: 0 for all.
-        presence_penalty, frequency_penalty, parallel_calls, top_logprobs: for a model at an
+        presence_penalty, frequency_penalty, parallel_calls, top_logprobs: only for a model at an
             address.
-        answer_format: what the text has to be; None: anything.
+        answer_format: format of the text; None: any.
     """
 
     temperature: float = 0.0
@@ -45,13 +45,14 @@ def choose(
     banned: Tensor,
     allowed: Tensor | None = None,
 ) -> int:
-    """One token of logits (V,).
+    """Choose one token from logits (V,).
 
     Args:
-        draws: how many were chosen in this conversation; with the seed it fixes the random number.
+        draws: number of tokens chosen so far in this conversation; determines the random number
+            together with the seed.
         seen: tokens of this answer, for the penalty.
         banned: ids that are never chosen.
-        allowed: which ids may be chosen (V,); None: all others.
+        allowed: True for ids that may be chosen (V,); None: all except `banned`.
     """
     scores = logits.float().clone()
     if allowed is not None:

@@ -3,8 +3,8 @@
 A folder of weights holds `cascade.json` (its format), `*.safetensors` (each under 50 MB) and
 the text files of tokenizers and lexicon. A matrix `name` is stored as int8 rows with `name.scale`
 (float16), or as `name.blocks` (four bits, 32 to a block, with scale and minimum) with the low-rank
-`name.a`, `name.b` that fine-tuning added; vectors are float16. Rows of which few values are large
-are compressed, as `name.zlib`. `training/cascade/packing.py` writes such files.
+`name.a`, `name.b` that fine-tuning added; vectors are float16. Rows with few large values are
+compressed, as `name.zlib`. `training/cascade/packing.py` writes such files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from parley.models.cascade.whisper import Vocabulary, Whisper, WhisperShape
 
 BLOCK = 32
 LOADERS = 2
-"""Number of threads that unpack stored matrices. Each computes on one core, whatever torch is set
-to."""
+"""Number of threads that unpack stored matrices. Each uses one core, regardless of torch's
+settings."""
 
 
 def read(folder: Path, name: str) -> dict[str, Tensor]:
-    """Float32 tensors of all shards at once.
+    """The tensors of all shards as float32.
 
     Raises:
         SetupError: the files are absent or broken.
@@ -49,8 +49,8 @@ def read(folder: Path, name: str) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]:
-    """Names of all shards' tensors, and what makes each as float32, in any thread; blocks of four
-    bits are joined with what was learnt.
+    """Names of all shards' tensors, each with a function that returns it as float32 and can be
+    called in any thread; four-bit blocks are merged with their fine-tuned low-rank part.
 
     Raises:
         SetupError: the files are absent or broken.
@@ -68,7 +68,7 @@ def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 for key in file.keys():  # noqa: SIM118
                     stored[key] = functools.partial(file.get_tensor, key)
-        except Exception as error:  # safetensors raises a class of its own without a public name
+        except Exception as error:  # safetensors raises a class without a public name
             raise SetupError(f"The weights '{name}' in {folder} cannot be read: {error}") from error
         owners = {key.removesuffix(".blocks").removesuffix(".zlib") for key in stored}
         made: dict[str, Callable[[], Tensor]] = {}
@@ -108,7 +108,7 @@ def _float(stored: Mapping[str, Callable[[], Tensor]], key: str) -> Tensor:
 
 
 def unblocked(blocks: Tensor, steps: Tensor) -> Tensor:
-    """Blocks (O, 18 I / 32), of which each row has steps (O, 2), to floats (O, I).
+    """Convert blocks (O, 18 I / 32), with steps (O, 2) for each row, to floats (O, I).
 
     The low halves of a block's 16 bytes are weights 0 to 15, the high halves 16 to 31.
     """
@@ -134,8 +134,8 @@ def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
 
 
 def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
-    """Vocabulary of a recogniser's folder, without quotation marks: no one says them, and what is
-    short is often heard as one."""
+    """Vocabulary of a recogniser's folder, without quotation marks: they are never spoken, and
+    short sounds are often recognised as one."""
     pieces = tuple(_bytes(piece) for piece in facts["pieces"])
     quotes = [token for token, piece in enumerate(pieces) if b'"' in piece]
     return Vocabulary(
@@ -149,7 +149,7 @@ def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
 
 
 def _byte_signs() -> dict[str, int]:
-    """The usual table of byte-level BPE: each byte as a visible character."""
+    """The standard table of byte-level BPE: each byte as a visible character."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in kept}
     others = [byte for byte in range(256) if byte not in kept]
@@ -179,7 +179,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def load_llama(folder: Path, name: str = "llm") -> Llama:
-    """Load a folder's language model as int8, without ever holding all of it as floats."""
+    """Load a folder's language model as int8, without ever having all of it in memory as floats."""
     facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
     with torch.device("meta"):
         model = Llama(LlamaShape(**facts))

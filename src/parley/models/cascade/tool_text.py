@@ -1,8 +1,8 @@
-"""Calls of functions between the text form of `views/tools.py` and OpenAI's messages.
+"""Converts function calls between the text form of `views/tools.py` and OpenAI's messages.
 
-The server puts functions, calls and results into the conversation as text, the way MiniCPM-o was
-taught to read them. A language model behind an address has a form of its own for them: its requests
-are made from the text, and its calls are written back as such text while they come.
+The server adds functions, calls and results to the conversation as text, in the form that MiniCPM-o
+was trained on. A language model behind an address has a separate form for them: its requests are
+built from the text, and its calls are written back as such text while they arrive.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def split_tools(system: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
-    """An answer's words, and its calls in OpenAI's format; `first` is the number of calls before
-    it."""
+    """An answer's text, and its calls in OpenAI's format; `first` is the number of previous
+    calls."""
     calls: list[dict[str, Any]] = []
     for found in _CALL.finditer(text):
         call = object_in(found[1])
@@ -58,12 +58,12 @@ def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
 
 
 def without_calls(text: str) -> str:
-    """An answer's words, where its server leaves calls in the text as the model wrote them."""
+    """An answer's text without the calls that its server left in it as the model wrote them."""
     return _WRITTEN.sub(" ", text) if OPEN in text else text
 
 
 def written_calls(text: str, declared: Collection[str]) -> str:
-    """The whole calls of declared functions that a server left in the text."""
+    """The complete calls of declared functions that a server left in the text."""
     calls = (object_in(found[1]) for found in _CALL.finditer(text))
     return "\n".join(
         f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}"
@@ -83,16 +83,16 @@ def call_id(number: int) -> str:
 
 
 class CallWriter:
-    """Calls as they come in pieces, several at once too, to text in their order.
+    """Converts calls that arrive in pieces, possibly several in parallel, to text in their order.
 
     Args:
-        declared: names of the functions that there are; calls of others are left out.
+        declared: names of the available functions; calls of others are omitted.
     """
 
     def __init__(self, declared: Collection[str]) -> None:
         self._declared = declared
         self._numbers: dict[int, int] = {}
-        """The newest call with each index of the server."""
+        """The newest call for each index that the server uses."""
         self._ids: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._arguments: dict[int, str] = {}
@@ -122,7 +122,7 @@ class CallWriter:
 
     def _number(self, delta: dict[str, Any], name: str) -> int:
         """The call that a piece belongs to. Some servers give all calls the same index, or none:
-        a name with another id is another call."""
+        a name with another id starts another call."""
         index, call = delta.get("index"), str(delta.get("id") or "")
         if not isinstance(index, int | None):
             raise TypeError(f"a call numbered {str(index)[:40]}")
@@ -134,7 +134,8 @@ class CallWriter:
         return number
 
     def finish(self) -> str:
-        """No piece follows: close the open call and return those that waited for it."""
+        """Called when no piece follows: close the open call, and return the calls that waited for
+        it."""
         text = self._end()
         for number, name in self._names.items():
             if name and name not in self._declared:
@@ -153,7 +154,7 @@ class CallWriter:
         return arguments
 
     def _end(self) -> str:
-        """The end of the open call; of one that was cut there is none."""
+        """The end of the open call; "" if the call was cut off."""
         if self._open is None:
             return ""
         self._done.add(self._open)

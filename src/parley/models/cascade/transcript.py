@@ -7,8 +7,8 @@ import zlib
 from typing import Final
 
 FOREIGN_SPEECH: Final = "(foreign language)"
-"""Transcript of speech that is not English. A recogniser that knows only English writes such words,
-as captions do."""
+"""Transcript of speech that is not English. Recognisers that know only English write such text, as
+captions do."""
 
 _FOREIGN = re.compile(
     r"foreign language|\b(?:in|speaking|speaks)(?: in)? "
@@ -36,14 +36,14 @@ def repetition(ids: list[int]) -> int:
 
 
 FASTEST = 3.8
-"""Words per second of speech that a person who repeats something does not reach."""
+"""Words per second of speech; a person who repeats something does not speak so fast."""
 
 
 def once(text: str, seconds: float) -> str:
-    """Remove repetitions for which there was no time.
+    """Remove repetitions for which the speech was too short.
 
     Args:
-        seconds: from the first sound to the last.
+        seconds: duration from the first sound to the last.
     """
     words = text.split()
     plain = [word.lower().strip(".,?!") for word in words]
@@ -55,7 +55,7 @@ def once(text: str, seconds: float) -> str:
 
 def clean(text: str) -> str:
     """Remove descriptions of sounds: `[music]`, `(coughing)`, `*sighs*`; `FOREIGN_SPEECH` if
-    nothing else is left but that."""
+    nothing is left and one of them describes foreign speech."""
     kept: list[str] = []
     depth = 0
     for sign in text:

@@ -22,18 +22,19 @@ from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
 FIRST_SAMPLES = UNIT_SAMPLES * 7 // 10
-"""An answer begins with so much: the rest of the second is part of the pause after its clause."""
+"""Number of samples with which an answer starts: the rest of the second is part of the pause after
+its clause."""
 DUPLEX_TOKENS = 120
-"""Maximum length of an answer in a duplex conversation."""
+"""Maximum length of an answer in a duplex conversation, in tokens."""
 ECHO_SAMPLES = 2 * INPUT_RATE_HZ
-"""Sound played within this time may return as an echo."""
+"""Number of microphone samples within which played audio may return as an echo."""
 PROMISES_LIMIT = 8
 """Maximum number of chunks in that time: all but the last of an answer are a second long."""
 UNIT_COST = 75
 """Maximum cost of a unit, in hundredths of a second of one core (`Writer.cost`); an answer that
 needs more continues in the next unit."""
 MAX_WAITS = 2
-"""Number of units that may end this way before an answer's first sound."""
+"""Maximum number of units of an answer that may end because of their cost."""
 VAIN_STEPS = 15
 """Number of steps without news from a remote writer (30 ms each) after which a unit ends."""
 CLAUSE_COST, WORD_COST = 2, 1
@@ -89,7 +90,7 @@ class AnswerJob(CascadeJob):
         if state.turns.is_noise:
             self._end(Ending.LISTEN, replace(state, turns=state.turns.without()))
             return
-        # What was written waits for whoever is speaking, and is answered together with them.
+        # Typed text waits while the user speaks, and is answered together with the speech.
         is_due = state.turns.is_due or (bool(state.written) and not state.turns.is_open)
         if not is_due:
             self._end(Ending.LISTEN, state)
@@ -112,12 +113,12 @@ class AnswerJob(CascadeJob):
         return replace(state, history=history, turns=Turns(), images=(), written="", unread=unread)
 
     def _windowed(self, history: History, unread: int) -> tuple[History, int]:
-        """The history in its window, and how much of it must be read then."""
+        """The history in its window, and the number of its tokens that must be read then."""
         after = self._parts.windowed(history)
         return after, unread if after is history else self._parts.writer.count(after)
 
     def _say_again(self, state: CascadeState, words: str) -> None:
-        """Append to the answer the words heard of it before and in this unit."""
+        """End the answer with the words that were heard of it before and in this unit."""
         telling = state.telling
         if telling is None:
             state = self._asked(state)
@@ -136,7 +137,7 @@ class AnswerJob(CascadeJob):
         )
 
     def _tell(self) -> None:
-        """Generate or speak until there is a second of sound, then play it."""
+        """Generate or speak until there is a second of audio, then play it."""
         state = self._state
         telling = state.telling
         assert telling is not None
@@ -175,21 +176,22 @@ class AnswerJob(CascadeJob):
             cost = writer.cost(state.history, telling.draft)
         if known + cost > UNIT_COST and telling.waits < MAX_WAITS:
             return False
-        # A token is paid for when it is there: how many steps it takes depends on what was read.
+        # The cost of a token is added once it is chosen: its number of steps depends on what was
+        # read.
         self._state = replace(state, cost=known, unread=state.unread if clauses else 0)
         self._token_cost = cost
         return True
 
     def _listen_on(self, telling: Telling, *, speaks: bool) -> None:
-        """End the unit because nothing new arrived for too long: with what there is, or
-        listening."""
+        """End the unit because nothing new arrived for too long: play the available audio, or
+        listen."""
         if len(telling.waiting) or (not speaks and telling.shown < len(telling.clauses)):
             self._play(telling, speaks=speaks)
         else:
             self._end(Ending.LISTEN, replace(self._state, telling=telling))
 
     def _wait(self, telling: Telling, *, speaks: bool) -> None:
-        """End the unit here: with what there is to say, or listening."""
+        """End the unit because of its cost: play the available audio, or listen."""
         telling = replace(telling, waits=telling.waits + 1)
         if telling.played or telling.clauses:
             self._play(telling, speaks=speaks)
@@ -236,7 +238,7 @@ class AnswerJob(CascadeJob):
         is_last = telling.is_all_spoken and not len(rest)
         if not is_last and len(chunk) < UNIT_SAMPLES and speaks:
             chunk = np.concatenate((chunk, np.zeros(UNIT_SAMPLES - len(chunk), np.float32)))
-        # The words of a clause come with the second in which its sound begins.
+        # The text of a clause is sent with the second in which its audio starts.
         played = telling.played + len(chunk)
         begins, shown = 0, 0
         for _, samples in telling.clauses:
@@ -266,7 +268,7 @@ class AnswerJob(CascadeJob):
             history = replace(state.history, lines=(*state.history.lines, answer))
             if telling.draft.is_apology:
                 history = state.history.without_question()
-            # Where the window slides, the units that only listen read it anew.
+            # If the window slides, the units that only listen read the history again.
             history, unread = self._windowed(history, state.unread)
             state = replace(_silent(state), history=history, unread=unread)
         else:
@@ -274,7 +276,7 @@ class AnswerJob(CascadeJob):
         self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
 
     def _interrupted(self, state: CascadeState) -> CascadeState:
-        """End the answer here; the history keeps what was heard of it."""
+        """End the answer here; the history contains the words that were heard."""
         telling = state.telling
         if telling is None:
             return state
@@ -328,7 +330,7 @@ def _clauses(telling: Telling) -> list[str]:
 
 
 def _silent(state: CascadeState) -> CascadeState:
-    """End the answer."""
+    """The state after the end of an answer."""
     return replace(state, telling=None, barged_ms=0, is_interrupted=False)
 
 

@@ -1,8 +1,8 @@
 """The contract of a language model that writes the answers.
 
-A `Draft` is an answer in the making, an immutable value: with the history it says all that is
-needed to go on, so a row that returns to an earlier point writes the same again. `Writer.step` does
-a bounded piece of work and gives the next draft.
+A `Draft` is an unfinished answer, an immutable value. Together with the history it contains
+everything that is needed to continue, so a row that returns to an earlier point writes the same
+text again. `Writer.step` does a bounded piece of work and returns the next draft.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from parley.protocol.values import AnswerFormat, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class AnswerProblem:
-    """Why there is no (whole) answer.
+    """Reason for a missing or incomplete answer.
 
     Args:
-        spoken: what is said to the user.
+        spoken: sentence that the user hears.
         told: what happened and what to do, for the client; may have fields for `filled`.
     """
 
@@ -30,26 +30,26 @@ class AnswerProblem:
     told: str
 
     def filled(self, **facts: object) -> AnswerProblem:
-        """The sentence with the facts of this case."""
+        """The problem with the facts of this case."""
         return AnswerProblem(self.spoken, self.told.format(**facts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """An answer in the making.
+    """An answer while it is being written.
 
     Args:
-        text: what may be shown and spoken; never a control token.
-        ids: tokens chosen so far (empty for writers that do not say).
-        is_over: nothing will follow.
+        text: text that may be shown and spoken; never contains a control token.
+        ids: tokens chosen so far (empty for writers that do not report them).
+        is_over: nothing follows.
         is_limit: it ended because `limit` tokens were chosen.
-        count: tokens chosen.
-        problem: why there is no (more) text; None where nothing went wrong.
-        calls: calls of functions, as text (`views/tools.py`); they follow the words and are not
+        count: number of tokens chosen.
+        problem: reason why there is no (more) text; None if there is no problem.
+        calls: calls of functions, as text (`views/tools.py`); they follow the text and are not
             spoken.
-        has_format: the text is JSON, and stands as it was written.
-        forced: tokens that its format demands next.
-        logprobs: of all tokens so far, if `Rule.top_logprobs` asks for them.
+        has_format: the text is JSON, which is left as written.
+        forced: tokens that its format requires next.
+        logprobs: of all tokens so far, if `Rule.top_logprobs` requests them.
     """
 
     text: str = ""
@@ -65,16 +65,16 @@ class Draft:
 
     @property
     def is_apology(self) -> bool:
-        """True if the text is only the problem's sentence, which does not enter the history."""
+        """True if the text is only the problem's sentence, which is not added to the history."""
         return self.problem is not None and self.text in ("", self.problem.spoken)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerRequest:
-    """What is to be answered, and how.
+    """The history to answer, and options for the answer.
 
     Args:
-        limit: tokens that the answer may have.
+        limit: maximum number of tokens of the answer.
         seed: of the conversation's random numbers.
     """
 
@@ -91,8 +91,8 @@ LINE_TOKENS: Final = 4
 class Writer(ABC):
     """A language model of the cascade. All calls come from the engine thread.
 
-    What a writer leaves as it is here suits one that does not choose tokens itself, or that reads
-    everything again: a choice is the draft, nothing is prepared, and costs are unknown.
+    The default methods suit a writer that does not choose tokens itself, or that reads everything
+    again: a choice is the draft, nothing is prepared, and costs are unknown.
 
     Attributes:
         takes_notes: the model was trained to answer from notes.
@@ -118,10 +118,10 @@ class Writer(ABC):
 
     @abstractmethod
     def check_format(self, form: AnswerFormat) -> None:
-        """Refuse a form that the text cannot be made to keep to.
+        """Refuse a format to which the text cannot be constrained.
 
         Raises:
-            InvalidRequest: naming what cannot.
+            InvalidRequest: names the unsupported part.
         """
 
     @abstractmethod
@@ -141,20 +141,20 @@ class Writer(ABC):
     def count_text(self, text: str) -> int: ...
 
     def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
-        """Do a bounded piece of work towards reading `history`; true when none is left. `later`:
-        only note it."""
+        """Do a bounded piece of work towards reading `history`; returns True when none is left.
+        `later`: only note it."""
         return True
 
     def cost(self, history: History, draft: Draft) -> int:
         """Cost of the next token, in hundredths of a second of one core.
 
-        Estimated from counts alone, never measured: what a unit is given to do depends on it, and a
-        conversation that is done again must be given the same. 0 for writers that do not say.
+        Estimated from counts only, never measured: the work of a unit depends on it, and must be
+        the same when a conversation is repeated. 0 for writers without an estimate.
         """
         return 0
 
     def cost_of_reading(self, tokens: int) -> int:
-        """Cost of reading a prompt of this length, as `cost`."""
+        """Cost of reading a prompt of this length, in the unit of `cost`."""
         return 0
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Writer(ABC):
         """Do a bounded piece of work; returns the current draft.
 
         Args:
-            draws: how many tokens were chosen in this conversation (`sampling.choose`).
+            draws: number of tokens chosen so far in this conversation (`sampling.choose`).
         """
 
     def choice(self, before: Draft, after: Draft) -> object:
@@ -174,12 +174,12 @@ class Writer(ABC):
         return after
 
     def again(self, row: int, request: AnswerRequest, draft: Draft, choice: object) -> Draft:
-        """The draft after `choice`. What must be read for it is noted, and read before `prepare` or
-        `step` do anything else."""
+        """The draft after `choice`. The tokens that it must read are noted, and read before
+        `prepare` or `step` do anything else."""
         return choice if isinstance(choice, Draft) else draft
 
     def cancel(self, row: int) -> None:  # noqa: B027
-        """Discard the current draft. Nothing to do where no work runs between two steps."""
+        """Discard the current draft. Nothing to do if no work runs between two steps."""
 
     @abstractmethod
     def point(self, row: int) -> object:
@@ -187,14 +187,14 @@ class Writer(ABC):
 
     @abstractmethod
     def rewind(self, row: int, point: object) -> None:
-        """Drop what was read since."""
+        """Drop the tokens that were read since `point`."""
 
 
 _STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
 _OPENS = re.compile(r"(?:<|\(\s*n?o?t?e?|\|)$", re.I)
 _THOUGHT = re.compile(
     r"<(think(?:ing)?|thought|seed:think)>.*?(?:</\1>|$)|\[THINK\].*?(?:\[/THINK\]|$)"
-    # Harmony: of its channels only the last, `final`, is for the user.
+    # Harmony: only the last channel, `final`, is for the user.
     r"|<\|channel\|>(?!final)\w*.*?(?:<\|end\|>|(?=<\|start\|>)|$)",
     re.I | re.S,
 )
@@ -222,21 +222,22 @@ _OPEN_TAG = re.compile(r"<(?:\|\w*\|?|/?[a-z_:]*)$|\|$|\[(?:/?T(?:H(?:I(?:N?)?)?
 
 
 def ends_thoughts(text: str) -> bool:
-    """True if a text has the end of thoughts whose beginning is in the prompt's template."""
+    """True if a text contains the end of thoughts whose start is in the prompt's template."""
     return bool(_MUSED.search(_THOUGHT.sub(" ", text)))
 
 
 def readable(text: str, *, is_last: bool, thinks: bool = False) -> tuple[str, bool]:
     """Visible part of another model's text, and whether the answer ends there.
 
-    Lines and code as they were written, without thoughts and tags; a control token ends it. An end
-    that may still become one of these is held back until more is known. Thoughts that no tag opens
-    are recognised by their first words; `thinks`: the model's last answer had such ones.
+    Lines and code are returned as written, without thoughts and tags; a control token ends the
+    answer. The end of the text is held back while it may still become one of these. Thoughts that
+    no tag opens are recognised by their first words; `thinks`: the model's last answer had such
+    thoughts.
     """
     text = text.replace("\ufffd", "")
     unknown = None if is_last else _OPEN_TAG.search(text)
     text = text[: unknown.start()] if unknown else text
-    # A space stays for what is left out: its neighbours must not become a tag themselves.
+    # A space replaces removed text: its neighbours must not form a new tag.
     text = _FINAL.sub(" ", _THOUGHT.sub(" ", text))
     if thinks or _MUSES.match(text):
         *_, text = _MUSED.split(text) if is_last or _MUSED.search(text) else ("",)
@@ -255,10 +256,10 @@ def readable(text: str, *, is_last: bool, thinks: bool = False) -> tuple[str, bo
 def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
     """Visible part of the bundled model's text, and whether the answer ends there.
 
-    Everything from the first sign of a control token, a note or a new line on is cut off; an end
-    that may still become one is held back until more is known.
+    The text is cut off at the start of the first control token, note or new line; its end is held
+    back while it may still become one.
     """
-    # Bytes of no letter go first: without them their neighbours may be a control token.
+    # Bytes of no letter are removed first: without them, their neighbours may form a control token.
     text = text.replace("\ufffd", "")
     found = _STOPS.search(text)
     if found:
