@@ -1,7 +1,7 @@
-"""What the checkpoint's `tts_config` decides about the speech decoder.
+"""Configuration of the speech decoder, from the checkpoint's `tts_config`.
 
-The class that the published code falls back to has other numbers than the published file, so a
-field without which sizes would be guessed must be present. Source: speech.md 2.1.
+The published code falls back to a class whose numbers differ from the published file, so a field
+without which sizes would be guessed is required. Source: speech.md 2.1.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ _ONLY = {
     "backbone_model": "llama",
     "num_vq": 1,
 }
-"""Fields of which this decoder knows one value."""
+"""Fields for which this decoder supports only one value."""
 
 _LLAMA = {"head_dim": 0, "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False}
-"""What its layers do not take from the file."""
+"""Values of the layers that are not read from the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechConfig(DecoderConfig):
-    """What `tts_config` decides. Field names are those of the file.
+    """Configuration of the speech decoder. Field names are those of `tts_config`.
 
     Args:
         llm_dim: width of the language model's hidden states.
-        num_audio_tokens: speech codes with the end-of-speech code, the last one.
-        streaming_sliding_window_audio_window_size: cache entries kept by `sliding_window`.
-        window_size, recomputed_chunks: blocks of `sliding_recompute`.
+        num_audio_tokens: number of speech codes, with the end-of-speech code, which is the last
+            one.
+        streaming_sliding_window_audio_window_size: number of cache entries kept by
+            `sliding_window`.
+        window_size, recomputed_chunks: numbers of blocks of `sliding_recompute`.
     """
 
     llm_dim: int
@@ -56,7 +58,7 @@ class SpeechConfig(DecoderConfig):
 
     @property
     def end_code(self) -> int:
-        """The code that ends speech; it is never fed and never reaches the vocoder."""
+        """Code that ends speech; it is never fed, and never sent to the vocoder."""
         return self.num_audio_tokens - 1
 
     @property
@@ -70,10 +72,10 @@ class SpeechConfig(DecoderConfig):
         """Read the `tts_config` object of `config.json`.
 
         Args:
-            llm_width: width of the language model, to check against.
+            llm_width: width of the language model, which must equal `llm_dim`.
 
         Raises:
-            SetupError: a field is absent or asks for something this decoder does not do.
+            SetupError: a field is missing, or its value is not supported by this decoder.
         """
         for name, value in _ONLY.items():
             if raw.get(name, value) != value:

@@ -1,20 +1,20 @@
 """The speech decoder's batched step, over its network and slot caches.
 
-A step takes its rows a few tokens further. Where a block starts, the first pass feeds conditions,
-padded with what they lack, and the last tokens of the other rows; every other pass feeds last
-tokens. Both are `advanced`, which works on tensors of
-fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
-on what was drawn before: where each pass reads and writes is known to the host, goes to the device
-in one table, and becomes tensors for all passes together (`network.planned`). At the end the
-tokens are read back once and become the rows' state; tokens behind a row's end are thrown away.
-Until then nothing of a row has changed.
+A step generates a few tokens for each of its rows. If blocks start in it, the first pass feeds
+their conditions, padded to one length, and the last tokens of the other rows; every other pass
+feeds last tokens. Both are `advanced`, which works only on tensors of fixed shape, never reads a
+value and never waits for the device. Only the drawn tokens depend on earlier draws: the host knows
+where each pass reads and writes, and sends this to the device in one table, which becomes tensors
+for all passes together (`network.planned`). At the end the tokens are read back once and stored in
+the rows' state; tokens after a row's end are discarded. Until then no row has changed.
 
 Letters: `P` passes, `R` rows of the step, `S` slots, `T` tokens of one pass, `C` cache columns per
 slot, `V` speech codes. Source: speech.md 2.
 
-Shapes on a GPU: `advanced` is a pure function of `R` (rounded up to a power of two), of the columns
-read (likewise, from `LEAST_COLUMNS` on) and of whether any row filters or is greedy; it goes
-through the model's `GraphRunner`. A missing row is filled up by slot 0 writing to the spare column.
+Shapes on a GPU: `advanced` is a pure function whose shape depends on `R` (rounded up to a power of
+two), on the number of columns read (likewise, at least `LEAST_COLUMNS`) and on whether any row
+filters or is greedy; it runs in the model's `GraphRunner`. Missing rows are padded with slot 0,
+which writes to the spare column.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ from parley.models.minicpmo45.tts.sampling import (
 )
 
 LEAST_COLUMNS = 256
-"""On a GPU no pass reads fewer cache columns."""
+"""Minimum number of cache columns that a pass reads on a GPU."""
 
 CONDITION_ROWS = 24
-"""Passes with conditions of up to so many rows are captured, padded to as many: a unit's twenty, or
-a block's twelve. The kernel stops where a row ends, so they read all columns."""
+"""Maximum number of condition rows of a captured pass; fewer are padded to it. A unit has up to
+twenty rows, a block up to twelve. The kernel stops at the end of a row, so these passes read all
+columns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spoken:
-    """What rows said last, on the device; every pass makes a new one.
+    """The rows' latest tokens, on the device; every pass creates a new instance.
 
     Args:
         table: int64, shape (R, 2 + 16): the token that the next pass feeds, 1 if it was drawn from
-            finite scores, then the tokens that the penalty looks at, the newest last.
+            finite scores, then the tokens that the penalty considers, newest last.
     """
 
     table: Tensor
@@ -88,15 +89,15 @@ class Spoken:
         draws: Tensor,
         rules: RowRules,
     ) -> Spoken:
-        """One more drawn (`pick`).
+        """Returns the tokens after one more draw per row (`pick`).
 
-        A row that ran on behind its end draws something too; it is not read, but it is a valid
-        row of the embedding.
+        A row that continues after its end also draws a token; it is not read, but it is a valid row
+        of the embedding.
         """
         history = self.table[:, 2:]
         token = pick(logits, history, exempt, masks_end, draws, rules)[:, None]
-        # The largest of numbers of which one is not a number is not a number, and what is not
-        # finite does not differ from itself by 0.
+        # The maximum of numbers with a NaN is NaN, and a number minus itself is 0 only if it is
+        # finite.
         best = logits.amax(-1, keepdim=True)
         return Spoken(torch.cat((token, best - best == 0, history[:, 1:], token), dim=1))
 
@@ -109,14 +110,14 @@ def advanced(
     rules: RowRules,
     x: Tensor | None = None,
 ) -> tuple[Spoken, Tensor]:
-    """One pass: every row is fed, and draws its next token. Fixed shapes, no values looked
-    at, inputs unchanged; what it writes into the caches it would write again.
+    """Run one pass: feed every row and draw its next token. Shapes are fixed, no value is read,
+    inputs do not change, and running it again writes the same into the caches.
 
     Args:
-        x: new tokens, shape (R, T, D); None: each row's last one.
+        x: embeddings of new tokens, shape (R, T, D); None: each row's last token.
 
     Returns:
-        What the rows said then, and their raw logits (R, V).
+        The rows' tokens after the pass, and their raw logits (R, V).
     """
     x = F.embedding(spoken.token, decoder.codes)[:, None] if x is None else x
     turn = (plan.cos, plan.sin)
@@ -128,12 +129,12 @@ def advanced(
 
 
 class SpeechPasses:
-    """One step of some blocks.
+    """One step of a batch of blocks.
 
     Args:
-        blocks: unfinished, of distinct rows.
-        tokens: passes, and tokens per row.
-        is_plain: use no graphs.
+        blocks: unfinished blocks, of distinct rows.
+        tokens: number of passes, and of tokens per row.
+        is_plain: run without graphs.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class SpeechPasses:
     ) -> None:
         self.decoder, self.blocks, self.tokens = decoder, blocks, tokens
         rows = [block.row for block in blocks]
-        # What a row's first pass feeds; its later passes feed one token.
+        # Number of tokens that a row's first pass feeds; its later passes feed one.
         self._counts = [len(block.condition) if not block.sampled else 1 for block in blocks]
         starts = zip(rows, self._counts, strict=True)
         reads = max(row.length + count for row, count in starts) + tokens - 1
@@ -161,7 +162,7 @@ class SpeechPasses:
         numbers = torch.stack(draws, dim=1)
         if self._captures:
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
-            # They pad the graph, and write to the column that is never read.
+            # These rows pad the graph, and write to the column that is never read.
             unheard = [RowPass(slot=0, first=0, column=decoder.capacity, position=0)] * missing
             lines = [[*line, *unheard] for line in lines]
             said += [_NOTHING_SAID] * missing
@@ -184,7 +185,7 @@ class SpeechPasses:
             self._advance()
 
     def _begin(self) -> None:
-        """A first pass: conditions of blocks that begin, last tokens of the others."""
+        """Run a first pass: feed conditions of blocks that start, and last tokens of the others."""
         decoder = self.decoder
         codes = F.embedding(self.spoken.token[:, None], decoder.codes)
         fed = [codes[i] if one.sampled else one.condition for i, one in enumerate(self.blocks)]
@@ -242,8 +243,8 @@ class SpeechPasses:
         return first, length, row.position + taken
 
     def commit(self) -> bool:
-        """Wait for the tokens of every pass, and make them the rows' state; False if a token was
-        drawn from scores that are not finite, and nothing has changed."""
+        """Wait for the tokens of all passes, and store them in the rows' state. Returns False if a
+        token was drawn from scores that are not finite; then nothing has changed."""
         drawn: list[list[tuple[int, int]]] = torch.stack(self.drawn).tolist()
         tokens = [self._heard(i, [row[i] for row in drawn]) for i in range(len(self.blocks))]
         if not all(finite for row in tokens for _, finite in row):
@@ -262,8 +263,8 @@ class SpeechPasses:
             row.draws += used
             block.tokens += accepted
             row.history = (row.history + accepted)[-PENALTY_WINDOW:]
-            # The counter runs over accepted tokens, fed or not: at a limit without `drops_last` it
-            # leaves a gap of one position. Source: speech.md 2.4.
+            # The position counts accepted tokens, fed or not: at a limit without `drops_last` it
+            # leaves a gap of one. Source: speech.md 2.4.
             if block.finished and not block.ended and not rule.drops_last:
                 row.position += 1
         return True
@@ -279,7 +280,7 @@ class SpeechPasses:
 def _capture(
     decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 0
 ) -> None:
-    """One shape; with `count`, of a pass with conditions of so many rows."""
+    """Capture one shape; with `count`, that of a pass with this many condition rows."""
     x = None
     if count:
         codes = [one % decoder.config.num_audio_tokens for one in range(size * count)]
@@ -294,10 +295,10 @@ def _made_up(
     decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 1
 ) -> tuple[Tensor, Spoken, Tensor, RowRules]:
     """Lines, tokens, draws and rules of rows that see different numbers of columns; for caches that
-    hold made-up numbers.
+    contain made-up numbers.
 
     Args:
-        count: new tokens of each row.
+        count: number of new tokens of each row.
     """
     device = decoder.device
     ends = enumerate(uneven(size, reads))
@@ -308,7 +309,7 @@ def _made_up(
 
 
 def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
-    """Hold one pass by the kernel to the same by PyTorch's attention.
+    """Compare one pass by the kernel with the same pass by PyTorch's attention.
 
     Raises:
         FastPathFailed: they differ.
@@ -337,7 +338,7 @@ def _replayed(
     reads: int,
     x: Tensor | None = None,
 ) -> Spoken:
-    """`advanced`, by a graph where there is one; lines have shape (7, R)."""
+    """Run `advanced`, by a graph if there is one; lines have shape (7, R)."""
     tokens = None if x is None else x.shape[1]
 
     def run(
@@ -367,7 +368,7 @@ def _said(block: SpeechBlock) -> list[int]:
 def _known_to(
     device: torch.device, lines: list[list[RowPass]], said: list[list[int]]
 ) -> tuple[Tensor, Spoken]:
-    """Lines of shape (7, P, R) and what was said, in one transfer."""
+    """Send lines of shape (7, P, R) and the rows' latest tokens to the device, in one transfer."""
     passes, rows, parts = len(lines), len(said), len(RowPass._fields)
     numbers = [line[part] for part in range(parts) for row in lines for line in row]
     numbers += [one for row in said for one in row]
@@ -389,17 +390,16 @@ class MiniCPMTTS(SpeechNetwork):
     ) -> bool:
         """Advance every block by up to `tokens` speech tokens, all rows in one batch.
 
-        The first call of a block feeds its condition. The device is waited for once, at the end;
-        tokens behind a row's end code are thrown away, so a larger `tokens` costs work, not
-        correctness. Nothing of a row is changed before the end, so a step that raised may be
-        repeated.
+        The first call of a block feeds its condition. Every call waits for the device once, at its
+        end; tokens after a row's end code are discarded, so a larger `tokens` costs work, not
+        correctness. No row changes before the end, so a step that raised may be repeated.
 
         Args:
             blocks: unfinished blocks of distinct rows.
-            is_plain: without graphs and without our own attention kernel.
+            is_plain: run without graphs and without our own attention kernel.
 
         Returns:
-            False if a score was not finite; no block has advanced then.
+            False if a score was not finite; then no block has advanced.
         """
         blocks = [block for block in blocks if not block.finished]
         if not blocks:
@@ -414,8 +414,8 @@ class MiniCPMTTS(SpeechNetwork):
 
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:
-        """Capture `advanced` in all shapes of rows that sample so, with and without filters;
-        nothing without graphs."""
+        """Capture `advanced` in all shapes, for rows with this sampling, with and without filters.
+        Does nothing without graphs."""
         if not self.graphs.is_active:
             return
         sampling = sampling or self.config.sampling

@@ -1,9 +1,9 @@
 """The speech decoder: text states to speech tokens, several conversations in one batch.
 
-A small Llama that reads what the language model said (text embedding plus projected hidden state)
-and produces 25 speech tokens per second. This file is the network with its slot caches. The batched
-step is in `decoder.py`, the choice of a token in `sampling.py`; which rows are fed, and when a way
-of talking forgets, is decided in `turns.py`.
+A small Llama that reads the language model's tokens (text embedding plus projected hidden state)
+and generates 25 speech tokens per second. This file contains the network and its slot caches. The
+batched step is in `decoder.py`, the choice of a token in `sampling.py`; `turns.py` decides which
+rows are fed, and what each mode drops from the cache.
 
 Letters: `S` slots, `P` passes and `R` rows of a step, `T` tokens of a pass, `L` condition rows of
 one block, `C` cache columns per slot, `D` width, `V` speech codes.
@@ -33,7 +33,7 @@ from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
 
 UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
-"""Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
+"""Prefixes of the checkpoint's names that inference never uses. Source: speech.md 2.2."""
 
 ROPE_BASE = 10_000.0
 
@@ -41,11 +41,13 @@ ROPE_BASE = 10_000.0
 class SpeechNetwork(nn.Module):
     """The network and its slot caches.
 
-    Parameter names are those of the checkpoint below `tts.` (without `UNUSED_TENSORS`); fill them,
-    then call `rebuild_buffers` and `allocate` once. Everything runs under `torch.inference_mode`.
+    Parameter names are those of the checkpoint below `tts.` (without `UNUSED_TENSORS`); load the
+    weights, then call `rebuild_buffers` and `allocate` once. Everything runs under
+    `torch.inference_mode`.
 
     Args of state:
-        codes, scores: from `rebuild_buffers` on, rows of speech codes, and the head by inputs.
+        codes, scores: set by `rebuild_buffers`: embeddings of the speech codes, and the head's
+            matrix by inputs.
 
     Args of state, from `allocate` on:
         graphs: captures passes.
@@ -72,7 +74,7 @@ class SpeechNetwork(nn.Module):
         self.attention = FusedAttention()
 
     def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
-        """Fold the weight-normed head into one matrix; call once after the weights are in place."""
+        """Fold the weight-normed head into one matrix; call once after the weights are loaded."""
         head = self.head
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
@@ -93,13 +95,13 @@ class SpeechNetwork(nn.Module):
         graphs: GraphRunner | None = None,
         is_eight_bit: bool = False,
     ) -> None:
-        """Take the memory of `slots` conversations, once.
+        """Allocate the memory of `slots` conversations; call once.
 
         Args:
-            columns: how long a turn may grow before it is recomputed from its last block; None
-                takes the range the model was trained on.
+            columns: length at which a turn is recomputed from its last block; None uses the range
+                that the model was trained on.
             graphs: captures passes; None captures nothing.
-            is_eight_bit: keep keys and values in 8 bits.
+            is_eight_bit: store keys and values in 8 bits.
         """
         self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
         self.cache = self.make_cache(slots, columns, is_eight_bit=is_eight_bit)
@@ -109,7 +111,7 @@ class SpeechNetwork(nn.Module):
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
         frequencies = 1.0 / (ROPE_BASE**steps)
         if weight.dtype is torch.bfloat16:
-            # As the published demo does by casting the whole module (model.md 9).
+            # The published demo does the same by casting the whole module (model.md 9).
             frequencies = frequencies.bfloat16().float()
         self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
@@ -117,7 +119,7 @@ class SpeechNetwork(nn.Module):
     def make_cache(
         self, rows: int, columns: int | None = None, *, is_eight_bit: bool = False
     ) -> SlotCache:
-        """What `allocate` takes."""
+        """The cache that `allocate` uses."""
         config, weight = self.config, self.emb_text.weight
         longest = config.max_position_embeddings
         return SlotCache(
@@ -133,14 +135,14 @@ class SpeechNetwork(nn.Module):
 
     @property
     def head(self) -> nn.Linear:
-        """States to logits of speech codes."""
+        """The layer from states to logits of speech codes."""
         head = self.head_code[0]
         assert isinstance(head, nn.Linear)
         return head
 
     @property
     def capacity(self) -> int:
-        """Usable columns per slot; one more exists for writes that must not matter."""
+        """Number of usable columns per slot; one more exists for writes that are never read."""
         return self.cache.capacity
 
     @property
@@ -154,7 +156,7 @@ class SpeechNetwork(nn.Module):
         return self.cache.nbytes // len(self.rows)
 
     def open(self, row: int, seed: int) -> SpeechRow:
-        """Start a conversation in a slot; its past is dropped."""
+        """Start a conversation in a slot; the slot's past is dropped."""
         self.rows[row] = SpeechRow(row, seed=seed)
         return self.rows[row]
 
@@ -169,10 +171,10 @@ class SpeechNetwork(nn.Module):
             hidden: shape (L, language model width): the final hidden state of the pass that
                 consumed each token.
             normalize: scale the projected part to length 1; None follows the checkpoint. Duplex
-                always does.
+                always scales it.
 
         Returns:
-            Shape (L, D); no tail rows.
+            Shape (L, D), without tail rows.
         """
         weight = self.emb_text.weight
         ids = to_device(torch.tensor(list(token_ids), dtype=torch.long), weight.device)
@@ -183,12 +185,12 @@ class SpeechNetwork(nn.Module):
 
     @property
     def audio_bos(self) -> Tensor:
-        """The row after which speech begins, shape (1, D)."""
+        """The row after which speech starts, shape (1, D)."""
         return self.emb_text.weight[self.config.audio_bos_token_id][None]
 
     @property
     def text_eos(self) -> Tensor:
-        """The row that says the text is complete, shape (1, D)."""
+        """The row that marks the text as complete, shape (1, D)."""
         return self.emb_text.weight[self.config.text_eos_token_id][None]
 
     def code_rows(self, tokens: Sequence[int]) -> Tensor:
@@ -197,7 +199,8 @@ class SpeechNetwork(nn.Module):
         return F.embedding(ids, self.codes)
 
     def has_room(self, row: SpeechRow, needed: int) -> bool:
-        """True if `needed` more columns fit, if need be after moving the kept ones to the front."""
+        """True if `needed` more columns fit; if necessary, moves the kept ones to the front
+        first."""
         if row.length + needed <= self.capacity:
             return True
         if row.first and row.columns + needed <= self.capacity:
@@ -209,7 +212,7 @@ class SpeechNetwork(nn.Module):
         return False
 
     def checkpoint(self, row: SpeechRow) -> RowCheckpoint:
-        """Remember where a row is. Costs nothing: columns are put aside when they are about to be
+        """Take a checkpoint of a row. Copies nothing: columns are saved when they are about to be
         overwritten while the checkpoint is still referenced."""
         checkpoint = RowCheckpoint(SpeechRow(row.index, row.seed))
         checkpoint.row.take(row)
@@ -226,7 +229,8 @@ class SpeechNetwork(nn.Module):
         row.take(checkpoint.row)
 
     def _save(self, row: SpeechRow, start: int) -> None:
-        """Save what checkpoints need of columns from `start` on, before they are overwritten."""
+        """Save the columns of checkpoints that reach beyond `start`, before they are
+        overwritten."""
         for checkpoint in list(row.checkpoints):
             length = checkpoint.row.length
             if checkpoint.copy is None and length > start:
@@ -234,11 +238,11 @@ class SpeechNetwork(nn.Module):
 
     @torch.inference_mode()
     def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:
-        """Keep the oldest `head` and the newest `tail` columns, the tail's keys turned further.
+        """Keep the oldest `head` and the newest `tail` columns, and rotate the tail's keys.
 
-        The key at place j of the tail is turned by `j + new start - old start`, which doubles the
-        distances inside the tail; the published `reindex` does so, and it is followed for parity.
-        Positions continue after the kept columns. Source: speech.md 2.5.
+        The key at index j of the tail is rotated by `j + new start - old start`, which doubles the
+        distances within the tail, for parity with the published `reindex`. Positions continue after
+        the kept columns. Source: speech.md 2.5.
         """
         old_start = row.length - tail
         self._save(row, 0)
@@ -250,22 +254,23 @@ class SpeechNetwork(nn.Module):
         row.position = head + tail
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables of `rotated` for positions (P, R, T): (P, R T, 1, head width), computed in
-        float32."""
+        """Cosines and sines for `rotated` at positions (P, R, T): shape (P, R T, 1, head width),
+        computed in float32."""
         cos, sin = rotary(positions.flatten(1)[..., None, None] * self._frequencies)
         return cos.to(self.cache.dtype), sin.to(self.cache.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """Where the tokens of one forward pass stand.
+    """Positions and masks of the tokens of one forward pass.
 
     Args:
-        batch: its columns; prepared for the attention in use.
+        batch: columns of the tokens, prepared for the attention in use.
         cos, sin: shape (R T, 1, head width), for `rotated`.
-        masks_end: bool, shape (R,): rows that may not end with this pass.
+        masks_end: bool, shape (R,): rows that must not end with this pass.
         exempt: bool, shape (R,): rows whose penalty and filters are skipped; None: no row.
-        ends: int64, shape (R,): which of the new tokens (R T) is a row's last one; None: T is 1.
+        ends: int64, shape (R,): index of each row's last token among the new tokens (R T); None: T
+            is 1.
     """
 
     batch: PaddedBatch
@@ -277,15 +282,15 @@ class Pass:
 
 
 class RowPass(NamedTuple):
-    """What the host knows of one row in one pass.
+    """One row in one pass, as known to the host.
 
     Args:
-        slot: whose cache.
-        first, column: the first column it sees, and the one of its first new token.
+        slot: slot whose cache is used.
+        first, column: the first column that it attends to, and the column of its first new token.
         position: the rotary position of that token.
-        masks_end: whether it may not end with this pass.
-        tokens: its new ones.
-        is_free: whether penalty and filters are skipped.
+        masks_end: True if it must not end with this pass.
+        tokens: number of its new tokens.
+        is_free: True if penalty and filters are skipped.
     """
 
     slot: int
@@ -305,21 +310,21 @@ def planned(
     *,
     tokens: int | None = None,
 ) -> list[Pass]:
-    """Where the tokens of some passes stand.
+    """Returns the `Pass` of each of several passes.
 
     Args:
-        lines: int64, shape (7, P, R): the parts of `RowPass`.
-        reads: cache columns that attention looks at.
-        slots: the rows as the host knows them; None where only the device does.
-        tokens: `T` of passes in which blocks begin; None: one, and no row is free.
+        lines: int64, shape (7, P, R): the fields of `RowPass`.
+        reads: number of cache columns that attention reads.
+        slots: the rows' slots; None if only the device knows them.
+        tokens: `T` of passes in which blocks start; None: one, and no row is free.
     """
     rows, first, column, position, masks_end, counts, is_free = lines.unbind()
     cache, steps = decoder.cache, decoder.numbers[: tokens or 1]
-    # Rows that ran on behind their end until the cache was full write to the column that is never
+    # Rows that continued after their end until the cache was full write to the column that is never
     # read.
     columns = turns = (column[..., None] + steps).clamp_(max=cache.spare)
     if tokens is not None:
-        # So does padding, which sees what the row's last token sees.
+        # So does padding, which attends to the same columns as the row's last token.
         turns = torch.minimum(columns, (column + counts - 1)[..., None])
         columns = torch.where(columns > turns, cache.spare, columns)
     places = rows[..., None] * cache.page + columns

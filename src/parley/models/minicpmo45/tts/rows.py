@@ -1,7 +1,7 @@
-"""What a slot of the speech decoder remembers, and one call of it.
+"""State of a slot of the speech decoder, and one call of the decoder.
 
-Values only: counters, rules and tokens that the host knows without asking the device. The caches
-themselves are the decoder's (`network.py`).
+Contains only counters, rules and tokens that the host knows without reading from the device. The
+caches belong to the decoder (`network.py`).
 
 Letters: `L` condition rows of one block, `D` width, `V` speech codes. Source: speech.md 2.4, 2.6.
 """
@@ -22,11 +22,11 @@ class BlockRule:
     """How one call of the speech model samples and ends. Source: speech.md 2.4, the table.
 
     Args:
-        min_new: the end code cannot be drawn before this many tokens.
-        max_new: at most this many draws.
-        drops_last: a block that meets `max_new` returns one token less, which is exactly what was
-            fed; otherwise it returns all, and its last token is never fed.
-        first_is_free: the first draw of the block sees neither penalty nor filters.
+        min_new: number of tokens before which the end code cannot be drawn.
+        max_new: maximum number of draws.
+        drops_last: True if a block that reaches `max_new` returns one token less, which is exactly
+            what was fed; otherwise it returns all, and its last token is never fed.
+        first_is_free: True if the first draw of the block has neither penalty nor filters.
         sampling: temperature, penalty, filters.
     """
 
@@ -39,14 +39,15 @@ class BlockRule:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class RowCheckpoint:
-    """A remembered point of a row.
+    """A checkpoint of a row.
 
     Its columns stay in the cache; a step that is about to overwrite them saves them in `copy` first
     (`MiniCPMTTS.step`).
 
     Args:
-        row: as it was.
-        copy: the columns up to its length as the cache stores them, once they had to be put aside.
+        row: copy of the row's state.
+        copy: the columns up to its length as the cache stores them; None until they had to be
+            saved.
     """
 
     row: SpeechRow
@@ -55,18 +56,18 @@ class RowCheckpoint:
 
 @dataclass(slots=True, eq=False)
 class SpeechRow:
-    """What one slot of the decoder remembers: counters only, the caches are the decoder's.
+    """State of one slot of the decoder: counters only, the caches belong to the decoder.
 
     Args:
         index: the slot.
-        seed: of the row's draws.
+        seed: seed of the row's draws.
         first, length: valid cache columns are `first` up to `length`.
-        position: rotary position of the next token; runs ahead of the columns where a window
-            forgets.
-        draws: random numbers used so far.
-        history: tokens the penalty looks at; the ways of talking differ in when it starts afresh.
-        window: keep only this many newest columns after each pass; None keeps all.
-        checkpoints: those still referenced.
+        position: rotary position of the next token; larger than the next column after a window has
+            dropped columns.
+        draws: number of random numbers used so far.
+        history: tokens that the penalty considers; the mode decides when it is cleared.
+        window: number of newest columns that are kept after each pass; None keeps all.
+        checkpoints: checkpoints that are still referenced.
     """
 
     index: int
@@ -80,7 +81,7 @@ class SpeechRow:
     checkpoints: WeakSet[RowCheckpoint] = field(default_factory=WeakSet)
 
     def take(self, other: SpeechRow) -> None:
-        """Become what another one is, which stays as it is."""
+        """Copy the state of another row, which does not change."""
         self.first, self.length, self.position = other.first, other.length, other.position
         self.draws, self.history, self.window = other.draws, list(other.history), other.window
 
@@ -100,9 +101,9 @@ class SpeechBlock:
 
     Args:
         condition: shape (L, D), in the decoder's dtype and on its device.
-        tokens: what was accepted so far; with `drops_last` the sample at the limit is not in it.
-        finished: nothing more will come.
-        ended: the end code was drawn.
+        tokens: tokens accepted so far; with `drops_last` the sample at the limit is not included.
+        finished: True if no more tokens follow.
+        ended: True if the end code was drawn.
     """
 
     row: SpeechRow
@@ -115,9 +116,9 @@ class SpeechBlock:
 
     @property
     def left(self) -> int:
-        """Draws up to its limit."""
+        """Number of draws left until its limit."""
         return self.rule.max_new - self.sampled
 
     def cancel(self) -> None:
-        """Accept no more tokens; accepted ones stay."""
+        """Accept no more tokens; accepted ones are kept."""
         self.finished = True

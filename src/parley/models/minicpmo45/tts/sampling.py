@@ -1,9 +1,9 @@
-"""From speech logits to speech tokens, many rows with different rules together.
+"""Sampling of speech tokens from logits, for many rows with different rules together.
 
 `R` rows, `V` speech codes (6562, the last one is end-of-speech), `K` candidates that filters may
-keep, `W` the penalty window (16). Temperature first, then the penalty, then top-p, then top-k, then
-the end-of-speech mask, then one draw, from one number that the caller brings
-(`runtime/randomness.py`). Source: speech.md 2.4.
+keep, `W` the penalty window (16). The order is: temperature, penalty, top-p, top-k, end-of-speech
+mask, and one draw from one random number that the caller provides (`runtime/randomness.py`).
+Source: speech.md 2.4.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 from parley.models.minicpmo45.runtime.randomness import race
 
 PENALTY_WINDOW = 16
-"""Only this many newest tokens count for the repetition penalty. Source: speech.md 2.4."""
+"""Number of newest tokens that the repetition penalty considers. Source: speech.md 2.4."""
 
 _KEEP_AT_LEAST = 3
-"""top-p and top-k never leave fewer candidates. Source: speech.md 2.4."""
+"""Minimum number of candidates that top-p and top-k leave. Source: speech.md 2.4."""
 
 NOTHING = -1
 """Marks an unused place in a history."""
@@ -34,7 +34,7 @@ class SpeechSampling:
         repetition_penalty: 1 switches it off; grows with the number of occurrences.
         top_p: 1 switches it off.
         top_k: 0 switches it off.
-        is_greedy: take the most probable entry instead of drawing.
+        is_greedy: choose the most probable entry instead of drawing.
     """
 
     temperature: float = 0.8
@@ -54,13 +54,13 @@ class SpeechSampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRules:
-    """The rules of `R` rows as tensors, made once per step from values the host knows.
+    """The rules of `R` rows as tensors, created once per step from values that the host knows.
 
     Args:
         numbers: float32, shape (R, 3): temperature, penalty, top-p.
         switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
-        any_filters, all_filter, any_greedy, all_greedy, candidates: the same known to the host, so
-            that a step never waits for the device; `candidates` is the largest top-k.
+        any_filters, all_filter, any_greedy, all_greedy, candidates: the same on the host, so that a
+            step never waits for the device; `candidates` is the largest top-k.
     """
 
     numbers: Tensor
@@ -73,7 +73,7 @@ class RowRules:
 
     @property
     def kind(self) -> tuple[int, ...]:
-        """Rules of one kind differ in numbers only."""
+        """Kind of the rules; rules of the same kind differ only in numbers."""
         filters, greedy = (self.any_filters, self.all_filter), (self.any_greedy, self.all_greedy)
         return *filters, *greedy, self.candidates
 
@@ -101,7 +101,7 @@ class RowRules:
 
 
 def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
-    """Push down what was said lately.
+    """Lower the logits of recent tokens.
 
     Args:
         logits: float32, shape (R, V), already divided by the temperature.
@@ -110,7 +110,8 @@ def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
         penalty: float32, shape (R, 1).
     """
     seen = history.clamp_min(0)
-    # How often each place's token was said; an unused place stands for token 0 as it is.
+    # Number of occurrences of each place's token; an unused place stands for token 0, with its true
+    # count.
     counts = (seen[:, :, None] == history[:, None, :]).sum(-1)
     factor = penalty**counts
     said = logits.gather(1, seen)
@@ -118,14 +119,14 @@ def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
 
 
 def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
-    """top-p, then top-k.
+    """Apply top-p, then top-k.
 
-    Cutting by mass needs the probabilities of all `V` codes but the order of the best `K` only,
-    which makes one short selection of two sorts of the whole row.
+    top-p needs the probabilities of all `V` codes, but the order of the best `K` only, so one short
+    selection replaces two sorts of the whole row.
 
     Returns:
-        Logits in descending order with minus infinity where a filter cut, and their codes; both of
-        shape (R, K).
+        Logits in descending order, minus infinity for those that a filter removed, and their codes;
+        both of shape (R, K).
     """
     best, codes = torch.topk(logits, rules.candidates, dim=-1)
     mass = torch.exp(best - torch.logsumexp(logits, dim=-1, keepdim=True))
@@ -146,14 +147,14 @@ def pick(
     draws: Tensor,
     rules: RowRules,
 ) -> Tensor:
-    """One token per row.
+    """Choose one token per row.
 
     Args:
         logits: shape (R, V), any float type.
         history: as in `penalised`.
         exempt: bool, shape (R,): rows whose penalty and filters are skipped now; None: no row.
-        masks_end: bool, shape (R,): rows that may not end now. Masking follows the filters; as
-            they keep at least three codes, something is always left.
+        masks_end: bool, shape (R,): rows that must not end now. The mask is applied after the
+            filters; they keep at least three codes, so a candidate always remains.
         draws: float32, shape (R,), in (0, 1).
 
     Returns:
@@ -170,7 +171,7 @@ def pick(
         token = _pick_filtered(shaped, end, masks_end, draws, rules)
         if rules.all_filter and exempt is None and not rules.any_greedy:
             return token
-    # Rows that are exempt now draw from the whole row, whatever their filters say later.
+    # Rows that are exempt now draw from all codes, even if filters apply to their later draws.
     shaped[:, end].masked_fill_(masks_end, -torch.inf)
     if rules.all_greedy:
         return shaped.argmax(-1)

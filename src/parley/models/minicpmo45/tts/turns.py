@@ -1,17 +1,18 @@
-"""Which rows the speech decoder is fed in each way of talking, and what it forgets between blocks.
+"""Drivers of the speech decoder: the rows that each mode feeds, and what it drops between blocks.
 
-A driver per way, all over one `SpeechRow`: `begin` makes the next `SpeechBlock`, the engine steps
-it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and returns the tokens.
+Each mode has a driver over one `SpeechRow`: `begin` creates the next `SpeechBlock`, the engine
+steps it (`MiniCPMTTS.step`) until it is finished, and `end` does the bookkeeping and returns the
+tokens.
 
-| way                         | rows of a block           | driver            |
+| mode                        | rows of a block           | driver            |
 |-----------------------------|---------------------------|-------------------|
 | whole utterance (chat)      | all, text eos, audio bos  | `whole_utterance` |
 | turn in blocks of ten       | rows, (text eos,) bos     | `SpokenTurn`      |
 | one-second units (duplex)   | rows, audio bos           | `SpokenUnits`     |
 
-When a turn outgrows the cache, every driver starts over from its previous block (rows and tokens)
-plus the new one, as `sliding_recompute` does; the published code has no guard and runs past the
-range it was trained on. Source: speech.md 2.3 to 2.6; sessions.md 2.5, 4.6.
+When a turn no longer fits into the cache, its driver starts over from the previous block (rows and
+tokens) plus the new one, as `sliding_recompute` does; the published code has no such check and runs
+past the range that the model was trained on. Source: speech.md 2.3 to 2.6; sessions.md 2.5, 4.6.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock, SpeechRow
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 TOKENS_PER_UNIT = 25
-"""Speech tokens of one second."""
+"""Number of speech tokens of one second."""
 
 BLOCK_LIMIT = 500
-"""Draws of one block of a streamed turn. Source: speech.md 2.4."""
+"""Maximum number of draws of one block of a streamed turn. Source: speech.md 2.4."""
 
 UTTERANCE_LIMIT = 2048
 UTTERANCE_MINIMUM = 50
-"""Limits of a whole utterance. Source: speech.md 2.4."""
+"""Maximum and minimum number of tokens of a whole utterance. Source: speech.md 2.4."""
 
 
 class _Said(NamedTuple):
-    """A block: what it was fed, shape (L, D), and its tokens."""
+    """A block: its condition rows, shape (L, D), and its tokens."""
 
     rows: Tensor
     tokens: list[int]
@@ -56,7 +57,7 @@ def whole_utterance(
     min_new: int = UTTERANCE_MINIMUM,
     max_new: int = UTTERANCE_LIMIT,
 ) -> SpeechBlock:
-    """Chat: the whole answer in one block, of a row that has forgotten what it said.
+    """Chat: the whole answer in one block; the row's earlier speech is dropped.
 
     Args:
         rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows.
@@ -70,11 +71,12 @@ def whole_utterance(
 
 
 class SpokenTurn:
-    """Half-duplex: one turn in blocks of about ten rows, of a row that has forgotten the last.
+    """Half-duplex: one turn in blocks of about ten rows; the row's previous turn is dropped.
 
     Args:
-        attention: what is forgotten between blocks; None follows the checkpoint.
-        window: columns kept by `sliding_window`; None follows the checkpoint.
+        attention: attention type, which decides what is dropped between blocks; None follows the
+            checkpoint.
+        window: number of columns kept by `sliding_window`; None follows the checkpoint.
     """
 
     def __init__(
@@ -104,16 +106,16 @@ class SpokenTurn:
 
         Args:
             rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows; L may be 0.
-            is_last: the text is complete.
+            is_last: True if the text is complete.
         """
         tail = [self.decoder.text_eos] if is_last else []
         self._rows = torch.cat([rows, *tail, self.decoder.audio_bos])
-        # A turn that has spoken has a history; it is kept where the turn starts over.
+        # A turn that has spoken has a history; it is kept if the turn starts over.
         rule = BlockRule(0, self.block_limit, False, not self.row.history, self.sampling)
         return SpeechBlock(self.row, self._condition(self._rows), rule)
 
     def _condition(self, new: Tensor) -> Tensor:
-        """The block's input, after dropping what its attention type drops."""
+        """Drop what the attention type drops, and return the block's condition."""
         if self._last is not None:
             if self.attention == "sliding_recompute":
                 return self._again(new)
@@ -125,14 +127,14 @@ class SpokenTurn:
         return new
 
     def _again(self, new: Tensor) -> Tensor:
-        """The condition when a turn starts over from its previous block."""
+        """Start the turn over from its previous block, and return the condition."""
         history = self.row.history
         self.row.forget()
         self.row.history = history
         return _with_previous(self.decoder, self._last, new, self.block_limit)
 
     def end(self, block: SpeechBlock) -> list[int]:
-        """The block's tokens."""
+        """Finish the block and return its tokens."""
         assert self._rows is not None
         self._last, self._rows = _Said(self._rows, list(block.tokens)), None
         self._first_length = self._first_length or self._last.length
@@ -140,9 +142,9 @@ class SpokenTurn:
 
 
 class SpokenUnits:
-    """Duplex: one block per speaking unit, the cache lives as long as the turn.
+    """Duplex: one block per speaking unit; the cache is kept for the whole turn.
 
-    Top-p and top-k are not applied here, and the penalty starts afresh every unit.
+    Top-p and top-k are not applied here, and the penalty's history is cleared for every unit.
     """
 
     def __init__(
@@ -163,10 +165,11 @@ class SpokenUnits:
         """Start a unit.
 
         Args:
-            rows: shape (L, D), from `MiniCPMTTS.condition(..., normalize=True)`; None or empty
-                where the unit said nothing new.
-            ends_turn: the unit holds the end of the turn, so speech may stop early.
-            max_new: draws; one more than the tokens of a unit, because the last is dropped.
+            rows: shape (L, D), from `MiniCPMTTS.condition(..., normalize=True)`; None or empty if
+                the unit has no new text.
+            ends_turn: True if the unit contains the end of the turn, so speech may stop early.
+            max_new: maximum number of draws; one more than the tokens of a unit, because the last
+                is dropped.
         """
         parts = [self.decoder.audio_bos] if rows is None else [rows, self.decoder.audio_bos]
         condition = self._rows = torch.cat(parts)
@@ -181,7 +184,8 @@ class SpokenUnits:
         )
 
     def end(self, block: SpeechBlock) -> list[int]:
-        """The unit's tokens; after a turn's end the next unit begins a new turn."""
+        """Finish the unit and return its tokens; after the end of a turn the next unit starts a new
+        turn."""
         assert self._rows is not None
         self._last, self._rows = _Said(self._rows, list(block.tokens)), None
         if self.ends_turn:
@@ -189,7 +193,7 @@ class SpokenUnits:
         return block.tokens
 
     def interrupt(self) -> None:
-        """Forget the turn, as its end or a forced listen does."""
+        """Drop the turn, at its end or at a forced listen."""
         self.row.forget()
         self._last = None
         self._rows = None
@@ -198,8 +202,8 @@ class SpokenUnits:
 def _with_previous(
     decoder: MiniCPMTTS, last: _Said | None, new: Tensor, block_limit: int
 ) -> Tensor:
-    """The previous block's rows and tokens, then the new rows; without them where they do not
-    fit."""
+    """The previous block's rows and tokens, then the new rows; only the new rows if these do not
+    fit together."""
     if last is None or last.length + new.shape[0] + block_limit > decoder.capacity:
         return new
     return torch.cat([last.rows, decoder.code_rows(last.tokens), new])
