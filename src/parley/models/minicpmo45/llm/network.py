@@ -1,9 +1,9 @@
 """The language model: Qwen3 over slot caches.
 
 Parameter names, norms and MLPs are Qwen3's; attention runs over the preallocated caches of
-`caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
-new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
-and decode of a few rows are the same call, and rows that are not in it are not touched.
+`caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward processes a *packed*
+sequence: new positions of several rows, any number of each, one after the other. Prefill of ragged
+lengths and decode of a few rows are the same call, and other rows do not change.
 
 Shapes: `T` new positions of all rows together, `H` width, `V` vocabulary. Source: model.md 9.
 """
@@ -27,7 +27,8 @@ from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 class LanguageModel(nn.Module):
-    """Parameter names are those below `llm.`. `attention` is the kernel in use."""
+    """The language model. Parameter names are the checkpoint's below `llm.`; `attention` is the
+    kernel in use."""
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
@@ -37,9 +38,9 @@ class LanguageModel(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def rebuild_buffers(self, device: torch.device) -> None:
-        """Lay out the head; call once after the weights are in place."""
+        """Arrange the head in memory; call once after the weights are loaded."""
         head: nn.Module = self.lm_head
-        # Shorter numbers, and our kernel, want it by outputs.
+        # Shorter numbers and our own kernel need it by outputs.
         if isinstance(head, nn.Linear) and device.type == "cpu" and self.dtype is torch.float32:
             outputs_together(head)
 
@@ -101,12 +102,12 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """Run new positions through all layers and write them into the caches.
 
-        The rows' lengths do not change: `cache.commit(spans)` makes the positions theirs, so a
-        forward that fails, or is not wanted after all, has changed nothing.
+        The rows' lengths do not change until `cache.commit(spans)`, so a forward that fails or is
+        discarded has changed nothing.
 
         Args:
-            embeds: (T, H), the spans' positions one span after the other.
-            spans: which row and which positions; each begins at its row's length.
+            embeds: (T, H), the positions of one span after the other.
+            spans: row and positions of each; a span starts at its row's length.
 
         Returns:
             States after the final norm, (T, H).

@@ -1,14 +1,14 @@
-"""From text logits to text tokens: many rows with different rules in one go.
+"""Sampling of text tokens from logits, for many rows with different rules together.
 
-Replies (chat, half-duplex) and units (duplex) have pipelines of their own, down to the arithmetic
-of their repetition penalties; a batch may mix them. Every random number comes from the row's seed
-and a counter (`runtime/randomness.py`), so a row draws the same in any batch, and a
-checkpoint remembers one integer.
+Replies (chat, half-duplex) and units (duplex) have separate pipelines, down to the arithmetic of
+their repetition penalties; a batch may mix them. Every random number is derived from the row's seed
+and a counter (`runtime/randomness.py`), so a row draws the same in any batch, and a checkpoint
+stores one integer.
 
-Everything that the host decides is one table with a line for each row, so that a choice is a
-function of two tensors and is captured like any other step (`runtime/graphs.py`).
+Everything that the host decides is in one table with a line for each row, so a choice is a function
+of two tensors and is captured like any other step (`runtime/graphs.py`).
 
-Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k, `W` ids that a penalty looks at.
+Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k, `W` ids that a penalty considers.
 Source: model.md 10.6; sessions.md 2.4 (replies) and 4.5 (units).
 """
 
@@ -34,33 +34,37 @@ from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
 from parley.protocol.values import DuplexConfig
 
 REPLY_PENALTY_WINDOW = 128
-"""Ids of earlier chunks of a reply that the penalty looks back on."""
+"""Number of ids of earlier chunks of a reply that the penalty considers."""
 
 MOST = 2.0**30
-"""Clients may send any number; above this one a penalty, a scale or a count does nothing more. It
-fits into what goes to the device: where a number of one row does not, the whole batch's step fails.
+"""Upper limit of penalties, scales and counts, for which clients may send any number; larger ones
+have no further effect. It fits into the types of the device: if a number of one row does not, the
+step of the whole batch fails.
 """
 
 COLDEST = 1e-5
-"""Temperatures below take the best token, as 0 does; single precision has no room for them."""
+"""Lower temperatures choose the best token, as 0 does; single precision does not suffice for
+them."""
 
 _TIES = 8
-"""Extra candidates fetched, because entries equal to the last admitted one are admitted too."""
+"""Number of extra candidates fetched, because entries equal to the last admitted one are also
+admitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRule:
-    """How one row chooses.
+    """Rule by which the tokens of one row are chosen.
 
     Args:
-        forbids: which set of ids is impossible: none, those of a speaking reply, those of a unit.
+        forbids: set of ids that cannot be chosen: none, that of a speaking reply, or that of a
+            unit.
         repetition_penalty: applied once per distinct id of the history.
-        penalty_minds_sign: multiply negative logits instead of dividing them; units divide always.
+        penalty_minds_sign: multiply negative logits instead of dividing them; units always divide.
         length_penalty: above 1 makes the `enders` less likely.
-        probe: an id that wins immediately if a draw from the untouched logits is it; it cannot be
-            chosen afterwards. Costs a second random number.
-        listen_id, listen_scale, listen_top_k: multiply the logit of one id; choose it immediately
-            if fewer than `listen_top_k` ids beat it.
+        probe: an id that is chosen immediately if a draw from the raw logits returns it; otherwise
+            it cannot be chosen. Uses a second random number.
+        listen_id, listen_scale, listen_top_k: multiply the logit of one id; choose the id
+            immediately if fewer than `listen_top_k` ids have a higher score.
         temperature, top_k, top_p: 0 switches top-k or top-p off.
     """
 
@@ -80,17 +84,18 @@ class ChoiceRule:
 
     @property
     def draws(self) -> int:
-        """Random numbers that one token costs."""
+        """Number of random numbers that one token uses."""
         return 1 if self.probe is None else 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One row's question: its rule, the ids its penalty looks at, and where its random numbers
-    are.
+    """A row's request for a token: its rule, the ids that its penalty considers, and the source of
+    its random numbers.
 
     Args:
-        allowed: which ids may be chosen at all (V,), on the host; None: those that the rule allows.
+        allowed: mask of the ids that may be chosen (V,), on the host; None: those that the rule
+            allows.
     """
 
     rule: ChoiceRule
@@ -102,8 +107,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`is_remembered`: the id belongs into the history (ids that won early do not). `is_finite`:
-    all logits were; the id means nothing where they were not."""
+    """A chosen id. `is_remembered`: True if the id belongs in the history (ids that won early do
+    not). `is_finite`: True if all logits were finite; otherwise the id has no meaning."""
 
     token: int
     is_remembered: bool
@@ -111,7 +116,7 @@ class Choice:
 
 
 def reply_rule(asked: Generate, ids: SpecialIds, *, speaks: bool) -> ChoiceRule:
-    """The pipeline of a streamed reply. Source: sessions.md 2.4."""
+    """The rule of a streamed reply. Source: sessions.md 2.4."""
     return ChoiceRule(
         temperature=asked.temperature,
         top_k=asked.top_k,
@@ -125,7 +130,7 @@ def reply_rule(asked: Generate, ids: SpecialIds, *, speaks: bool) -> ChoiceRule:
 
 
 def unit_rule(options: DuplexConfig, ids: SpecialIds, *, listen_id: int) -> ChoiceRule:
-    """The pipeline of a duplex unit. Source: sessions.md 4.5."""
+    """The rule of a duplex unit. Source: sessions.md 4.5."""
     return ChoiceRule(
         temperature=options.temperature,
         top_k=options.top_k,
@@ -144,29 +149,30 @@ def unit_rule(options: DuplexConfig, ids: SpecialIds, *, listen_id: int) -> Choi
 
 
 KINDS: dict[str | None, int] = {None: 0, "reply": 1, "unit": 2}
-"""Rows of a chooser's table of forbidden ids."""
+"""Row of each set in a chooser's table of forbidden ids."""
 
 _CANDIDATES = 128
-"""Least `K`: more are fetched only where a row asks for more, and such choices are not captured."""
+"""Minimum of `K`: more are fetched only if a row requests more, and such choices are not
+captured."""
 
 _HISTORY = 512
-"""Least `W`, likewise."""
+"""Minimum of `W`, likewise."""
 
 _ENDERS = 3
-"""Most ids that a length penalty is about."""
+"""Maximum number of ids to which a length penalty applies."""
 
 _LEAST_TOP_P = 1e-30
-"""Smaller ones are 0 in single precision, which would admit nothing."""
+"""Minimum of top-p; smaller ones are 0 in single precision, which would admit no id."""
 
 
 class Chooser:
-    """Chooses for a model's rows; holds the sets of forbidden ids on the device.
+    """Chooses tokens for a model's rows; stores the sets of forbidden ids on the device.
 
-    Everything that the host decides for a token goes to the device in one copy, but for the ids
-    that formats allow, and the device is waited for once, for the tokens.
+    Everything that the host decides for a token is copied to the device in one transfer, except the
+    ids that formats allow. The host waits for the device once, for the tokens.
 
     Args:
-        rows: most of a choice.
+        rows: maximum number of rows of a choice.
         graphs: captures choices; None captures nothing.
     """
 
@@ -192,12 +198,12 @@ class Chooser:
         self._graphs = graphs or GraphRunner(device)
 
     def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
-        """One token per row.
+        """Choose one token per row.
 
         Args:
             logits: (R, V), any float type; not changed.
         """
-        # The device is waited for here, once.
+        # This is the only wait for the device.
         found = self.found(logits, asks).tolist()
         choices = []
         for ask, token, is_probe, is_early, is_finite in zip(asks, *found, strict=True):
@@ -212,8 +218,8 @@ class Chooser:
         return choices
 
     def found(self, logits: Tensor, asks: Sequence[Ask]) -> Tensor:
-        """Of each row the token, whether its probe won, whether it chose to listen early, and
-        whether its logits are finite: int64 (4, R)."""
+        """Returns for each row the token, and whether its probe won, it chose to listen early, and
+        its logits are finite: int64 (4, R)."""
         vocabulary = logits.shape[1]
         table = to_device(table_of(asks, vocabulary), logits.device)
         run = partial(found, forbidden=self.forbidden, count=candidates_of(asks, vocabulary))
@@ -226,7 +232,7 @@ class Chooser:
         return self._graphs.run("choose", shape, run, [logits, table])[0][:, : len(asks)]
 
     def capture(self, dtype: torch.dtype) -> None:
-        """Capture the usual choices for every number of rows, of logits of a dtype."""
+        """Capture the usual choices for every number of rows, with logits of one dtype."""
         if not self._graphs.is_active:
             return
         vocabulary, device = self.forbidden.shape[1], self.forbidden.device
@@ -237,14 +243,15 @@ class Chooser:
 
 
 class Rules(NamedTuple):
-    """What the host decides, of all rows: a table (R, words) of 32 bits, column by column.
+    """The columns of a table (R, words) of 32 bits, with everything that the host decides for all
+    rows.
 
     Args of shape (R, 1): those of `ChoiceRule`, and
         drawn, probing: random numbers.
-        last: how many ids top-k admits, less one.
-        kind: row of the forbidden ids.
-    Args enders, history: (R, n), ids that penalties are about; the first one again and again where
-        there are fewer, which changes nothing.
+        last: number of ids that top-k admits, minus one.
+        kind: row of the table of forbidden ids.
+    Args enders, history: (R, n), ids to which penalties apply; if there are fewer, the first one is
+        repeated, which changes nothing.
     """
 
     temperature: Tensor
@@ -275,7 +282,7 @@ class Rules(NamedTuple):
 
 
 _FLOATS = _INTS = 7
-"""Columns of both kinds that a table begins with."""
+"""Number of columns of either kind at the start of a table."""
 
 
 def table_of(asks: Sequence[Ask], vocabulary: int) -> Tensor:
@@ -285,7 +292,7 @@ def table_of(asks: Sequence[Ask], vocabulary: int) -> Tensor:
     drawn, probing = _numbers(asks, is_last=True), _numbers(asks, is_last=False)
     table[:, :_FLOATS].view(np.float32)[:] = [
         (
-            # What greedy rows would draw is not used; it must only be possible.
+            # Draws of greedy rows are not used; they must only be possible.
             1.0 if rule.is_greedy else rule.temperature,
             # 0 switches the filter off, as 1 does.
             max(rule.top_p, _LEAST_TOP_P) if 0.0 < rule.top_p < 1.0 else math.inf,
@@ -318,14 +325,14 @@ def table_of(asks: Sequence[Ask], vocabulary: int) -> Tensor:
 
 
 def _admitted(rule: ChoiceRule, vocabulary: int) -> int:
-    """How many ids top-k admits."""
+    """Number of ids that top-k admits."""
     if rule.is_greedy:
         return 1
     return rule.top_k if 0 < rule.top_k < vocabulary else vocabulary
 
 
 def candidates_of(asks: Sequence[Ask], vocabulary: int) -> int:
-    """`K`."""
+    """Number of candidates, `K`."""
     most = max(_admitted(ask.rule, vocabulary) for ask in asks)
     return min(vocabulary, power(max(_CANDIDATES, most + _TIES)))
 
@@ -337,16 +344,16 @@ def found(
     count: int,
     allowed: Sequence[Mask | None] = (),
 ) -> tuple[Tensor, ...]:
-    """See `Chooser.found`: a function of tensors, if formats allow everything.
+    """See `Chooser.found`. This is a function of tensors, unless a format restricts the ids.
 
     Args:
         table: of `Rules`.
         count: `K`.
-        allowed: of each row; on the host.
+        allowed: allowed ids of each row, on the host.
     """
     rules, raw = Rules.of(table), logits.float()
     top, best = raw.max(-1, keepdim=True)
-    # A draw returns this id with its probability; no other id matters here.
+    # A draw returns the probe with its probability; no other id matters here.
     chance = torch.softmax(raw, -1).gather(1, rules.probe)
     probed = torch.where(rules.is_greedy > 0, best == rules.probe, rules.probing < chance)
     scores = weighed(raw, rules, forbidden)
@@ -357,7 +364,7 @@ def found(
     values, ids = filtered(scores, rules, count)
     drawn = ids.gather(1, race(values, rules.drawn[:, 0], ids)[:, None])
     token = torch.where(rules.is_greedy > 0, scores.argmax(-1, keepdim=True), drawn)
-    # The largest of numbers of which one is not a number is none either.
+    # The maximum of numbers with a NaN is NaN.
     return (torch.cat((token, probed, early, torch.isfinite(top)), 1).t(),)
 
 
@@ -377,8 +384,8 @@ def weighed(raw: Tensor, rules: Rules, forbidden: Tensor) -> Tensor:
 
 
 def filtered(scores: Tensor, rules: Rules, count: int) -> tuple[Tensor, Tensor]:
-    """Temperature, then top-k, then top-p: scaled logits in descending order with minus infinity
-    where a filter cut, and their ids; both (R, K)."""
+    """Apply temperature, top-k and top-p, in this order. Returns scaled logits in descending order,
+    minus infinity for those that a filter removed, and their ids; both (R, K)."""
     values, ids = torch.topk(scores / rules.temperature, count, dim=-1)
     values = values.masked_fill(values < values.gather(1, rules.last), -torch.inf)
     mass = torch.softmax(values, -1)

@@ -1,12 +1,12 @@
 """Steps of the language model on a GPU: padded batches, and the decode step as captured graphs.
 
-On a CPU the packed forward of `network.py` is the fastest and the most exact, and it is what runs
-there. On a GPU a packed forward launches a handful of small kernels per row and layer; a padded
-batch launches them once for all rows, and a captured graph (`runtime/graphs.py`) launches a whole
-decode step in one go.
+On a CPU the packed forward of `network.py` is the fastest and the most exact, so it is used there.
+On a GPU a packed forward launches a handful of small kernels per row and layer; a padded batch
+launches them once for all rows, and a captured graph (`runtime/graphs.py`) launches a whole decode
+step with one call.
 
-Shapes are rounded up so that few of them occur: rows to powers of two, columns read likewise from
-`LEAST_COLUMNS` on.
+Shapes are rounded up so that few of them occur: rows to powers of two, columns read likewise, to at
+least `LEAST_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ from parley.models.minicpmo45.runtime.graphs import (
 )
 
 LEAST_COLUMNS = 512
-"""No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
+"""Minimum number of columns that a step reads; more graphs for shorter contexts would gain
+nothing."""
 
 LANGUAGE_GRAPHS = ("decode", "feed")
-"""Kinds of captured steps; both hold the matrices' products."""
+"""Kinds of captured steps; both contain the products of matrices."""
 
 UNIT_TOKENS = 13
-"""Positions of a row that are captured like single tokens, and to which fewer are padded: a unit of
-sound, and the two tokens that end the one before. The kernel stops where a row ends, so these steps
-read all columns."""
+"""Number of positions of a row that are captured like single tokens, and to which fewer are padded:
+a unit of audio, and the two tokens that end the previous one. The kernel stops at the end of a row,
+so these steps read all columns."""
 
 PICTURE_TOKENS = 80
-"""The same of a unit with a picture, which has 79: five full blocks of the kernel's queries, each
+"""The same for a unit with a picture, which has 79: five full blocks of the kernel's queries, each
 of which reads the context."""
 
 PICTURE_ROWS = 32
-"""More rows than that are too many positions for one prefill step."""
+"""Maximum number of rows of such a step; more have too many positions for one prefill step."""
 
 LAYER_LIKENESS = 5e-2
-"""How far the kernel's results of one layer may be from PyTorch's, by their lengths as vectors.
+"""Maximum relative distance between the kernel's results of one layer and PyTorch's, as vectors.
 Rounding of bfloat16 is below 1e-2; a kernel that reads another slot is off by about 1."""
 
 WASTE = 1.5
-"""A ragged prefill is padded to a padded batch when that costs at most this factor in tokens."""
+"""A ragged prefill runs as a padded batch if that costs at most this factor in tokens."""
 
 
 class LanguageSteps:
@@ -65,7 +66,7 @@ class LanguageSteps:
 
     Args:
         graphs: captures steps; None captures nothing.
-        is_padded: run padded batches; None does so on a GPU only, and where steps are captured.
+        is_padded: run padded batches; None does so only on a GPU, and if steps are captured.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class LanguageSteps:
         self._is_padded = usually if is_padded is None else is_padded
 
     def prefill(self, embeds: Tensor, spans: Sequence[Span]) -> Tensor:
-        """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
+        """Feed packed new positions (T, H), and return their states (T, H). The caller commits the
+        lengths."""
         count = max(span.count for span in spans)
         usual = self._captured(count, len(spans))
         count = usual or count
@@ -110,8 +112,8 @@ class LanguageSteps:
     def decode(
         self, ids: Sequence[int], spans: Sequence[Span]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Feed one token per row: states (H) and logits (V) of each. Lengths are left to the
-        caller."""
+        """Feed one token per row, and return the states (H) and logits (V) of each. The caller
+        commits the lengths."""
         if not self._is_padded:
             hidden = self._llm(self._llm.embed(ids), spans, self._cache, self._rope)
             return hidden.unbind(), self._llm.logits(hidden).unbind()
@@ -125,7 +127,8 @@ class LanguageSteps:
         return [hidden[line] for line in lines], [logits[line] for line in lines]
 
     def _captured(self, count: int, rows: int) -> int | None:
-        """To how many positions steps of `count` per row are padded and captured; None: neither."""
+        """Number of positions to which steps of `count` per row are padded and captured; None if
+        they are not."""
         if not (self._graphs.is_active and self._llm.attention.reads_in_place):
             return None
         if count <= UNIT_TOKENS:
@@ -133,9 +136,9 @@ class LanguageSteps:
         return PICTURE_TOKENS if count <= PICTURE_TOKENS and rows <= PICTURE_ROWS else None
 
     def capture(self) -> None:
-        """Capture every shape of the decode step, so that none is captured in a conversation.
+        """Capture every shape of the decode step, so that none is captured during a conversation.
 
-        All rows write to the spare column, so nothing that anybody reads is disturbed.
+        All rows write to the spare column, so no conversation's data changes.
         """
         if not self._graphs.is_active:
             return
@@ -150,7 +153,7 @@ class LanguageSteps:
                         self._capture(size, count, cache.capacity)
 
     def _capture(self, size: int, count: int, reads: int) -> None:
-        """One shape, compared with the plain step over rows of different lengths."""
+        """Capture one shape, and compare it with the plain step over rows of different lengths."""
         llm, slots = self._llm, tuple(reversed(range(size)))
         spare = torch.full((size, count), self._cache.spare)
         ends = torch.tensor(uneven(size, max(1, reads - count + 1)))
@@ -164,7 +167,7 @@ class LanguageSteps:
             self._run("feed", x, batch, is_checked=is_checked)
 
     def again(self, fed: int | Tensor, span: Span) -> tuple[Tensor, Tensor]:
-        """Feed the position of a span of one by the plain path: its state (H) and logits (V).
+        """Feed a span of one position by the plain path, and return its state (H) and logits (V).
 
         Args:
             fed: the token, or its embedding (H).
@@ -183,11 +186,11 @@ class LanguageSteps:
         *,
         is_checked: bool = False,
     ) -> tuple[Tensor, ...]:
-        """A step of a padded batch, by a graph where there is one; inputs may be on the host.
+        """Run a step of a padded batch, by a graph if there is one; inputs may be on the host.
 
         Args:
-            kind: `decode` makes states (B, H) and logits (B, V) of tokens (B,); `feed` makes states
-                of embeddings (B, n, H).
+            kind: `decode` returns states (B, H) and logits (B, V) of tokens (B,); `feed` returns
+                states of embeddings (B, n, H).
             is_checked: compare its attention with PyTorch's first.
 
         Raises:
@@ -213,7 +216,7 @@ class LanguageSteps:
         if is_checked and llm.attention.reads_in_place:
             with attending(llm, _Compared(f"{kind} steps of shape {shape}")):
                 step(batch.slots, *(tensor.to(llm.device) for tensor in inputs))
-        # A graph serves all rows of its shape, so it must not know which they are.
+        # A graph serves any rows of its shape, so it must not depend on which they are.
         slots = None if self._graphs.is_active else batch.slots
         return self._graphs.run(kind, shape, partial(step, slots), inputs)
 
@@ -224,16 +227,17 @@ class LanguageSteps:
 
 
 def _by_row(spans: Sequence[Span]) -> list[int]:
-    """Places of spans, by their rows."""
+    """Indices of the spans, sorted by their rows."""
     return sorted(range(len(spans)), key=lambda place: spans[place].row)
 
 
 class _Compared(SlotAttention):
-    """The kernel, compared with PyTorch's attention of the same inputs in every layer. Results of
-    whole steps say less: what two attentions round otherwise, products in 8 bits magnify.
+    """The kernel, compared in every layer with PyTorch's attention of the same inputs. Results of
+    whole steps are less comparable: products in 8 bits magnify the different rounding of two
+    attentions.
 
     Args:
-        what: the steps that are run.
+        what: name of the steps that are run.
     """
 
     def __init__(self, what: str) -> None:
