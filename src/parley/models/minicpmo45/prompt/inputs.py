@@ -1,7 +1,8 @@
-"""From engine segments to a prompt and the media it needs.
+"""Conversion of engine segments to a prompt and its media.
 
-Views say what a conversation contains in segments; here they become messages, placeholders and
-lists of pictures and clips, by the rules of each way of talking. Nothing here touches a device.
+Views describe the contents of a conversation in segments; this module converts them to messages,
+placeholders and lists of pictures and clips, by the rules of each mode. Only `fuse` uses the
+device.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from parley.models.minicpmo45.prompt.layout import (
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
 PICTURES_PER_STEP = 4
-"""Most pictures of one request that one step cuts and looks at."""
+"""Maximum number of pictures of one request that one step cuts and encodes."""
 
 CLIPS_PER_STEP = 4
-"""Most 30-second pieces of one request that one step hears."""
+"""Maximum number of 30-second pieces of one request that one step encodes."""
 
 
 @dataclass(slots=True)
 class Media:
-    """Pictures and sound of one request, in the order of their placeholders, and how much of it has
-    been encoded.
+    """Pictures and audio of one request, in the order of their placeholders, and the tokens encoded
+    so far.
 
     Args:
         pictures: pixels and slice limit; `seen` their tokens so far.
-        groups: sounds; those of one group are one signal to the encoder.
+        groups: audio clips; those of one group are one signal to the encoder.
         clips: these signals, cut every 30 s (`cut_clips`); `heard` their tokens so far.
-        chunked: whether the encoder's one-second chunk mask is on for them.
-        live: the next piece of a live stream, else None.
-        is_last: the live stream ends with it.
+        chunked: True if the encoder's one-second chunk mask applies to them.
+        live: the next piece of a live stream, or None.
+        is_last: True if the live stream ends with it.
     """
 
     pictures: list[tuple[Pixels, int | None]] = field(default_factory=list)
@@ -114,7 +115,7 @@ class Media:
 
     @property
     def longest_frames(self) -> int:
-        """Mel frames of the longest clip: all clips of a request are padded to it."""
+        """Number of mel frames of the longest clip, to which all clips of a request are padded."""
         return max((math.ceil(len(clip) / HOP) for clip in self.clips), default=0)
 
     @property
@@ -134,8 +135,8 @@ def chat_messages(
 ) -> list[PromptMessage]:
     """A whole request as messages for the template.
 
-    Clips of one message are joined for the encoder. Segments outside of any turn belong to a user
-    turn of their own.
+    Clips of one message are joined for the encoder. Segments outside of any turn form a separate
+    user turn.
     """
     messages: list[PromptMessage] = []
     role: Role | None = None
@@ -173,17 +174,17 @@ def chat_messages(
 def fuse(
     llm: LanguageModel, prompt: Prompt, pictures: Sequence[Tensor], audio: Tensor | None
 ) -> Tensor:
-    """Embeddings (n, H) of a prompt: token embeddings, and media tokens at their places.
+    """Embeddings (n, H) of a prompt: token embeddings, and media tokens at their placeholders.
 
-    Audio tokens fill the audio places one after the other, whichever clip they came from: joined
-    clips have a few more tokens than their placeholders, and the surplus is not used.
+    Audio tokens fill the audio placeholders in order, regardless of their clip: joined clips have a
+    few more tokens than their placeholders, and the surplus is not used.
 
     Args:
         pictures: per picture (pieces, query_num, H).
         audio: all audio tokens of the request (n, H).
 
     Raises:
-        BadInput: there are fewer audio tokens than places.
+        BadInput: there are fewer audio tokens than placeholders.
     """
     embeds = llm.embed(prompt.ids)
     heard = 0

@@ -1,9 +1,9 @@
 """Prompt layout: the chat template, unit and turn markers, placeholders for media.
 
-Two steps lead from a conversation to token ids. `render` writes the chat template around messages
-and returns texts and media in order; `expand` turns that list into ids, with a run of
-placeholder ids for each picture or sound and a note of where it is. Placeholders are found by that
-note, never by searching the ids, so tags that a person types cannot be mistaken for media.
+A conversation is converted to token ids in two steps. `render` writes the chat template around
+messages and returns texts and media in order; `expand` converts that list to ids, with a run of
+placeholder ids for each picture or clip and a record of its position. Placeholders are found by
+that record, never by searching the ids, so tags that a person types cannot be mistaken for media.
 
 Source: model.md 4.5, 6.4, 10; sessions.md 0, 2, 3.2.
 """
@@ -27,12 +27,13 @@ NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 @dataclass(frozen=True, slots=True)
 class PromptPicture:
-    """A picture in a prompt: its place among the pictures, and its size, which decides its tokens.
+    """A picture in a prompt: its index, and its size, which determines its number of tokens.
 
     Args:
         index: 0-based number among all pictures of the request.
-        width, height: of the original.
-        max_slices: most tiles after the overview; None means the processor's own limit.
+        width, height: size of the original.
+        max_slices: maximum number of tiles after the overview; None means the processor's own
+            limit.
         with_id: number it in the prompt.
     """
 
@@ -49,7 +50,7 @@ class PromptSound:
 
     Args:
         index: 0-based number among all clips of the request.
-        tokens: context tokens it takes.
+        tokens: number of its context tokens.
     """
 
     index: int
@@ -66,7 +67,8 @@ class PromptMessage:
 
 
 def render(messages: Sequence[PromptMessage]) -> list[Part]:
-    """The chat template around messages. Equal to the tokenizer's own template (model.md 3.3)."""
+    """Write the chat template around messages, as the tokenizer's own template does (model.md
+    3.3)."""
     last_query = len(messages) - 1
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role == "user":
@@ -89,8 +91,8 @@ def render(messages: Sequence[PromptMessage]) -> list[Part]:
 
 
 def answer_prompt(*, enable_thinking: bool, use_tts_template: bool) -> str:
-    """What is appended to a prefilled conversation before the model answers. It closes the open
-    turn, also one that the template has closed already. Source: sessions.md 2.3."""
+    """Text that is appended to a prefilled conversation before the model answers. It closes the
+    open turn, even if the template has already closed it. Source: sessions.md 2.3."""
     return (
         "<|im_end|>\n<|im_start|>assistant\n"
         + ("" if enable_thinking else NO_THOUGHT)
@@ -99,7 +101,7 @@ def answer_prompt(*, enable_thinking: bool, use_tts_template: bool) -> str:
 
 
 def split_thought(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
-    """An assistant message's reasoning and its content without it."""
+    """Returns an assistant message's reasoning, and its content without it."""
     for place in range(len(parts) - 1, -1, -1):
         part = parts[place]
         if isinstance(part, str) and "</think>" in part:
@@ -118,7 +120,7 @@ def _strip_left(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def merge_texts(parts: Iterable[Part]) -> list[Part]:
-    """Neighbouring texts become one, because they are one to the tokenizer."""
+    """Join neighbouring texts, because the tokenizer reads them as one."""
     merged: list[Part] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
@@ -130,12 +132,13 @@ def merge_texts(parts: Iterable[Part]) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Ids [start, end) of a prompt stand for tokens of a medium.
+    """Ids [start, end) of a prompt, which stand for tokens of a medium.
 
     Args:
-        kind: which list `index` counts in.
+        kind: list to which `index` refers.
         index: number of the picture or clip.
-        offset: first of the medium's tokens that belongs here; pictures count through all pieces.
+        offset: index of the medium's token at `start`; pictures are counted through all their
+            pieces.
     """
 
     kind: MediumKind
@@ -151,7 +154,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids of a prompt and where its media are."""
+    """Ids of a prompt and the positions of its media."""
 
     ids: tuple[int, ...]
     places: tuple[Placeholder, ...] = field(default=())
@@ -166,10 +169,10 @@ class Prompt:
 
 
 class PromptWriter:
-    """A prompt as it is written.
+    """Writes a prompt.
 
     Args:
-        queries: tokens of a piece of a picture.
+        queries: number of tokens of a piece of a picture.
     """
 
     def __init__(self, tokenizer: Tokenizer, queries: int = 64) -> None:
@@ -187,7 +190,7 @@ class PromptWriter:
     def picture(
         self, index: int, grid: tuple[int, int] | None, *, between_rows: Sequence[int] = ()
     ) -> None:
-        """The overview and the tiles, each between its tags.
+        """Write the overview and the tiles, each between its tags.
 
         Args:
             grid: (columns, rows) of tiles.
@@ -219,7 +222,7 @@ def expand(
     queries: int = 64,
     literal: bool = False,
 ) -> Prompt:
-    """Turn rendered parts into ids with placeholders.
+    """Convert rendered parts to ids with placeholders.
 
     `<|listen|>` in texts is removed, as the published input pipeline does.
     """
