@@ -1,1 +1,1 @@
-"""The steps of MiniCPM-o, a module for each kind; every one runs all jobs of its stage together."""
+"""The steps of MiniCPM-o, one module per kind; every step runs all jobs of its stage together."""

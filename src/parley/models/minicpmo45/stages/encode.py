@@ -1,4 +1,4 @@
-"""Pictures and sound of many rows through the encoders."""
+"""The encoders' steps: pictures and audio of many rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAMERAS: Final = ((1280, 720), (640, 480), (720, 1280), (480, 640))
 
 
 def capture_encoders(model: StepParts) -> None:
-    """Capture what a unit shows and says, in the shapes that units have."""
+    """Capture the steps for pictures and audio, in the shapes of units."""
     rules = model.config.slices
     sizes = [fitting_size(*camera, rules, enlarge=True) for camera in CAMERAS]
     model.picture_encoder.capture(
@@ -45,7 +45,7 @@ def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
         )
         for job in jobs
     ]
-    # A unit of many pictures comes here more than once; its sound is heard the first time.
+    # A unit of many pictures takes several steps; its audio is encoded in the first.
     live, spans = listen(model, [job for job in jobs if job.work.is_live_due])
     for job, pictures, clips in zip(jobs, seen, heard, strict=True):
         job.work.seen += pictures
@@ -62,7 +62,7 @@ def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
 def look(
     model: StepParts, frames: Sequence[Sequence[tuple[Any, int | None]]]
 ) -> list[list[Tensor]]:
-    """Tokens of every job's next pictures; pieces of one size go through together."""
+    """Tokens of every job's next pictures; pieces of one size are encoded together."""
     pictures = [[model.media.pieces(pixels, limit) for pixels, limit in some] for some in frames]
     flat: list[Pieces] = [picture for some in pictures for picture in some]
     if not flat:
@@ -86,7 +86,8 @@ def look(
 def listen(
     model: StepParts, jobs: Sequence[PrefillJob]
 ) -> tuple[dict[PrefillJob, tuple[LiveMel, Tensor]], list[Span]]:
-    """The next chunk of every live stream, and the columns it takes in the cache."""
+    """Encode the next chunk of every live stream. Returns each stream's state and tokens, and the
+    spans of the chunks in the cache."""
     if not jobs:
         return {}, []
     margins: list[tuple[int, int]] = []
@@ -111,7 +112,8 @@ def listen(
 
 
 def _pushed(model: StepParts, job: PrefillJob) -> tuple[LiveMel, Tensor]:
-    """A live stream with its next piece, and the frames that became final; changes nothing."""
+    """Returns a live stream with its next piece, and the frames that became final; changes
+    nothing."""
     assert job.work.live is not None
     before = job.conversation.state.mel
     try:

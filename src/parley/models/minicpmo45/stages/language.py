@@ -18,8 +18,8 @@ from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.parts import LastInput, StepParts
 
 PREFILL_STEP_TOKENS = 4096
-"""Positions that one prefill step takes in, of all rows together: what it needs while it runs does
-not grow with the number of conversations."""
+"""Maximum number of positions of a prefill step, of all rows together, so that the memory it needs
+does not grow with the number of conversations."""
 
 
 def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
@@ -50,7 +50,7 @@ def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
         ids = feed.ids[feed.done : feed.done + span.count]
         feed.done += span.count
         if feed.is_complete:
-            # A view would keep the whole piece.
+            # A view would keep the whole piece in memory.
             last = pieces[place][-1].clone()
             model.last_inputs[job.row] = LastInput(last, span.end - 1, parts[place][-1])
         model.observer.fed(job.row, ids, pieces[place], span.start, parts[place])
@@ -66,7 +66,8 @@ def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def decode(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
-    """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
+    """DECODE: choose a token per job from the waiting logits, feed it, and compute the next
+    logits."""
     logits = torch.stack([job.logits for job in jobs if job.logits is not None])
     asks = [job.ask() for job in jobs]
     choices = model.chooser.choose(logits, asks)
@@ -97,10 +98,10 @@ def decode(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
 def _choose_again(
     model: StepParts, rows: Sequence[int], asks: Sequence[Ask], choices: list[Choice]
 ) -> None:
-    """Replace choices whose scores were not finite, by scores of the plain path.
+    """Replace choices whose scores were not finite by choices from scores of the plain path.
 
     Raises:
-        InferenceFailed: those of a row are not finite either.
+        InferenceFailed: those of the plain path are not finite either.
     """
     for place, choice in enumerate(choices):
         if not choice.is_finite:
@@ -112,20 +113,20 @@ def _choose_again(
 
 
 def _chosen_plainly(model: StepParts, row: int, ask: Ask) -> Choice | None:
-    """A row's choice, of scores that the plain path computes of its last position; None if that
-    position is gone."""
+    """A row's choice from scores that the plain path computes for its last position; None if the
+    input of that position is not known."""
     last = model.last_inputs.get(row)
     if last is None or last.position != model.context.lengths[row] - 1:
         return None
     hidden, logits = model.steps.again(last.fed, Span(row, last.position, 1))
-    # The speech decoder is conditioned on this very tensor.
+    # Changed in place, because the speech decoder is conditioned on this tensor.
     last.hidden.copy_(hidden)
     (choice,) = model.chooser.choose(logits[None], [ask])
     return choice
 
 
 def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:
-    """FINALIZE: the windows of all jobs."""
+    """FINALIZE: apply the windows of all jobs."""
     read_ends(model, [job.conversation for job in jobs])
     for job in jobs:
         job.slid(slide(model, job.conversation))
@@ -164,8 +165,8 @@ def slide(model: StepParts, conversation: Conversation) -> int:
 
 
 def read_ends(model: StepParts, conversations: Sequence[Conversation]) -> None:
-    """Read how the last units ended without waiting for the next ones: before a window moves, since
-    what it drops has to be seen from there."""
+    """Feed the ends of the last units without waiting for the next units. This is needed before a
+    window moves, because the ends must attend to what it drops."""
     lengths = model.context.lengths
     ends = [(one, one.state.unread) for one in conversations if one.state.unread]
     if not ends:
@@ -188,12 +189,12 @@ def _close_gaps(model: StepParts, row: int, eviction: Eviction) -> None:
 
 
 def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[int]) -> None:
-    """Run what dropped units said through the model, between the head and the kept units."""
+    """Feed the text of dropped units to the model, between the head and the kept units."""
     context, llm = model.context, model.network.llm
     length, head = context.lengths[row], eviction.keep[0][1]
     behind = context.lift(row, head, length - head)
     kept = sum(end - start for start, end in eviction.keep[1:])
-    # A prompt that came without the usual end has no suffix to write again.
+    # A prompt without the usual end has no suffix to write again.
     count = eviction.length_tokens - head - kept
     ids = [*model.marker_ids, *previous, *model.suffix_ids][:count]
     try:

@@ -1,4 +1,4 @@
-"""What the steps need of the model."""
+"""Interface of the model for its steps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from parley.models.minicpmo45.weights import Network
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastInput:
-    """The newest position of a row, as it was fed.
+    """The newest position of a row, and its input.
 
     Args:
         fed: the token, or its embedding (H).
-        hidden: its state (H), as jobs hold it.
+        hidden: its state (H), the same tensor that jobs store.
     """
 
     fed: int | Tensor
@@ -41,8 +41,9 @@ class StepParts(Parts, Protocol):
     """The parts of a model that its steps use.
 
     Args:
-        last_inputs: what each row was fed last.
-        marker_ids: introduce what dropped units said; `suffix_ids`: end a system prompt.
+        last_inputs: last input of each row.
+        marker_ids: ids before the text of dropped units; `suffix_ids`: ids that end a system
+            prompt.
     """
 
     network: Network
@@ -58,5 +59,6 @@ class StepParts(Parts, Protocol):
     last_inputs: dict[int, LastInput]
 
     def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
-        """Scores of a row were not finite; the plain path has computed them again."""
+        """Called when scores of a row were not finite, and the plain path has computed them
+        again."""
         ...

@@ -10,8 +10,8 @@ from parley.models.minicpmo45.conversation.prefill import ConversationJob, Start
 from parley.models.minicpmo45.stages.parts import StepParts
 
 SPEECH_TOKENS_PER_STEP = 5
-"""Speech tokens of a row between two looks of the scheduler; one more where that is the last, as of
-the 26 draws of a unit."""
+"""Number of speech tokens of a row between two decisions of the scheduler; one more if that is the
+last, as with the 26 draws of a unit."""
 
 
 def speak(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
@@ -32,7 +32,7 @@ def speak(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
 
 
 def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
-    """VOCODE: one window per job; voices of openings."""
+    """VOCODE: one window per job, and the voices of new conversations."""
     output = model.speech_output
     assert output is not None
     opening = [job for job in jobs if isinstance(job, StartJob) and job.is_voice_found]
@@ -58,8 +58,8 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
 
 
 def _vocode_offline(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
-    """One window of an answer that is heard only once it is complete; others wait. Such answers
-    take steps of their own: two calls of the vocoder in a step could not be undone together."""
+    """Run one window of an answer that is sent only when it is complete; others wait. Such answers
+    have separate steps: two calls of the vocoder in a step could not be undone together."""
     output = model.speech_output
     if not jobs or output is None or output.offline is None:
         return
@@ -70,7 +70,7 @@ def _vocode_offline(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
         stream.take(row, output.token2wav.voices[row].pack)
     holder = by_row.get(row)
     if holder is None:
-        # The holder has failed, or is kept out of this step: these do not wait for it.
+        # The holder has failed, or is excluded from this step: these jobs do not wait for it.
         for job in jobs:
             job.is_offline = False
         return
