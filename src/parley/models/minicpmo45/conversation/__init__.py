@@ -1,1 +1,1 @@
-"""What one conversation is: its state, and its pieces of work as rows of steps."""
+"""One conversation: its state, and its pieces of work as rows of steps."""

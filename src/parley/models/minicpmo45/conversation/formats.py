@@ -1,7 +1,7 @@
-"""Replies that keep to a format: which ids may come next.
+"""Replies with a format: the ids that may follow.
 
 The grammar is over the checkpoint's own tokens (`models/grammar.py`). Tokens of the layout are
-never part of an answer. Terminators of a reply are allowed where the format may end.
+never part of an answer. A reply's terminators are allowed if the format may end.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.protocol.values import AnswerFormat
 
 AllowedNext = Callable[[Sequence[int]], Mask]
-"""From the ids of a reply so far to those that may come next (V,). Raises ValueError where the
-format is too much for its limits of time and memory."""
+"""Returns, for the ids of a reply so far, the mask of those that may follow (V,). Raises ValueError
+if the format exceeds its limits of time and memory."""
 CALLS: Final = "calls: call (/\\n/ call)*\ncall: <tool_call> /(.|\\n)*/ </tool_call>\n"
-"""What may stand instead of an answer with a format. Source: `views/tools.py`."""
+"""Grammar of the calls that may replace an answer with a format. Source: `views/tools.py`."""
 TOO_MUCH: Final = (
     "The schema of the answer's format takes too much time or memory: {}. Use a simpler one."
 )
 
 
 class Formats:
-    """Makes grammars for a model's replies.
+    """Creates grammars for a model's replies.
 
     Args:
         vocabulary: size of the logits.
@@ -46,26 +46,26 @@ class Formats:
 
     @property
     def can_begin(self) -> bool:
-        """True if grammars can be made for the tokenizer."""
+        """True if grammars can be created for the tokenizer."""
         return self._grammars is not None
 
     def warm_up(self) -> None:
-        """Read the vocabulary now; later it would delay all answers by a second."""
+        """Read the vocabulary now; reading it later would delay all answers by a second."""
         if self._grammars is not None:
             self._grammars.warm_up()
 
     def begin(
         self, form: AnswerFormat, ends: tuple[int, ...], limit: int, *, may_call: bool
     ) -> AllowedNext:
-        """The format of one reply, at its beginning.
+        """Start the format of one reply.
 
         Args:
-            ends: what ends the reply.
-            limit: its most tokens.
-            may_call: calls of functions may stand in its place.
+            ends: ids that end the reply.
+            limit: maximum number of its tokens.
+            may_call: True if calls of functions may replace it.
 
         Raises:
-            InvalidRequest: naming what cannot be enforced.
+            InvalidRequest: the format cannot be enforced; the error names the cause.
         """
         if self._grammars is None:
             raise InvalidRequest("This model cannot keep to an answer format.", field=FIELD)

@@ -1,6 +1,6 @@
-"""What pieces of work need of the model they belong to.
+"""Interface of a model for its pieces of work.
 
-The model satisfies it; nothing in this folder knows the model itself.
+The model implements it; nothing in this folder depends on the model itself.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from parley.settings import ModelBehaviour
 
 
 class ModelObserver:
-    """Every call that reaches a network, as it happens: override what is of interest.
+    """Receives every call that reaches a network, as it happens; override the methods of interest.
 
-    Nothing may be changed from here. A model always has an observer; this one costs nothing.
+    Methods must not change anything. A model always has an observer; this one does nothing.
     """
 
     def fed(
         self, row: int, ids: tuple[int, ...], embeds: Tensor | None, start: int, hidden: Tensor
     ) -> None:
-        """The language model took in positions from `start` on; `hidden` of all of them (n, H).
-        `embeds` is None where they are the embeddings of `ids`."""
+        """Called when the language model has processed positions from `start` on, with their states
+        `hidden` (n, H). `embeds` is None if they are the embeddings of `ids`."""
 
     def chose(self, row: int, choice: Choice) -> None:
-        """A text token was chosen."""
+        """Called when a text token was chosen."""
 
     def grouped(self, row: int, group: Group) -> None:
-        """A reply's group of text tokens is complete."""
+        """Called when a reply's group of text tokens is complete."""
 
     def conditioned(self, row: int, rows: Tensor, is_last: bool) -> None:
-        """The speech decoder is about to receive condition rows."""
+        """Called before the speech decoder receives condition rows."""
 
     def spoke(self, row: int, block: SpeechBlock) -> None:
-        """A call of the speech decoder is complete."""
+        """Called when a call of the speech decoder is complete."""
 
     def vocoded(self, row: int, window: VocoderWindow) -> None:
-        """The vocoder took in a window."""
+        """Called when the vocoder has processed a window."""
 
     def settled(self, conversation: Conversation, unit: Unsettled) -> None:
-        """A unit is closed; the window has not been applied yet."""
+        """Called when a unit is closed, before the window is applied."""
 
     def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
-        """The window dropped tokens."""
+        """Called when the window has dropped tokens."""
 
 
 class Parts(Protocol):
     """The parts of a model that its pieces of work use.
 
     Args:
-        context: caches of the language model; `audio_cache`: of the audio encoder.
-        turn_mel, unit_mel: how live sound of a turn, and of units, becomes frames.
+        context: caches of the language model; `audio_cache`: those of the audio encoder.
+        turn_mel, unit_mel: conversion of live audio to frames, in a turn and in units.
         speech_output: None for a text-only model.
     """
 

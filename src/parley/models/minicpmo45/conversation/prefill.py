@@ -1,8 +1,9 @@
-"""Pieces of work as rows of steps: opening, prefill, and what all jobs share.
+"""Pieces of work as rows of steps: opening, prefill, and the base of all jobs.
 
 A step has two halves. The first computes on the device, for all jobs of the stage together, and may
-fail; it writes only where nothing reads yet. The second commits: lengths, counters, results. It
-cannot fail. So a step that raises has advanced no job and may be repeated with fewer jobs.
+fail; it writes only to places that are not read yet. The second commits lengths, counters and
+results, and cannot fail. So a step that raises has advanced no job and may be repeated with fewer
+jobs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from parley.models.minicpmo45.tts.rows import SpeechBlock
 
 
 class StartJob(ModelJob):
-    """A new conversation. With a voice to prepare it takes vocoder steps: the voice is looked for
-    on another thread, and a step that finds it missing waits a moment and gives way."""
+    """Starts a conversation. If it has a voice, it takes vocoder steps: another thread prepares the
+    voice, and each step waits for it up to `VOICE_WAIT_S`, then leaves it to a later step."""
 
     def __init__(self, model: Parts, row: int, opening: StartSession, seed: int) -> None:
         speaks = opening.speak and model.speech_output is not None
@@ -43,7 +44,7 @@ class StartJob(ModelJob):
 
     @property
     def is_voice_found(self) -> bool:
-        """True if the voice is ready; waits `VOICE_WAIT_S` for it."""
+        """True if the voice is ready; waits up to `VOICE_WAIT_S` for it."""
         assert self.voice is not None
         wait([self.voice], timeout=VOICE_WAIT_S)
         return self.voice.done()
@@ -53,7 +54,7 @@ class StartJob(ModelJob):
         self.finish(StartResult(self.seed))
 
     def cancel(self) -> None:
-        """A cancelled opening leaves a text-only conversation."""
+        """Cancel the voice; the conversation starts text-only."""
         if self.stage is not None and self.voice is not None:
             self.voice.cancel()
             self.voice = None
@@ -61,10 +62,10 @@ class StartJob(ModelJob):
 
 
 class Feed:
-    """Embeddings that enter a row's context, in bounded pieces.
+    """Embeddings that are added to a row's context, in bounded pieces.
 
     Args:
-        ids: of the embeddings if they are plain tokens; for the observer.
+        ids: ids of the embeddings if they are plain tokens, for the observer.
     """
 
     def __init__(self, embeds: Tensor, ids: Sequence[int] = ()) -> None:
@@ -85,13 +86,14 @@ class Feed:
 
 
 class ConversationJob(ModelJob):
-    """A piece of work of an open conversation, as the steps know it. Each stage uses its own part.
+    """A piece of work of an open conversation, as the steps use it. Each stage uses its own part.
 
     Args of state:
-        feed: PREFILL: what is fed; `wants_logits`: the last position's logits are wanted.
-        logits: DECODE: what the next token is chosen from, (V,).
-        block, windows: SPEECH, VOCODE: the call of the speech decoder, and its windows left.
-        is_offline: VOCODE: the answer is heard only once it is complete.
+        feed: PREFILL: embeddings to feed; `wants_logits`: True if the last position's logits are
+            needed.
+        logits: DECODE: logits from which the next token is chosen, (V,).
+        block, windows: SPEECH, VOCODE: the call of the speech decoder, and its remaining windows.
+        is_offline: VOCODE: True if the answer is sent only when it is complete.
     """
 
     feed: Feed | None = None
@@ -107,42 +109,43 @@ class ConversationJob(ModelJob):
         self.windows: list[VocoderWindow] = []
 
     def begin_feed(self) -> None:
-        """Make `feed`; called by the first PREFILL step."""
+        """Create `feed`; called by the first PREFILL step."""
         raise NotImplementedError
 
     def fed(self, logits: Tensor | None) -> None:
-        """All positions are in the context; `logits` (V,) of the last one if they are wanted."""
+        """Called when all positions are in the context; `logits` (V,) are those of the last one, if
+        needed."""
         raise NotImplementedError
 
     def ask(self) -> Ask:
-        """The row's question to the chooser."""
+        """Returns the row's request to the chooser."""
         raise NotImplementedError
 
     def consider(self, choice: Choice) -> int | None:
-        """The token to feed; None ends the text."""
+        """Returns the token to feed; None ends the text."""
         raise NotImplementedError
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
-        """The considered token was fed, or the text has ended."""
+        """Called when the considered token was fed, or the text has ended."""
         raise NotImplementedError
 
     def open_block(self) -> SpeechBlock:
-        """The next call of the speech decoder."""
+        """Returns the next call of the speech decoder."""
         raise NotImplementedError
 
     def spoken(self) -> None:
-        """The block is finished: send its tokens to the vocoder in windows."""
+        """Called when the block is finished: send its tokens to the vocoder in windows."""
         raise NotImplementedError
 
     def voiced(self, wave: Wave) -> None:
-        """Take the sound of one window."""
+        """Process the audio of one window."""
         raise NotImplementedError
 
 
 class PrefillJob(ConversationJob):
-    """Encode what there is to see and hear, then feed it.
+    """Encodes pictures and audio, then feeds the prompt.
 
-    Subclasses decide what the prompt is and what happens when it is in.
+    Subclasses create the prompt, and decide what follows when it is in the context.
     """
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
@@ -162,7 +165,7 @@ class PrefillJob(ConversationJob):
         self.model.context.reserve(self.row, ledger.length_tokens + tokens + answer_tokens)
 
     def prepared(self) -> None:
-        """Go to the first stage; prompt and media are known."""
+        """Go to the first stage, when prompt and media are known."""
         self.go(Stage.PREFILL if self.work.is_done else Stage.ENCODE)
 
     def begin_feed(self) -> None:
@@ -171,7 +174,7 @@ class PrefillJob(ConversationJob):
         self.feed = Feed(embeds, prompt.ids)
 
     def encoded(self) -> None:
-        """All media have their tokens."""
+        """Called when all media are encoded."""
         self.go(Stage.PREFILL)
 
     @property

@@ -1,8 +1,8 @@
-"""A turn-based reply as a row of steps: text token by token, speech ten tokens at a time.
+"""A turn-based reply as a row of steps: text token by token, speech from ten of them at a time.
 
-The text comes in groups of ten. The newest token of a group has been chosen but not yet fed, so it
-has no state; it opens the next group. A group is complete once the token after it is known, because
-a terminator there makes it the last one. Source: sessions.md 2.4, 2.5.
+The text is divided into groups of ten. The newest token has been chosen but not yet fed, so it has
+no state; it starts the next group. A group is complete once the token after it is known, because a
+terminator there makes it the last one. Source: sessions.md 2.4, 2.5.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.turns import whole_utterance
 
 GROUP = 10
-"""Text tokens that speech is made from at a time. Fixed by training (sessions.md 8)."""
+"""Number of text tokens from which speech is generated at a time. Fixed by training (sessions.md
+8)."""
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -58,14 +59,15 @@ class TextStream:
 
 
 class ReplyJob(ConversationJob):
-    """Prompt, then text and speech in turns, until the model or a limit ends it."""
+    """A streamed reply: the prompt, then text and speech alternately, until the model or a limit
+    ends it."""
 
     wants_logits = True
 
     def __init__(self, model: Parts, conversation: Conversation, work: Generate) -> None:
         super().__init__(model, conversation, Stage.PREFILL)
         self.said = None if work.say is None else model.tokenizer.encode(work.say, literal=True)
-        """The tokens of an answer that was given; they are fed in place of what is chosen."""
+        """Tokens of a given answer, which are fed instead of the chosen ones."""
         if self.said is not None:
             work = replace(work, max_new_tokens=max(1, len(self.said)))
         self.work = work
@@ -83,7 +85,7 @@ class ReplyJob(ConversationJob):
             self.allowed = model.formats.begin(
                 work.answer_format, self.ends, self.limit, may_call=work.may_call
             )
-            # The symbols of JSON are among those that a speaking reply avoids.
+            # A speaking reply would otherwise forbid the symbols of JSON.
             self.rule = replace(self.rule, forbids=None)
         self.problem = ""
         self.chosen: list[int] = []
@@ -122,8 +124,8 @@ class ReplyJob(ConversationJob):
     # Text.
 
     def ask(self) -> Ask:
-        """The penalty looks at the reply's last ids of earlier
-        groups and at all of the current one; groups count from the eleventh choice."""
+        """Returns the request. The penalty considers the reply's last ids of earlier groups and all
+        of the current one; groups are counted from the eleventh choice."""
         done = len(self.chosen)
         start = 0 if done <= GROUP else GROUP + 1 + GROUP * ((done - GROUP - 1) // GROUP)
         seen = self.chosen[max(0, start - REPLY_PENALTY_WINDOW) : start] + self.chosen[start:]
@@ -147,7 +149,7 @@ class ReplyJob(ConversationJob):
             choice = replace(choice, token=token)
         self._choice = choice
         is_over = choice.token in self.ends or self.fed_count >= self.limit or bool(self.problem)
-        # Others may have taken the memory since the answer started.
+        # Other rows may have taken the memory since the answer started.
         if not is_over and self.model.context.has_room(self.row):
             self._token = choice.token
         else:
@@ -177,7 +179,7 @@ class ReplyJob(ConversationJob):
             self._emit(is_last=False)
 
     def _told(self, *, is_done: bool) -> None:
-        """The text ended, by itself or at a limit."""
+        """Called when the text has ended, by itself or at a limit."""
         self._emit(is_last=is_done)
 
     def _emit(self, *, is_last: bool) -> None:
@@ -270,14 +272,14 @@ class ReplyJob(ConversationJob):
 
 
 class WholeReplyJob(ReplyJob):
-    """A reply in one piece: all of the text first, then all of it spoken as one utterance.
+    """A reply in one piece: first the whole text, then its speech as one utterance.
 
-    The public one-shot generation, for answers that are not streamed. It differs from a streamed
-    reply in what ends the text (the end of the message, not of the speech), in forbidding nothing,
-    in a penalty that sees all of the reply, in a limit that is not rounded up, and in speech that
-    knows the whole text before it starts. Source: sessions.md 2.6, with what is marked FIX there:
-    sampled from the first token on, the length penalty applied, states aligned with their tokens,
-    the closing tag cut off whole.
+    This is the public one-shot generation, for answers that are not streamed. It differs from a
+    streamed reply: the text ends with the message, not with the speech; no ids are forbidden; the
+    penalty considers the whole reply; the limit is not rounded up; speech starts when the whole
+    text is known. Source: sessions.md 2.6, with the changes that are marked FIX there: sampling
+    starts with the first token, the length penalty is applied, states are aligned with their
+    tokens, the closing tag is removed completely.
     """
 
     def __init__(self, model: Parts, conversation: Conversation, work: Generate) -> None:
@@ -298,7 +300,7 @@ class WholeReplyJob(ReplyJob):
         return Ask(self.rule, self.chosen, self.conversation.seed, draws, self._allowed())
 
     def _make_room(self) -> None:
-        """All of the text is one group."""
+        """Does nothing: the whole text is one group."""
 
     def _told(self, *, is_done: bool) -> None:
         tts_eos = self.model.tokenizer.ids.tts_eos
@@ -311,8 +313,8 @@ class WholeReplyJob(ReplyJob):
             self._end(self.ending or Ending.DONE)
 
     def _spoken_span(self) -> list[tuple[int, Tensor]]:
-        """What stands between the last opening and the last closing of speech; the prompt has
-        opened it, and it need not be closed."""
+        """Returns the tokens between the last start and the last end of speech. The prompt has
+        started speech, and its end may be missing."""
         ids = self.model.tokenizer.ids
         tokens = [token for token, _ in self.pending]
         begin = _after_last(tokens, ids.tts_bos)
@@ -326,7 +328,7 @@ class WholeReplyJob(ReplyJob):
             speech = self.conversation.speech
             assert speech is not None
             decoder = speech.speech_output.decoder
-            # Text that would leave no room for its speech is not spoken to its end.
+            # The end of a text that would leave no room for its speech is not spoken.
             del self.pending[decoder.capacity // 2 :]
             states = [hidden for _, hidden in self.pending]
             rows = speech.speech_output.condition([token for token, _ in self.pending], states)
@@ -353,5 +355,5 @@ class WholeReplyJob(ReplyJob):
 
 
 def _after_last(tokens: list[int], token: int) -> int:
-    """Index behind the last occurrence; 0 if there is none."""
+    """Index after the last occurrence; 0 if there is none."""
     return len(tokens) - tokens[::-1].index(token) if token in tokens else 0

@@ -1,4 +1,4 @@
-"""What a conversation needs to be heard: a row of the speech decoder and a stream of the vocoder.
+"""Speech of a conversation: a row of the speech decoder and a stream of the vocoder.
 
 `SpeechOutput` belongs to the model and serves all rows; a `Speech` is one conversation's part of
 it.
@@ -33,13 +33,13 @@ from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 
 VOICE_WAIT_S = 0.002
-"""Longest wait of a step for a voice that is being made."""
+"""Maximum time for which a step waits for a voice that is being prepared."""
 
 
 class OfflineStream:
-    """The vocoder with more Euler steps, for answers that are heard only once they are complete.
+    """The vocoder with more Euler steps, for answers that are sent only when they are complete.
 
-    One row at a time holds it, from its first window to its last.
+    One row at a time uses it, from its first window to its last.
     """
 
     def __init__(self, token2wav: Token2Wav, threads: ThreadPoolExecutor) -> None:
@@ -49,12 +49,12 @@ class OfflineStream:
         self._voice: Future[None] | None = None
 
     def take(self, row: int, pack: VoicePack) -> None:
-        """Give the free stream to a row; another thread primes its voice."""
+        """Assign the free stream to a row; another thread primes its voice."""
         self.holder = row
         self._voice = self._threads.submit(self._token2wav.prime_slot, 0, pack)
 
     def speak(self, window: VocoderWindow) -> Wave | None:
-        """The holder's next piece; None while its voice is being primed."""
+        """Returns the holder's next piece; None while its voice is being primed."""
         if self._voice is not None:
             wait([self._voice], timeout=VOICE_WAIT_S)
             if not self._voice.done():
@@ -77,13 +77,14 @@ class OfflineStream:
 class SpeechOutput:
     """The speech decoder and the vocoder of a model, with the voices of its rows.
 
-    All calls but `find` come from the engine thread. A new voice is described by two networks on
-    the CPU, which takes seconds, and then primed: both happen on a separate thread, so that running
-    conversations do not wait. Starting a turn with it is a copy, in a vocoder step.
+    All methods except `find` are called on the engine thread. Two networks on the CPU describe a
+    new voice, which takes seconds, and then it is primed: both happen on a separate thread, so that
+    running conversations do not wait. Starting a turn with it is a copy, in a vocoder step.
 
     Args:
-        first_window_tokens: of a turn-based reply, see `TurnBuffer`.
-        offline_steps: Euler steps of answers in one piece; None: they are spoken like all others.
+        first_window_tokens: size of the first window of a turn-based reply, see `TurnBuffer`.
+        offline_steps: number of Euler steps of answers in one piece; None: they are generated like
+            all others.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class SpeechOutput:
             self.offline = OfflineStream(token2wav.offline(offline_steps), self._threads)
 
     def find(self, voice: Pcm | None) -> Future[PrimedVoice]:
-        """Look for a voice (None: the default one), away from the engine thread.
+        """Prepare a voice (None: the default one) on another thread than the engine's.
 
-        The future fails with `BadInput` if the sound cannot be a voice, and with
-        `VoiceUnavailable` if the voice cannot be made.
+        The future fails with `BadInput` if the audio cannot be a voice, and with `VoiceUnavailable`
+        if the voice cannot be created.
         """
         return self._threads.submit(self._find, voice)
 
@@ -122,7 +123,7 @@ class SpeechOutput:
         return self.token2wav.prime(pack)
 
     def close(self, row: int) -> None:
-        """Forget a row's voice. Harmless on a row without one."""
+        """Drop a row's voice. Does nothing for a row without one."""
         self.release(row)
         self.token2wav.close(row)
 
@@ -132,7 +133,7 @@ class SpeechOutput:
             self.offline.release(row)
 
     def unload(self) -> None:
-        """Prime no more voices; no call may follow."""
+        """Stop preparing voices; no call may follow."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -146,7 +147,7 @@ class SpeechOutput:
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None
     ) -> Tensor:
-        """`MiniCPMTTS.condition` of hidden states in a list."""
+        """`MiniCPMTTS.condition` with the hidden states in a list."""
         return self.decoder.condition(ids, torch.stack(list(hidden)), normalize=normalize)
 
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
@@ -175,9 +176,9 @@ class Speech:
     """One conversation's speech.
 
     Args of state:
-        units, unit_tokens: duplex, across units.
-        is_fresh: the vocoder's stream is at the beginning of a turn, or will be put there before
-            it speaks again.
+        units, unit_tokens: state of duplex speech, across units.
+        is_fresh: True if the vocoder's stream is at the start of a turn, or will be reset to it
+            before it is used again.
     """
 
     def __init__(
@@ -205,8 +206,8 @@ class Speech:
         self.restart_stream()
 
     def restart_stream(self) -> None:
-        """The vocoder begins a turn: not now, but when it speaks. A checkpoint in the turn that has
-        just ended then has nothing to save until the row speaks again."""
+        """Let the vocoder start a new turn, not now but when it is used again. Until then a
+        checkpoint in the turn that has just ended has nothing to save."""
         if not self.is_fresh:
             self.is_fresh = self._is_stale = True
 
@@ -219,15 +220,15 @@ class Speech:
         self.is_fresh = False
 
     def interrupt(self, *, forgets_turn: bool) -> None:
-        """Cut off a duplex turn."""
+        """Stop a duplex turn."""
         self.unit_tokens.reset()
         self.restart_stream()
         if forgets_turn:
             self.units.interrupt()
 
     def snapshot(self) -> SpeechSnapshot:
-        """Remember everything. Costs next to nothing: what lies in caches is put aside when it is
-        overwritten."""
+        """Take a snapshot of everything. Copies almost nothing: the contents of caches are saved
+        when they are about to be overwritten."""
         output, index = self.speech_output, self.index
         return SpeechSnapshot(
             row=output.decoder.checkpoint(self.row),

@@ -1,8 +1,8 @@
-"""What one row remembers of its conversation, and how to return to an earlier point.
+"""State of one row's conversation, and its checkpoints.
 
-Lengths and small values live here; caches stay on the device and are addressed by row. A checkpoint
-copies the small values and notes lengths: the caches behind them stay as they are until something
-overwrites them, and what would overwrite positions that one needs saves them first.
+It consists of lengths and small values; caches stay on the device and are addressed by row. A
+checkpoint copies the small values and records lengths. The caches stay as they are until something
+overwrites them; a write to positions that a checkpoint needs saves them first.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
 HISTORY_LIMIT = 4096
-"""Most ids a duplex penalty can look back on; older ones are forgotten."""
+"""Maximum number of ids that a duplex penalty can consider; older ones are dropped."""
 
 WAITING_FRAMES = 8
-"""Pictures kept while a unit waits for the rest of its sound; the oldest give way."""
+"""Maximum number of pictures kept while a unit waits for the rest of its audio; the oldest are
+dropped."""
 
 Frame = tuple[Pixels, int | None]
 """Pixels and their slice limit."""
@@ -41,12 +42,12 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class RoundLedger:
     """The turn-based window as the public implementation counts it. Immutable, so that a checkpoint
-    keeps an old one.
+    can keep an old one.
 
-    It keeps a history of chunks with a round number each. What it drops is counted in rounds, but
-    taken from the oldest positions after the system prompt; the first round is never chosen because
-    the system prompt is in it, replies count as their re-tokenised text, and text-only replies not
-    at all. Exact bookkeeping is `engine.context.ContextLedger`. Source: sessions.md 3.6, 5.4.
+    It stores a history of chunks with a round number each. It counts in rounds what to drop, but
+    drops the oldest positions after the system prompt. The first round is never chosen, because the
+    system prompt is in it; replies count as their re-tokenised text, and text-only replies do not
+    count. Exact bookkeeping is `engine.context.ContextLedger`. Source: sessions.md 3.6, 5.4.
 
     Args:
         next_round: advances when a reply is registered.
@@ -81,7 +82,8 @@ class RoundLedger:
         )
 
     def plan(self, length: int, high: int, low: int) -> tuple[RoundLedger, int]:
-        """The ledger after dropping rounds, and how many positions after the system prompt go."""
+        """Returns the ledger after dropping rounds, and the number of positions to drop after the
+        system prompt."""
         if length <= high:
             return self, 0
         kept, gone = self.chunks, 0
@@ -105,8 +107,8 @@ class Unsettled:
     """A decided unit whose end has not been fed.
 
     Args:
-        terminator: None where the unit ends without one.
-        tokens: what counts as said.
+        terminator: None if the unit ends without one.
+        tokens: tokens that count as spoken.
     """
 
     terminator: int | None
@@ -120,8 +122,8 @@ class Group:
     """Text of a reply that waits for the speech decoder.
 
     Args:
-        ids: tokens; `hidden` the state of the pass that consumed each.
-        is_last: the model ended the reply after it.
+        ids: tokens; `hidden`: the state of the pass that consumed each.
+        is_last: True if the model ended the reply after it.
     """
 
     ids: tuple[int, ...]
@@ -131,29 +133,29 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class ConversationState:
-    """The small values. A checkpoint keeps a shallow copy, so every value in here is immutable, or
-    is replaced instead of changed.
+    """The small values. A checkpoint keeps a shallow copy, so every value is immutable, or is
+    replaced instead of changed.
 
     Args:
-        draws: random numbers used for text.
-        rounds: turn-based, only where the window counts as the public one.
-        has_started: turn-based: something was prefilled.
-        new_turn: turn-based: the next user segment opens a turn.
-        has_replied: turn-based: the model has answered at least once.
-        is_reply_open: turn-based: the last reply's terminators are due.
-        turn_sounds: turn-based: sound prefills since the last reply.
+        draws: number of random numbers used for text.
+        rounds: turn-based, only if the window counts like the public one.
+        has_started: turn-based: True if anything was prefilled.
+        new_turn: turn-based: True if the next user segment starts a turn.
+        has_replied: turn-based: True if the model has answered at least once.
+        is_reply_open: turn-based: True if the last reply's terminators are due.
+        turn_sounds: turn-based: number of prefills with audio since the last reply.
         mel: state of the live stream.
         buffered: live samples that wait for a whole unit.
         frames: pictures that wait with them.
-        live_units: units of sound so far.
-        units: units so far.
-        logits: of the unit that awaits its decision, (V,).
-        history: ids that the duplex penalty sees, newest last.
-        turn_ended: duplex: nothing is being said.
-        decisions: duplex: how many were made.
+        live_units: number of units with audio so far.
+        units: number of units so far.
+        logits: logits of the unit that awaits its decision, (V,).
+        history: ids that the duplex penalty considers, newest last.
+        turn_ended: duplex: True if the model is not in a turn.
+        decisions: duplex: number of decisions so far.
         unsettled: duplex: see `Unsettled`.
-        unread: duplex: ids at the end of the context that the caches do not have yet: the end of a
-            unit, which is read with the next one.
+        unread: duplex: ids at the end of the context that the caches do not contain yet: the end of
+            a unit, which is fed with the next one.
     """
 
     draws: int = 0
@@ -177,7 +179,7 @@ class ConversationState:
 
 
 class Conversation:
-    """State of one row, caches excluded."""
+    """State of one row, without its caches."""
 
     def __init__(self, row: int, opening: StartSession, seed: int, ledger: ContextLedger) -> None:
         self.row = row
@@ -203,7 +205,7 @@ class Conversation:
 
     @property
     def cached_tokens(self) -> int:
-        """Positions of the context that the caches have."""
+        """Number of positions of the context that the caches contain."""
         return self.ledger.length_tokens - len(self.state.unread)
 
     @property
@@ -235,7 +237,8 @@ class Conversation:
         return checkpoint.ledger.evictions == self.ledger.evictions
 
     def replace_ledger(self, length_tokens: int) -> None:
-        """Start a ledger for a context that was cut elsewhere; checkpoints become void."""
+        """Start a new ledger for a context that was shortened elsewhere; checkpoints become
+        invalid."""
         old = self.ledger
         self.ledger = ContextLedger(old.limit_tokens, old.window)
         self.ledger.evictions = old.evictions + 1
@@ -258,10 +261,10 @@ class Conversation:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ConversationCheckpoint:
-    """A remembered point of a conversation.
+    """A checkpoint of a conversation.
 
     Args:
-        heard: length of the encoder's cache; `heard_copy` its content, once it was overwritten.
+        heard: length of the encoder's cache; `heard_copy`: its content, once it was overwritten.
     """
 
     ledger: ContextLedger

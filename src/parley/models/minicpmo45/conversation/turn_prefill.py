@@ -1,4 +1,4 @@
-"""Chat and half-duplex: messages into the context."""
+"""Prefill of messages in chat and half-duplex."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from parley.models.minicpmo45.prompt.layout import (
 
 
 class TurnPrefill(PrefillJob):
-    """Chat and half-duplex: messages into the context; the turn-based window before and after."""
+    """Prefills messages in chat and half-duplex; the turn-based window is applied before and
+    after."""
 
     def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
         super().__init__(model, conversation)
@@ -122,7 +123,7 @@ class TurnPrefill(PrefillJob):
         samples = segment.pcm.samples
         pool_step = self.model.config.pool_step
         if role == "user":
-            # The first sound of a turn has a minimum length, also when it is whole.
+            # The first clip of a turn has a minimum length, even if it is not live.
             is_first = self.conversation.state.turn_sounds == 0 and not self.has_turn_sound
             if is_first and len(samples) < FIRST_LIVE_SAMPLES:
                 samples = np.pad(samples, (FIRST_LIVE_SAMPLES - len(samples), 0))
@@ -157,7 +158,7 @@ class TurnPrefill(PrefillJob):
 
 
 def _turns(segments: Sequence[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
-    """Segments by turn. Segments outside of turn marks continue the user's turn."""
+    """Groups segments by turn. Segments outside of turn marks belong to a user's turn."""
     turns: list[tuple[Role, list[Text | Image | Audio]]] = []
     is_open = False
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Duplex: the system prompt and units into the context."""
+"""Prefill of the system prompt and of units in duplex."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from parley.models.minicpmo45.prompt.layout import (
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
 
 TERMINATORS = 3
-"""Tokens that may follow an answer: the turn's end, the unit's terminator, the unit's end."""
+"""Number of tokens that may follow an answer: the turn's end, the unit's terminator, the unit's
+end."""
 
 ANSWER_TOKENS = 256
-"""Most tokens that a unit's answer has room for in advance; clients may ask for any number."""
+"""Maximum number of tokens for which room is reserved for a unit's answer; clients may request any
+number."""
 
 
 class UnitPrefillJob(PrefillJob):
-    """Duplex: the system prompt, or one unit."""
+    """Prefills the system prompt, or one unit, in duplex."""
 
     def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
         super().__init__(model, conversation)
@@ -61,8 +63,8 @@ class UnitPrefillJob(PrefillJob):
         self.prepared()
 
     def _require_unit(self) -> None:
-        """Room for the unit and its answer, so that no other row takes it meanwhile.
-        Where memory is short, the window slides now instead of after the answer."""
+        """Reserve room for the unit and its answer, so that no other row takes it. If memory is
+        short, the window moves now instead of after the answer."""
         most = self.conversation.opening.duplex.max_new_speak_tokens_per_chunk + TERMINATORS
         answer_tokens = min(most, ANSWER_TOKENS)
         try:
@@ -75,8 +77,8 @@ class UnitPrefillJob(PrefillJob):
     def _system(self, segments: Sequence[Segment]) -> None:
         """`<|im_start|>system`, text, newline, the voice between its tags, `<|im_end|>`.
 
-        The newline and the tags are part of the layout, also without a voice. Outside of turn marks
-        texts and sounds are fed as they are.
+        The newline and the tags are part of the layout, even without a voice. Texts and clips
+        outside of turn marks are fed as they are.
         """
         parts: list[Part] = []
         role: str | None = None
@@ -151,7 +153,8 @@ class UnitPrefillJob(PrefillJob):
         self._lay_out(10 if live is not None else 0)
 
     def _wait(self, buffer: Samples, frames: list[Frame]) -> None:
-        """Keep too little sound for a unit, and its pictures; feed nothing."""
+        """Store audio that is too short for a unit. Its pictures are stored with it, or fed without
+        it if `waits_for_whole_units` is off."""
         self.is_short = True
         if self.model.behaviour.waits_for_whole_units:
             state = self.conversation.state
@@ -163,7 +166,8 @@ class UnitPrefillJob(PrefillJob):
         self._lay_out(0)
 
     def _lay_out(self, sounds: int) -> None:
-        """Ids and places: the unit's tag, each picture's pieces between their tags, the sound."""
+        """Write the prompt: the unit's tag, each picture's pieces between their tags, and the
+        audio."""
         rules = self.model.config.slices
         writer = PromptWriter(self.model.tokenizer, self.model.config.query_num)
         writer.ids.append(self.model.tokenizer.ids.unit)
@@ -177,7 +181,7 @@ class UnitPrefillJob(PrefillJob):
         self.added = len(self.prompt.ids)
 
     def encoded(self) -> None:
-        """Lay out the prompt again with the sound's true number of tokens."""
+        """Write the prompt again, with the audio's true number of tokens."""
         if self.work.live_tokens is not None:
             self._lay_out(int(self.work.live_tokens.shape[0]))
         self.go(Stage.PREFILL)
@@ -193,7 +197,7 @@ class UnitPrefillJob(PrefillJob):
             self.done()
             return
         if state.units == 0 and not ledger.entries and not ledger.protected_tokens:
-            # A prompt that came without turn marks is a system prompt all the same.
+            # A prompt without turn marks is also a system prompt.
             ledger.cut(self.added)
             ledger.protect()
             ledger.append(self.added)

@@ -1,8 +1,8 @@
-"""A duplex unit's answer as a row of steps, and its settling.
+"""A duplex unit's answer as a row of steps, and its end.
 
-Token 0 of a unit says what follows (listen, speak, continue to speak) and is never heard; at most
-eighteen tokens after it are. When a unit is settled, its terminator is part of the context; the
-network reads it with the next unit. Source: sessions.md 4.4 to 4.7 and 6.
+Token 0 of a unit decides what follows (listen, speak, continue to speak) and is never spoken; at
+most eighteen tokens after it are. When a unit is settled, its terminator becomes part of the
+context; it is fed to the network with the next unit. Source: sessions.md 4.4 to 4.7 and 6.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CHARACTERS_PER_UNIT = 28
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A terminator that ends a unit's text: the model's choice, or ours."""
+    """A terminator that ends a unit's text. `is_refusal`: True if it replaces a refused token."""
 
     terminator: int
     is_refusal: bool = False
 
 
 class UnitAnswerJob(ConversationJob):
-    """Listen, or speak for about a second."""
+    """The answer of a unit: listen, or speak for about a second."""
 
     def __init__(self, model: Parts, conversation: Conversation, work: StepUnit) -> None:
         super().__init__(model, conversation, None)
@@ -55,7 +55,7 @@ class UnitAnswerJob(ConversationJob):
         self.waves: list[Wave] = []
         self.terminator: int | None = None
         self.again: list[int] | None = None
-        """Tokens that are still to be said again."""
+        """Tokens of an earlier answer that are still to be fed."""
         if work.say is not None:
             again = model.tokenizer.encode(work.say, literal=True)
             self.again = [*again, ids.turn_eos]
@@ -127,8 +127,8 @@ class UnitAnswerJob(ConversationJob):
         return None
 
     def _say_again(self, token: int) -> int | None:
-        """The next token of words that were heard already; the first says that the model speaks,
-        as it did."""
+        """Returns the next token of an answer that was already heard; the first is the decision to
+        speak."""
         assert self.again is not None
         ids = self.model.tokenizer.ids
         if self.steps > 0:
@@ -239,7 +239,7 @@ class UnitAnswerJob(ConversationJob):
             self._sound()
 
     def _sound(self) -> None:
-        """Complete the unit's sound. The end of a turn starts a new stream afterwards."""
+        """Complete the unit's audio. At the end of a turn, a new stream is started afterwards."""
         assert self.conversation.speech is not None
         wave = unit_wave(self.waves, ends_turn=self.end_of_turn)
         if self.end_of_turn:
@@ -280,9 +280,9 @@ class UnitAnswerJob(ConversationJob):
 
 
 class SettleJob(ConversationJob):
-    """Terminator and end of unit into the context, then the window.
+    """Adds the terminator and the end of the unit to the context, then applies the window.
 
-    Without a window that moves, no step is due.
+    If the window does not move, no step is needed.
     """
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
@@ -307,5 +307,5 @@ class SettleJob(ConversationJob):
         conversation.ledger.end_entry([token for token in heard if token not in special])
 
     def slid(self, dropped_tokens: int) -> None:
-        """The window has been applied."""
+        """Called when the window has been applied."""
         self.finish(FinalizeResult(self.conversation.ledger.length_tokens, dropped_tokens))
