@@ -1,1 +1,1 @@
-"""The audio encoder (`apm`): sound to context tokens."""
+"""The audio encoder (`apm`): audio to context tokens."""

@@ -1,11 +1,11 @@
-"""The live step of the audio encoder: row by row, or all rows together, by graphs where there are.
+"""The live step of the audio encoder: row by row, or all rows together, by graphs if possible.
 
-A second of sound takes about four hundred small kernels for any number of rows, and launching them
+A second of audio takes about four hundred small kernels for any number of rows, and launching them
 takes longer than running them. A chunk's rows, and the length of each row's past, are a table on
 the device, so one graph serves all chunks of a shape. The number of rows is rounded up to a power
 of two.
 
-Shapes as in `network.py`; `C` encoder frames that are kept.
+Shapes as in `network.py`; `C` number of encoder frames that are kept.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from parley.models.minicpmo45.runtime.graphs import (
 from parley.models.minicpmo45.runtime.transfer import to_device
 
 LEAST_COLUMNS: Final = 256
-"""No step reads fewer columns, which are five seconds."""
+"""Minimum number of columns that a step reads: five seconds."""
 
 
 class LiveSteps:
-    """Live chunks over one cache."""
+    """Encodes live chunks over one cache."""
 
     def __init__(self, encoder: AudioEncoder, cache: SlotCache, graphs: GraphRunner) -> None:
         self._encoder = encoder
@@ -50,12 +50,12 @@ class LiveSteps:
     ) -> tuple[Tensor, list[Span]]:
         """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
 
-        Every new frame sees everything cached and its own chunk in both directions. The rows'
-        lengths do not change: `cache.commit` the returned spans when the chunk counts.
+        Every new frame attends to everything cached, and to its own chunk in both directions. The
+        rows' lengths do not change until the returned spans are committed with `cache.commit`.
 
         Args:
             rows: cache row of each stream.
-            trim: encoder frames to cut off left and right after the convolutions.
+            trim: number of encoder frames to cut off left and right after the convolutions.
         """
         frames = encoder_frames(mel.shape[2])
         left, right = trim
@@ -67,7 +67,7 @@ class LiveSteps:
         return heard(mel, spans, kept), spans
 
     def _is_batched(self, count: int) -> bool:
-        """True if chunks of `count` kept frames are one batch."""
+        """True if chunks of `count` kept frames run as one batch."""
         encoder = self._encoder
         if encoder.attention.reads_in_place:
             return slot_attention.fits(count, encoder.head_dim)
@@ -91,10 +91,10 @@ class LiveSteps:
         return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
 
     def capture(self, frames: int, trim: tuple[int, int]) -> None:
-        """Capture chunks of `frames` mel frames, for every number of rows; no row's sound changes.
+        """Capture chunks of `frames` mel frames, for every number of rows; no row's cache changes.
 
         Args:
-            trim: encoder frames that are cut off left and right.
+            trim: number of encoder frames that are cut off left and right.
         """
         if not self._graphs.is_active:
             return
@@ -112,8 +112,8 @@ class LiveSteps:
 
     @property
     def _reaches(self) -> list[int]:
-        """Numbers of columns that steps read. The kernel stops where a row ends, and a second of
-        sound is one step: there one graph is enough."""
+        """Numbers of columns that steps read. The kernel stops at the end of a row, and a second of
+        audio is one step, so with the kernel one graph is enough."""
         least = self._cache.capacity if self._encoder.attention.reads_in_place else LEAST_COLUMNS
         return reaches(least, self._cache.capacity)
 
@@ -126,7 +126,7 @@ class LiveSteps:
         *,
         is_checked: bool = False,
     ) -> Tensor:
-        """One chunk of every line of a table (N, 3): row, where it begins, where it ends.
+        """Encode one chunk for every line of a table (N, 3): row, start, end.
 
         Args:
             is_checked: compare with the plain step when it is captured.
@@ -137,7 +137,7 @@ class LiveSteps:
             count = kept[1] - kept[0]
             rows, starts, ends = table.T.contiguous().unbind()
             places = starts[:, None] + torch.arange(count, device=table.device)
-            # Every new frame sees its whole chunk, so all of a row end where the row ends.
+            # Every new frame attends to its whole chunk, so all frames of a row read up to its end.
             last = (ends[:, None] - 1).expand(-1, count).contiguous()
             columns = places.clamp(max=cache.spare)
             batch = cache.placed(PaddedBatch(rows, columns, last, reads))
@@ -163,7 +163,7 @@ class LiveSteps:
         """States (N, C, Da) of a chunk.
 
         Args:
-            kept: the first frame that is kept after the convolutions, and the one behind the last.
+            kept: the first frame that is kept after the convolutions, and the one after the last.
             places: positions of the frames that are kept, (N, C).
         """
         encoder = self._encoder
@@ -176,7 +176,7 @@ class LiveSteps:
     def _layer(
         self, index: int, layer: Any, x: Tensor, past: Sequence[Span] | PaddedBatch
     ) -> Tensor:
-        """A layer's states (N, C, Da), by one launch for a batch, or row by row for spans."""
+        """A layer's states (N, C, Da), in one launch for a batch, or row by row for spans."""
         cache, kernel, attention = self._cache, self._encoder.attention, layer.self_attn
         normed = layer.self_attn_layer_norm(x)
         query = attention.split(attention.q_proj(normed))

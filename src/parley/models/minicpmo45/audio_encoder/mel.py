@@ -1,7 +1,7 @@
-"""Samples to log-mel frames, on the CPU: whole clips, and a live stream.
+"""Conversion of samples to log-mel frames on the CPU, for whole clips and a live stream.
 
-Knows no network and no device, so any thread may do it. Shapes: `M` mel bins, `F` mel frames (100
-per second). Source: model.md 6.
+Independent of networks and devices, so any thread may use it. Shapes: `M` mel bins, `F` mel frames
+(100 per second). Source: model.md 6.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from parley.media.mel_filters import mel_filters
 
 Samples = npt.NDArray[np.float32]
 Floor = Literal["dynamic", "fixed"]
-"""The log floor: 8 below the sound's loudest bin, or -10 always. Source: model.md 6.2."""
+"""The log floor: 8 below the loudest bin, or always -10. Source: model.md 6.2."""
 RATE_HZ = 16_000
 HOP = 160
 N_FFT = 400
 PIECE_SAMPLES = 30 * RATE_HZ
-"""Longest piece the encoder sees."""
+"""Maximum length of a piece that the encoder processes."""
 FIRST_LIVE_SAMPLES = 16_560
-"""A live stream's first chunk is padded with silence on the left up to this (1035 ms)."""
+"""Number of samples to which a live stream's first chunk is padded with silence on the left (1035
+ms)."""
 FIRST_FED_SAMPLES = 16_480
-"""... of which the first unit consumes this much: 1035 ms, down to a whole hop of frames."""
+"""Number of these samples that the first unit consumes: 1035 ms, rounded down to whole hops of
+frames."""
 LIVE_SAMPLES = 16_000
-"""Every later unit."""
+"""Number of samples that every later unit consumes."""
 
 
 def token_count(samples: int, pool_step: int = 5) -> int:
-    """Context tokens of a clip of this many samples."""
+    """Number of context tokens of a clip of this many samples."""
     return encoder_frames(math.ceil(samples / HOP)) // pool_step
 
 
 def encoder_frames(mel_frames: int) -> int:
-    """Length after the strided convolution."""
+    """Number of frames after the strided convolution."""
     return (mel_frames - 1) // 2 + 1
 
 
@@ -53,7 +55,7 @@ class MelExtractor:
         self._window = torch.hann_window(N_FFT)
 
     def log_mel(self, samples: Samples) -> Tensor:
-        """log10 of the mel power before any floor but 1e-10; (M, len // 160).
+        """log10 of the mel power, without any floor except 1e-10; (M, len // 160).
 
         Centred frames with reflection at both ends, so at least 201 samples are needed.
         """
@@ -71,7 +73,7 @@ class MelExtractor:
         """Features of one piece of at most 30 s, (M, ceil(len / 160)).
 
         Equal to padding with silence to 30 s and cutting off the padding: silence never raises the
-        loudest bin, and only the frames around the end see it.
+        loudest bin, and affects only the frames around the end.
         """
         if len(samples) > PIECE_SAMPLES:
             raise ValueError(f"a piece holds at most {PIECE_SAMPLES} samples")
@@ -92,12 +94,13 @@ def scale(log_mel: Tensor, floor: Floor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LiveMelOptions:
-    """How a live stream becomes frames. Source: model.md 6.5.
+    """Options of the conversion of a live stream to frames. Source: model.md 6.5.
 
     Args:
-        redundancy_frames: extra frames on both sides of a unit: 2 in duplex, 0 in plain streaming.
-        slide_at_samples, slide_by_samples: the buffer forgets its oldest part when it reaches the
-            first length.
+        redundancy_frames: number of extra frames on both sides of a unit: 2 in duplex, 0 in plain
+            streaming.
+        slide_at_samples, slide_by_samples: the buffer drops its oldest part, of the second length,
+            when it reaches the first length.
         dynamic_from_samples: buffer length from which the floor follows the loudest bin.
     """
 
@@ -111,15 +114,15 @@ class LiveMelOptions:
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveMel:
     """A stream's sample buffer and counters. Immutable: `push` returns the next state, and an
-    earlier one serves as a checkpoint.
+    earlier state serves as a checkpoint.
 
-    Frame indices are global, counted from the stream's beginning.
+    Frame indices are global, counted from the start of the stream.
 
     Args:
         samples: buffered samples, (n,).
         base_frame: index of the buffer's first frame.
-        next_frame: next core frame to give out.
-        pushed_chunks: counter.
+        next_frame: index of the next core frame to return.
+        pushed_chunks: number of chunks pushed so far.
         inner: raw log-mel of the buffer's frames that touch no edge, (M, k); the first of them is
             frame `base_frame + 2`.
     """
@@ -137,7 +140,7 @@ class LiveMel:
 
     @property
     def stable_frames(self) -> int:
-        """Frames in the buffer that no future sample can change."""
+        """Number of frames in the buffer that no future sample can change."""
         return min(self.frames, (len(self.samples) - N_FFT // 2) // HOP + 1)
 
     @property
@@ -147,7 +150,7 @@ class LiveMel:
     def push(
         self, samples: Samples, extractor: MelExtractor, *, last: bool = False
     ) -> tuple[LiveMel, Tensor]:
-        """Take samples; returns the next state and the frames that became final, (M, f), f >= 0.
+        """Append samples; returns the next state and the frames that became final, (M, f), f >= 0.
 
         Raises:
             ValueError: fewer than one analysis window is buffered.
@@ -185,8 +188,8 @@ class LiveMel:
 def _all_frames(
     buffer: Samples, inner: Tensor | None, extractor: MelExtractor
 ) -> tuple[Tensor, Tensor]:
-    """Raw log-mel of the whole buffer, computing only what is not known: new frames, and the few
-    at both ends that see the reflected edge."""
+    """Raw log-mel of the whole buffer, computing only frames that are not known: new ones, and the
+    few at both ends that contain the reflected edge."""
     total = len(buffer) // HOP
     inner_end = (len(buffer) - N_FFT // 2) // HOP + 1  # first frame that sees the right edge
     known = 0 if inner is None else inner.shape[1]

@@ -1,10 +1,10 @@
 """The audio encoder: log-mel frames to encoder states, states to context tokens.
 
-Three ways of encoding exist, with different results for the same sound: whole clips with a
+Three ways of encoding exist, with different results for the same audio: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
 turn), and a live stream with cached keys and values (duplex; `live_steps.py`). The layers have the
 names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product, keys
-have no bias. Whisper itself insists on 30 s, and has neither masks nor a cache.
+have no bias. Whisper itself requires 30 s, and has neither masks nor a cache.
 
 Shapes: `N` pieces, `M` mel bins, `F` mel frames (100 per second), `C` encoder frames (50 per
 second), `Da` encoder width, `H` width of the language model. Source: model.md 7.
@@ -44,9 +44,10 @@ class AudioAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Args:
-        mask: (N or 1, 1, C, C), added to the scores; None: every frame sees every frame.
+        mask: (N or 1, 1, C, C), added to the scores; None: every frame attends to every frame.
         """
-        # Scaled before the product, as the published model is: inside it rounds otherwise.
+        # Scaled before the product, as in the published model: scaling inside it rounds
+        # differently.
         query = self.split(self.q_proj(x) * self.head_dim**-0.5).contiguous()
         keys = self.split(self.k_proj(x)).contiguous()
         values = self.split(self.v_proj(x)).contiguous()
@@ -90,7 +91,7 @@ class AudioEncoder(nn.Module):
         self.attention = FusedAttention()
 
     def make_cache(self, rows: int, *, is_eight_bit: bool = False) -> SlotCache:
-        """Caches for live sound of `rows` conversations."""
+        """Caches for live audio of `rows` conversations."""
         weight = self.conv1.weight
         return SlotCache(
             layers=len(self.layers),
@@ -104,7 +105,7 @@ class AudioEncoder(nn.Module):
         )
 
     def front(self, mel: Tensor) -> Tensor:
-        """Mel (N, M, F) through the convolutions to (N, C, Da)."""
+        """Apply the convolutions: mel (N, M, F) to (N, C, Da)."""
         x = to_device(mel, self.conv1.weight.device).to(self.conv1.weight.dtype)
         x = F.gelu(self.conv1(x))
         x = F.gelu(self.conv2(x))
@@ -120,7 +121,8 @@ class AudioEncoder(nn.Module):
 
         Args:
             lengths: valid mel frames per piece.
-            chunk_frames: 0 for full attention; else a frame sees its own chunk and all before.
+            chunk_frames: 0 for full attention; otherwise a frame attends to its own chunk and all
+                previous ones.
         """
         x = self.front(mel)
         x = x + self.embed_positions.weight[: x.shape[1]]
@@ -131,10 +133,10 @@ class AudioEncoder(nn.Module):
 
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:
-    """Additive mask (N or 1, 1, C, C), or None where nothing is masked.
+    """Additive mask (N or 1, 1, C, C), or None if nothing is masked.
 
     The padding test compares encoder frames with the *mel* length, which is twice as long, so
-    padded frames of a batch stay visible in part. That is how the published model was run.
+    padded frames of a batch stay partly visible, as in the published model.
     """
     frames = x.shape[1]
     padded = any(length < frames for length in lengths)

@@ -1,4 +1,4 @@
-"""Sound to context tokens, whole or live.
+"""Encoding of whole clips and live audio to context tokens.
 
 Shapes as in `network.py`.
 """
@@ -27,7 +27,7 @@ from parley.models.minicpmo45.runtime.layers import Projection
 
 
 class SoundEncoder:
-    """Sound to context tokens, whole or live."""
+    """Encodes whole clips and live audio to context tokens."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SoundEncoder:
 
         Args:
             longest: pad to this many mel frames instead, so that a long request may be encoded in
-                several calls with the result of one.
+                several calls with the same result as in one.
         """
         if not mels:
             return []
@@ -103,12 +103,12 @@ class SoundEncoder:
     ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 
-        Chunks of one shape go through the encoder together. The cache's lengths do not change:
-        `cache.commit` the returned spans when the chunks count.
+        Chunks of one shape are encoded together. The cache's lengths do not change until the
+        returned spans are committed with `cache.commit`.
 
         Args:
-            steps: over the streams' cache.
-            margins: redundant mel frames at the left and right of each chunk.
+            steps: live steps over the streams' cache.
+            margins: number of redundant mel frames at the left and right of each chunk.
         """
         tokens: dict[int, Tensor] = {}
         spans: list[Span] = []
