@@ -1,8 +1,8 @@
 """The vision encoder: patches to features, features to context tokens.
 
 The layers have SigLIP's names and arithmetic. We differ from `SiglipVisionModel` in the position
-embedding (NaViT style: the table is read at the place a patch has relative to the whole picture),
-in the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
+embedding (NaViT style: the table is read at the patch's position relative to the whole picture), in
+the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
 into `query_num` tokens.
 
 Shapes: `B` pieces of one size, `L` patches of a piece (rows * columns), `Dv` vision width, `H`
@@ -26,22 +26,23 @@ from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.layers import activation
 
 CAPTURED_PIECES: Final = 2
-"""Forwards of more pieces keep a card busy for longer than the host takes to launch them (10 ms of
-4 pieces and 5 ms of 858 launches on an H200, calculated), so a graph would only take memory."""
+"""Maximum number of pieces of a captured forward. Larger ones keep a card busy for longer than the
+host takes to launch them (10 ms for 4 pieces, 5 ms for 858 launches on an H200, calculated), so a
+graph would only take memory."""
 
 KEPT_SIZES: Final = 64
-"""Sizes of pieces whose positions stay on the device; the resampler's take 16 MiB of 1,024
-patches."""
+"""Maximum number of piece sizes whose positions stay on the device; the resampler's take 16 MiB for
+1,024 patches."""
 
 
 class KeptTensors:
-    """Tensors by the size of a piece, made once and kept on the device.
+    """Tensors by the size of a piece, created once and kept on the device.
 
-    The first ones stay for good, because captured graphs read them where they lie; beyond
-    `KEPT_SIZES` the newest makes room.
+    The first ones are never dropped, because captured graphs read them in place; beyond
+    `KEPT_SIZES` the newest one is dropped.
 
     Args:
-        make: the tensor of rows and columns, on the host.
+        make: returns the tensor for a number of rows and columns, on the host.
     """
 
     def __init__(self, make: Callable[[int, int], Tensor]) -> None:
@@ -61,7 +62,7 @@ def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
     """Row-major indices into the position table, int64, shape (rows * columns,).
 
     The float32 steps of `arange` and the bucket borders are part of the published behaviour:
-    computed any other way, some ids move by one (model.md 1.1). Always on the CPU.
+    computed in any other way, some ids change by one (model.md 1.1). Always on the CPU.
     """
     borders = torch.arange(1 / table_side, 1.0, 1 / table_side)
 
@@ -157,7 +158,7 @@ class VisionTower(nn.Module):
         """Pixels (B, 3, P, L * P) to patch plus position embeddings (B, L, Dv)."""
         weight = self.embeddings.patch_embedding.weight
         patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
-        # Dense rows of a patch: every layer's sums and norms would copy strided ones.
+        # Patches become dense rows: every layer's sums and norms would copy strided ones.
         patches = patches.flatten(2).transpose(1, 2).contiguous()
         return patches + self.embeddings.position_embedding(self._places.of(size, patches.device))
 
@@ -170,7 +171,8 @@ class VisionTower(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Features of one piece to `query_num` context tokens. Names as below `resampler.`.
+    """Features of one piece to `query_num` context tokens. Parameter names are the checkpoint's
+    below `resampler.`.
 
     Positions are added to the keys only, and `proj` is a right factor, not a Linear.
     """
@@ -180,7 +182,7 @@ class Resampler(nn.Module):
         self.query = nn.Parameter(torch.empty(queries, width))
         self.proj = nn.Parameter(torch.empty(width, width))
         self.kv_proj = nn.Linear(vision_width, width, bias=False)
-        # Holds the parameters under the checkpoint's names; `forward` does the arithmetic.
+        # Stores the parameters under the checkpoint's names; `attention` does the arithmetic.
         self.attn = nn.MultiheadAttention(width, heads)
         self.ln_q = nn.LayerNorm(width, eps=1e-6)
         self.ln_kv = nn.LayerNorm(width, eps=1e-6)
@@ -228,10 +230,10 @@ def _grid_positions(rows: int, columns: int, width: int) -> Tensor:
 
 
 class PictureEncoder:
-    """Pieces of any number of pictures to context tokens; those of one size in one go.
+    """Encodes pieces of any number of pictures to context tokens; pieces of one size together.
 
     Args:
-        batch: most pieces of a forward.
+        batch: maximum number of pieces of a forward.
         graphs: captures forwards of few pieces; None captures nothing.
     """
 

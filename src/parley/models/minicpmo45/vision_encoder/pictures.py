@@ -1,8 +1,8 @@
-"""Pictures to pieces of patches, on the CPU.
+"""Conversion of pictures to pieces of patches, on the CPU.
 
-The overview and the tiles of a picture, laid out as the vision encoder takes them. Knows no
-network, so any thread may do it: cutting takes a processor 10 ms and more, in which the device
-would wait, so `MediaThreads` start when a picture is handed in. Source: model.md 4.
+The overview and the tiles of a picture are laid out as the vision encoder expects them. Independent
+of networks, so any thread may do it: cutting takes 10 ms of CPU time or more, in which the device
+would wait, so `MediaThreads` start when a picture is submitted. Source: model.md 4.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from parley.models.minicpmo45.runtime.transfer import to_device
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """One picture, cut up: the overview first, then the tiles row by row.
+    """The pieces of one picture: the overview first, then the tiles row by row.
 
     Args:
         patches: per piece (3, P, L * P), values in [-1, 1]; patch k occupies columns k * P to
             k * P + P - 1.
         sizes: per piece (rows, columns) in patches.
-        grid: (columns, rows) of tiles, None when the picture is not sliced.
+        grid: (columns, rows) of tiles, None if the picture is not sliced.
     """
 
     patches: tuple[Tensor, ...]
@@ -76,7 +76,8 @@ def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
 
     Args:
         pixels: uint8, shape (height, width, 3).
-        max_slices: most tiles after the overview; None means the processor's own limit.
+        max_slices: maximum number of tiles after the overview; None means the processor's own
+            limit.
 
     Raises:
         BadInput: `max_slices` is not positive, or the picture has no area.
@@ -106,7 +107,7 @@ def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
 def fitting_size(
     width: float, height: float, rules: SliceRules, *, enlarge: bool
 ) -> tuple[int, int]:
-    """(width, height) near `resolution` squared in area, whole patches.
+    """(width, height) near `resolution` squared in area, in whole patches.
 
     The height follows from the aspect ratio and is truncated; the width follows from that height.
     """
@@ -134,14 +135,14 @@ def _whole(length: float, step: int) -> int:
 
 
 def _resize(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Image:
-    # Pillow's antialiased bicubic on 8-bit pixels; tensor resizing gives other pixels.
+    # Pillow's antialiased bicubic on 8-bit pixels; tensor resizing returns other pixels.
     return picture.resize(size, PillowImage.Resampling.BICUBIC)
 
 
 def _to_patches(picture: PillowImage.Image, rules: SliceRules) -> tuple[Tensor, tuple[int, int]]:
     side, pixels = rules.patch_size, np.asarray(picture)
     rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
-    # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x), while a number is a byte.
+    # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x), while a value is one byte.
     grid = pixels.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
     values = np.ascontiguousarray(grid).reshape(3, side, -1).astype(np.float32)
     values /= np.float32(255.0)
@@ -160,8 +161,8 @@ _Key = tuple[int, int | None]
 
 
 class MediaThreads:
-    """Threads on which pictures are cut, and sent to the device, and sound is analysed; harmless to
-    share. Unused results are forgotten with their picture.
+    """Threads that cut pictures, send them to the device, and analyse audio; they may be shared.
+    Unused results are dropped with their picture.
 
     Args:
         device, dtype: of the patches.
@@ -179,12 +180,13 @@ class MediaThreads:
         self._threads = ThreadPoolExecutor(
             threads, "parley-media", initializer=use_device, initargs=(device,)
         )
-        # A picture may be collected, and be forgotten, while this very thread holds the lock.
+        # A picture may be garbage-collected, and its result dropped, while this thread holds the
+        # lock.
         self._lock = threading.RLock()
         self._cuts: dict[_Key, Future[Pieces]] = {}
 
     def begin_cut(self, pixels: Pixels, limit: int | None) -> None:
-        """Start to cut a picture; any thread, returns immediately."""
+        """Start to cut a picture, from any thread; returns immediately."""
         key = (id(pixels), limit)
         with self._lock:
             if key in self._cuts:
@@ -192,13 +194,13 @@ class MediaThreads:
             try:
                 self._cuts[key] = self._threads.submit(_guarded, partial(self._cut, pixels, limit))
             except RuntimeError:
-                # The model is being unloaded; a late step cuts it itself.
+                # The model is being unloaded; a late step cuts the picture itself.
                 return
-        # An id is good for as long as its object lives.
+        # An id is valid as long as its object exists.
         weakref.finalize(pixels, self._forget, key).atexit = False
 
     def pieces(self, pixels: Pixels, limit: int | None) -> Pieces:
-        """A picture's pieces; waits for them, or cuts it now.
+        """Returns a picture's pieces; waits for them, or cuts the picture now.
 
         Raises:
             BadInput: see `cut`.
