@@ -1,4 +1,5 @@
-"""Turn-taking: has the user finished, and do they interrupt. Pure: fed with sound and times."""
+"""Turn-taking: decides whether the user has finished, and whether they interrupt. Pure functions of
+audio and times."""
 
 from parley.turns.end_of_turn import EndOfTurn as EndOfTurn
 from parley.turns.end_of_turn import log_odds as log_odds

@@ -1,6 +1,7 @@
-"""Does the microphone hear what the assistant plays? Compares the two; pure, as `interruption.py`.
+"""Detects the assistant's echo: compares the microphone with the played audio; pure, like
+`interruption.py`.
 
-What sounds like what was played in the last seconds is the assistant's echo: the normalised
+Audio that resembles what was played in the last seconds is the assistant's echo: the normalised
 cross-correlation of the two finds it at any delay and level. Times are monotonic seconds.
 
 Source: docs/understand/interruptions.md.
@@ -33,79 +34,79 @@ from parley.turns.echo_levels import (
 from parley.vad.base import RATE_HZ
 
 ECHO_ALIKE: Final = 0.6
-"""Correlation from which a sound is what was played, where an echo is to be expected. Of 97 in 100
-echoes it is above 0.85, above 0.64 in a reverberant room; of two speakers it stays below 0.56, but
-for their first moment."""
+"""Minimum correlation of an echo, at times when an echo is expected. 97 of 100 echoes are above
+0.85, in a reverberant room above 0.64; two speakers stay below 0.56, except in the first moment."""
 
 UNSURE_FRAMES: Final = 7
-"""Of what is loud, so much may be the beginning of an interruption: 128 ms of speech make a
-suspicion, and words begin softly."""
+"""Number of loud half windows that may be the start of an interruption: 128 ms of speech raise a
+suspicion, and words start softly."""
 
 SURELY_ALIKE: Final = 0.85
-"""The same at any other time, and where the echo is known to be softer. Two speakers are never as
-alike as that."""
+"""The same at any other time, and if the echo is known to be softer. Two speakers never reach
+it."""
 
 PLAYED_DBFS: Final = -45.0
-"""Sound is played from this level on."""
+"""Level from which the assistant counts as audible."""
 
 SOON_S, HASTY_SOON_S = 0.1, 0.3
-"""The delay for which that is looked at; the longer one where the first moments decide."""
+"""Delay of the played audio for that comparison; the longer one applies if the first moments
+decide."""
 
 DELAY_S: Final = 0.45
-"""So long after it was played an echo is to be expected: network, devices, and the room."""
+"""Time after playback within which an echo is expected: network, devices, and the room."""
 
 NEAR_S: Final = 0.1
-"""Largest difference in delay between an echo and the next one."""
+"""Maximum difference in delay between an echo and the next one."""
 
 ECHO_S: Final = 5.0
-"""The longest that an echo may take: what clients buffer that do not say so."""
+"""Maximum delay of an echo: clients that do not report playback may buffer."""
 
 EARLY_S: Final = 1.0
-"""How much sooner than computed a client may play that does not say what it has played: it may have
-thrown away what came before."""
+"""Time by which a client that does not report playback may be ahead of the computed time: it may
+have discarded earlier audio."""
 
 WAITING_S: Final = 90.0
-"""Sound that may wait to be played, sent ahead; beyond it the oldest is forgotten."""
+"""Maximum length of stored audio, which may have been sent ahead; the oldest is dropped."""
 
 PAUSE_S: Final = 0.05
-"""Sound that begins no later than this behind other sound belongs to it."""
+"""Maximum gap between two pieces of audio that belong together."""
 
 ECHO_RATE_HZ: Final = 4000
-"""Echoes are looked for below 2 kHz, where voices are strong: a twentieth of the work."""
+"""Echoes are searched below 2 kHz, where voices are strong: a twentieth of the work."""
 
 SPECTRA_ALIKE: Final = ((0.4, 0.6), (0.6, 0.53), (0.8, 0.48))
-"""Likeness of spectra over time, by the length of the sound in seconds, from which it is what was
-played, though its waveform is not: walls and small loudspeakers change that, and leave when each
-band is loud. Of people who speak over an echo 10 dB softer 2 to 5 in 100 are above it."""
+"""Minimum likeness of the spectra over time of an echo, by its length in seconds. Walls and small
+loudspeakers change the waveform, but not the times at which each band is loud. 2 to 5 of 100 people
+who speak over an echo that is 10 dB softer are above it."""
 
 UNIT_ALIKE: Final = 0.55
-"""The same for the speech in a unit of a second, where nothing else is known of the echo. Of 63
+"""The same for the speech in a unit of a second, when nothing else is known of the echo. Of 63
 seconds of echo each (dry, rooms of 0.35 to 0.9 s with walls as loud as the direct sound) all are
-above it and 95 in 100 from an overdriven loudspeaker; of people who speak over an echo 6 dB softer
-5 in 100."""
+above it, and 95 of 100 from an overdriven loudspeaker; of people who speak over an echo that is 6
+dB softer, 5 of 100."""
 
 SPECTRA_LEAST_S: Final = 0.35
-"""Shorter sounds cannot be distinguished by their spectra."""
+"""Shorter audio cannot be distinguished by its spectrum."""
 
 MOMENT_S: Final = 0.128
-"""Of shorter ones, little is known from the level."""
+"""The level says little about shorter audio."""
 
 KNOWN_ALIKE: Final = 0.12
-"""So much more alike it has to be where the echo's level is known, and does not account for it."""
+"""Addition to the minimum likeness if the echo's level is known, and does not explain the audio."""
 
 _FRAME: Final = ECHO_RATE_HZ // 50
-"""20 ms."""
+"""Samples of a frame of 20 ms."""
 _BAND_EDGES: Final = (3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 33, 39)
-"""In steps of 50 Hz: 14 bands from 150 Hz on."""
+"""In steps of 50 Hz: 14 bands, from 150 Hz."""
 _WALLS_S: Final = 0.6
-"""Until the walls of a usual room are 60 dB softer."""
+"""Reverberation time of a usual room, in which an echo falls by 60 dB."""
 _LOUD: Final = 2.0
 """Frames this many powers of ten below the loudest are not compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Sound at `ECHO_RATE_HZ`, and when its first sample is played."""
+    """Audio at `ECHO_RATE_HZ`, and the time at which its first sample is played."""
 
     samples: Samples
     starts_s: float
@@ -115,18 +116,18 @@ class _Piece:
         return self.starts_s + len(self.samples) / ECHO_RATE_HZ
 
     def between(self, start_s: float, end_s: float) -> Samples:
-        """The part of it that is played in that time."""
+        """The part of it that is played between the two times."""
         first, last = (round((at_s - self.starts_s) * ECHO_RATE_HZ) for at_s in (start_s, end_s))
         return self.samples[max(0, first) : max(0, last)]
 
 
 class PlayedSound:
-    """What a client has been sent and when it plays it. Memory is bounded by `WAITING_S` of sound,
-    1.4 MB.
+    """The audio sent to a client and the times of its playback. Memory is bounded by `WAITING_S` of
+    audio, 1.4 MB.
 
     Args:
-        is_hasty: the first moments of speech decide, so what is loud is learnt unless
-            `forget_newest` is called within `UNSURE_FRAMES`.
+        is_hasty: the first moments of speech decide, so loud audio is only learnt if
+            `forget_newest` is not called within `UNSURE_FRAMES`.
     """
 
     def __init__(self, *, is_hasty: bool = False) -> None:
@@ -134,17 +135,17 @@ class PlayedSound:
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
         self._has_reports = False
-        """True if the client says what it has played."""
+        """True if the client reports playback."""
         self._delay_s: float | None = None
-        """Of echoes that come when none is to be expected: heard twice."""
+        """Delay of echoes outside the expected time, once found twice."""
         self._once_s: float | None = None
-        """Of the last such echo."""
+        """Delay of the last such echo."""
         self._levels = EchoLevels(HASTY_LEAST_FRAMES if is_hasty else LEAST_FRAMES)
         self._newest: deque[tuple[Powers, Powers]] = deque()
-        """Heard, and what was played: not learnt yet."""
+        """Powers heard and played, which are not learnt yet."""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
-        """The next sound, of any rate; its first sample is played at `starts_s`."""
+        """Add the next audio, of any rate; its first sample is played at `starts_s`."""
         piece = _Piece(resample(pcm, ECHO_RATE_HZ).samples, starts_s)
         self._pieces.append(piece)
         self._samples += len(piece.samples)
@@ -152,7 +153,7 @@ class PlayedSound:
             self._drop()
 
     def cut(self, at_s: float) -> None:
-        """Drops sound that is not played before `at_s`."""
+        """Drop audio that is not played before `at_s`."""
         self._pieces = deque(
             _Piece(piece.between(piece.starts_s, at_s), piece.starts_s)
             for piece in self._pieces
@@ -161,8 +162,8 @@ class PlayedSound:
         self._samples = sum(len(piece.samples) for piece in self._pieces)
 
     def move(self, seconds: float) -> None:
-        """The client says that it plays what it was sent last so much later than it was taken
-        to."""
+        """The client reports that it plays the most recent audio later than computed, by
+        `seconds`."""
         self._has_reports = True
         moved: deque[_Piece] = deque()
         while self._pieces:
@@ -176,7 +177,7 @@ class PlayedSound:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, is an echo.
 
         Args:
-            learns: when echoes are to be expected; not from what will be asked about again.
+            learns: remember the delay of the echo; False for audio that will be examined again.
         """
         is_echo, delay_s = self._find(heard, at_s)
         if learns and delay_s is not None:
@@ -187,7 +188,7 @@ class PlayedSound:
 
     def is_alike_in_time(self, heard: Samples, at_s: float) -> bool:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
-        soft in each band as what was played did, some time before."""
+        soft in each band like the audio played some time before."""
         seconds = len(heard) / RATE_HZ
         if not self._pieces:
             return False
@@ -207,7 +208,7 @@ class PlayedSound:
         return True
 
     def is_excluded(self, heard: Samples, at_s: float) -> bool:
-        """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, is surely no
+        """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, cannot be an
         echo: nothing is played, or its echo is known to be softer."""
         seconds = len(heard) / RATE_HZ
         if not len(self._between(at_s - seconds - DELAY_S, at_s).nonzero()[0]):
@@ -217,14 +218,14 @@ class PlayedSound:
         return share is not None and share < most
 
     def _explained(self, heard: Samples, at_s: float) -> tuple[Powers, Powers, float | None]:
-        """The powers of what ended at `at_s`, the most that its echo may come of, and the share of
-        it that may be echo."""
+        """The powers of the audio that ended at `at_s`, the maximum powers of the played audio that
+        may echo in it, and the share of it that may be echo."""
         powers = powers_of(heard)
         expected = self._expected(at_s - len(heard) / RATE_HZ, len(powers))
         return powers, expected, self._levels.explained(powers, expected)
 
     def _between(self, start_s: float, end_s: float) -> Samples:
-        """Sound that is played in that time."""
+        """Audio that is played between the two times."""
         played = np.zeros(round((end_s - start_s) * ECHO_RATE_HZ), np.float32)
         for piece in self._pieces:
             near = piece.between(start_s, end_s)
@@ -235,13 +236,13 @@ class PlayedSound:
         return played
 
     def _expected(self, start_s: float, frames: int) -> Powers:
-        """Per frame of 32 ms and band, the most that is played in the time before it in which an
-        echo of it may come."""
+        """Per frame of 32 ms and band, the maximum power that is played in the time before it from
+        which an echo may arrive."""
         end_s = start_s + 0.032 * frames
         return held(powers_of_slow(self._between(start_s - HELD_S, end_s)), frames)
 
     def hear(self, heard: Samples, starts_s: float, ends_s: float, *, is_loud: bool) -> None:
-        """Half a window of the microphone while no speech is suspected."""
+        """Process half a window of the microphone while no speech is suspected."""
         soon_s = HASTY_SOON_S if self._is_hasty else SOON_S
         near = self._between(starts_s - soon_s, ends_s - soon_s)
         if float(np.dot(near, near)) >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (
@@ -254,11 +255,11 @@ class PlayedSound:
                 self._levels.learn(*self._newest.popleft())
 
     def forget_newest(self) -> None:
-        """Somebody interrupts: what was heard last was not the echo alone."""
+        """Drop audio that is not learnt yet: the user interrupts, so it was not the echo alone."""
         self._newest.clear()
 
     def _find(self, heard: Samples, at_s: float) -> tuple[bool, float | None]:
-        """Is it an echo? Also returns the delay of one that was not to be expected."""
+        """Returns True if it is an echo, and the delay of an echo outside the expected time."""
         seconds = len(heard) / RATE_HZ
         longest_s = DELAY_S if self._has_reports else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:
@@ -284,18 +285,18 @@ class PlayedSound:
     def _search(
         self, sound: Samples, at_s: float, least_s: float, most_s: float
     ) -> tuple[float, float]:
-        """How alike `sound`, which ended at `at_s`, is to what was played between `most_s` and
-        `least_s` before it, and how long before it that ended."""
+        """The likeness of `sound`, which ended at `at_s`, to audio played between `most_s` and
+        `least_s` before it, and the delay between the ends of the two."""
         start_s = at_s - most_s - len(sound) / ECHO_RATE_HZ
         found: list[Samples] = []
         ends_s: list[tuple[int, float]] = []
-        """End of each stretch in the result, and its time of playback."""
+        """End of each stretch in `found`, and the time at which its playback ends."""
         pause = np.zeros(len(sound), np.float32)
         last_s = start_s
         for piece in self._pieces:
             near = piece.between(start_s, at_s - least_s)
             if len(near):
-                # Pauses are shortened to what is compared.
+                # Pauses are shortened to the length of the compared audio.
                 gap_s = min(piece.starts_s - last_s, len(pause) / ECHO_RATE_HZ)
                 found += [pause[: max(0, round(gap_s * ECHO_RATE_HZ))], near]
                 last_s = piece.ends_s
@@ -311,8 +312,8 @@ class PlayedSound:
 
 
 def is_echo(said: Samples, played: Samples) -> bool:
-    """True if the speech in a unit (N,) gets loud and soft in each band as what has been played
-    (M,) did, some time before; both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be distinguished."""
+    """True if the speech in a unit (N,) gets loud and soft in each band like the audio played some
+    time before (M,); both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be distinguished."""
     seconds = len(said) / RATE_HZ
     if seconds < SPECTRA_LEAST_S:
         return False
@@ -333,8 +334,8 @@ def spectral_likeness(heard: Samples, played: Samples) -> float:
     """The largest correlation of the spectrum of `heard` over time with that of any stretch of
     `played`, both at `ECHO_RATE_HZ`, -1 to 1.
 
-    What is constant in a band is left out: a room and a loudspeaker change that. Only frames in
-    which `heard` is loud count: a pause at the same place is no likeness.
+    The constant part of each band is removed: a room and a loudspeaker change it. Only frames in
+    which `heard` is loud count: a pause at the same position does not indicate likeness.
     """
     theirs = _powers(heard)
     if not len(theirs):
@@ -361,7 +362,7 @@ def _alike(theirs: Powers, ours: Powers) -> float:
 
 
 def _in_a_room(powers: Powers) -> Powers:
-    """As walls keep it: what was loud dies away within `_WALLS_S`."""
+    """The powers with the reverberation of a room, which decays within `_WALLS_S`."""
     kept = 10 ** (-6 * _FRAME / ECHO_RATE_HZ / _WALLS_S)
     found = powers.copy()
     for frame in range(1, len(found)):
@@ -376,7 +377,7 @@ def _powers(sound: Samples) -> Powers:
 
 def likeness(heard: Samples, played: Samples) -> tuple[float, int]:
     """The largest normalised cross-correlation of `heard` with any stretch of `played`, 0 to 1, and
-    where that stretch ends."""
+    the end of that stretch."""
     if len(played) < len(heard) or not heard.any():
         return 0.0, 0
     size = 1 << (len(played) + len(heard) - 1).bit_length()
@@ -385,7 +386,7 @@ def likeness(heard: Samples, played: Samples) -> tuple[float, int]:
     ]
     powers = np.cumsum(np.concatenate([[0.0], played.astype(np.float64) ** 2]))
     power = powers[len(heard) :] - powers[: -len(heard)]
-    # Silence is like nothing.
+    # Silence has no likeness.
     least = 1e-6 * len(heard)
     norm = np.sqrt(
         np.maximum(power, least) * max(float(np.sum(heard.astype(np.float64) ** 2)), 1e-12)

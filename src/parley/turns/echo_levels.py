@@ -1,8 +1,9 @@
-"""How loud is the echo of what is played, per band? Learned while the user is silent; pure.
+"""Levels of the echo of played audio, per band; learned while the user is silent. Pure.
 
-An echo is no louder, in any band, than the loudest of what was played in the last half second,
-times what that band usually is. So neither the delay has to be known nor what walls and an
-overdriven loudspeaker make of the waveform. Speech over the echo is louder in most of what counts.
+In any band, an echo is at most as loud as the loudest audio played in the last half second, times
+the usual ratio of that band. So neither the delay needs to be known, nor how walls and an
+overdriven loudspeaker change the waveform. Speech over the echo is louder in most of the bands and
+frames that count.
 
 On recordings of people the levels account for 65 % and more of 0.4 s of echo (one in 50 below; dry,
 in rooms of 0.35 to 0.9 s with walls as loud as the direct sound, and from an overdriven
@@ -24,20 +25,20 @@ from parley.media.pcm import Samples
 
 EXPLAINED: Final = 0.62
 EXPLAINED_SHORT: Final = 0.44
-"""From these shares on a sound, or one of less than 0.35 s, is an echo."""
+"""Minimum share at which audio, or audio of less than 0.35 s, is an echo."""
 EXPLAINED_MOMENT: Final = 0.1
-"""From this share on one of less than 0.128 s may be."""
+"""Minimum share at which audio of less than 0.128 s may be an echo."""
 
 HELD_FRAMES: Final = 14
 HELD_S: Final = 0.032 * HELD_FRAMES
-"""Until its echo is over: network, devices, and most of what a room makes of it."""
+"""Time until the echo of played audio is over: network, devices, and most of the reverberation."""
 
 LEARNT_FRAMES: Final = 160
-"""Five seconds of played sound show how loud its echo is."""
+"""Number of frames from which the echo's level is learnt: five seconds of played audio."""
 LEAST_FRAMES, HASTY_LEAST_FRAMES = 16, 6
 QUANTILE: Final = 0.9
 MARGIN: Final = 2.0
-"""3 dB."""
+"""Factor on the usual ratio: 3 dB."""
 
 _EDGES: Final = (5, 6, 8, 10, 11, 13, 16, 19, 22, 27, 32, 38, 45, 53, 62)
 """In steps of 31.25 Hz: 14 bands from 150 Hz to 2 kHz."""
@@ -47,12 +48,12 @@ Powers = npt.NDArray[np.float64]
 
 
 def powers_of(heard: Samples) -> Powers:
-    """Of a microphone (N,), 16 kHz, every 32 ms."""
+    """Powers of a microphone (N,), 16 kHz, every 32 ms."""
     return powers(heard, 512, _EDGES)
 
 
 def powers_of_slow(played: Samples) -> Powers:
-    """The same at 4 kHz."""
+    """The same for audio at 4 kHz."""
     return powers(played, 128, _EDGES)
 
 
@@ -64,7 +65,7 @@ def powers(sound: Samples, frame: int, edges: Sequence[int]) -> Powers:
 
 
 def held(powers: Powers, frames: int) -> Powers:
-    """Of the last `frames` frames, the most in each and the `HELD_FRAMES` before it."""
+    """For each of the last `frames` frames, the maximum of it and the `HELD_FRAMES` before it."""
     padded = np.zeros((frames + HELD_FRAMES, powers.shape[1]))
     padded[max(0, len(padded) - len(powers)) :] = powers[-len(padded) :]
     windows = np.lib.stride_tricks.sliding_window_view(padded, HELD_FRAMES + 1, axis=0)
@@ -79,18 +80,18 @@ class EchoLevels:
         self._usual: npt.NDArray[np.float64] | None = None
 
     def learn(self, heard: Powers, expected: Powers) -> None:
-        """Frames in which only the echo was heard, if anything.
+        """Learn from frames in which only the echo was heard, if anything.
 
         Args:
-            expected: `held` of what was played.
+            expected: `held` of the played audio.
         """
         is_played = expected.sum(axis=1) > 0
         self._ratios.extend(heard[is_played] / np.maximum(expected[is_played], 1e-9))
         self._usual = None
 
     def explained(self, heard: Powers, expected: Powers) -> float | None:
-        """The share of a sound that may be echo, 0 to 1, each band and frame by the root of its
-        power; None: too little was heard of what is played."""
+        """The share of the audio that may be echo, 0 to 1, each band and frame weighted by the root
+        of its power; None if too little echo has been heard."""
         if len(self._ratios) < self._least_frames or not len(heard):
             return None
         if self._usual is None:

@@ -1,7 +1,7 @@
-"""Is the user interrupting? Listens to the microphone while the assistant is heard.
+"""Detects interruptions in the microphone's audio while the assistant is heard.
 
 It reports that the user may be speaking (play more softly, decide later), that they interrupt, and
-that the speech is over, in this order (`InterruptionEvent`). Without the second it was a cough, an
+that the speech is over, in this order (`InterruptionEvent`). Without the second, it was a cough, an
 acknowledgement or the assistant's own echo. A pure state machine without clocks and sockets. Times
 are monotonic seconds.
 
@@ -50,43 +50,44 @@ from parley.vad.base import (
 )
 
 BACKCHANNEL_MS: Final = 800
-"""Longer than anyone takes to say "mhm"."""
+"""Longer than any "mhm"."""
 
 LONG_ACKNOWLEDGEMENT_MS: Final = 1150
 """Length at which an apparent acknowledgement, or two of them, interrupts."""
 
 ASKED_MS: Final = (400, 700)
-"""After so much time since it began, and again when it is over, the matcher is asked."""
+"""Times after the start of speech at which the word matcher is called; it is called again when the
+speech is over."""
 
 OVER_MS: Final = 160
-"""A pause this long: what was said is said."""
+"""Length of a pause after which the speech counts as complete."""
 
 KEPT_S: Final = 2.0
-"""Of the last sound, for the matcher and for spectra."""
+"""Length of recent audio kept for the matcher and for spectra."""
 
 BEFORE_MS: Final = 96
-"""Sound before the detected beginning that the matcher also hears."""
+"""Length of audio before the detected start that the matcher also gets."""
 
 PAUSE_MS: Final = 320
-"""A pause this long ends what might have become an interruption."""
+"""Length of a pause that ends a suspicion."""
 
 LEAST_DBFS: Final = -50.0
-"""Below this the user is not speaking to the machine."""
+"""Minimum level of speech that is addressed to the assistant."""
 
 ABOVE_NOISE_DB: Final = 8.0
-"""Level of speech above the room's noise."""
+"""Minimum level of speech above the room's noise."""
 
 NOISE_S: Final = 8.0
-"""Length of sound from which the room's noise is learned."""
+"""Length of audio from which the room's noise is learned."""
 
 NOISE_QUANTILE: Final = 0.2
-"""Of the levels of that time; speech has more pauses than a crowd."""
+"""Quantile of the levels in that time which is the noise; speech has more pauses than a crowd."""
 
 NOISE_LEAST_S: Final = 0.5
-"""Before that, the room is taken to be quiet."""
+"""Before this time, the room is assumed to be quiet."""
 
 COMPARED_HALVES: Final = 12
-"""384 ms: what is looked for in what was played."""
+"""Number of half windows that are compared with the played audio: 384 ms."""
 
 _SAMPLES_PER_MS: Final = RATE_HZ // 1000
 _HALVES_PER_S: Final = RATE_HZ / HALF_SAMPLES
@@ -95,9 +96,9 @@ _ASKED_SAMPLES: Final = ASKED_MS[0] * _SAMPLES_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class InterruptionEvent:
-    """`suspected`: the user may be interrupting since `at_sample`; `interrupted`: they do, and the
-    speech started there; `over`: the speech has ended. Without an `interrupted` before, it was a
-    noise or an acknowledgement."""
+    """`suspected`: the user may have been interrupting since `at_sample`; `interrupted`: they
+    interrupt, and the speech started there; `over`: the speech has ended. Without a preceding
+    `interrupted`, it was a noise or an acknowledgement."""
 
     kind: Literal["suspected", "interrupted", "over"]
     at_sample: int
@@ -109,10 +110,11 @@ class _Speech:
 
     Args:
         began: its first sample.
-        spoken, pause: samples of speech since then, and since the last of them.
+        spoken, pause: number of samples of speech since then, and of samples since the last of
+            them.
         energy: of the samples of speech.
-        asked, onsets_asked: number of questions to the matcher and the judge of onsets.
-        odds: last result of that judge; None: it was not asked yet, or could not be.
+        asked, onsets_asked: number of calls of the word matcher and the judge of onsets.
+        odds: last result of that judge; None: it was not called yet, or could not be.
     """
 
     began: int
@@ -129,8 +131,8 @@ class _Speech:
 
     @property
     def is_brief(self) -> bool:
-        """True if it sounds like an acknowledgement; as long as that is unknown, if it is one by
-        its words."""
+        """True if it sounds like an acknowledgement; while that is unknown, True if its words are
+        one."""
         return self.is_acknowledgement if self.odds is None else self.odds < 0
 
     @property
@@ -139,7 +141,7 @@ class _Speech:
 
 
 class InterruptionDetector:
-    """Listens to one conversation while the assistant is heard. Not safe from two threads."""
+    """Detects interruptions in one conversation while the assistant is heard. Not thread-safe."""
 
     def __init__(
         self,
@@ -147,11 +149,11 @@ class InterruptionDetector:
         options: InterruptionOptions,
         judges: TurnJudges = NO_JUDGES,
     ) -> None:
-        """Listen from now on.
+        """Start with no audio processed.
 
         Args:
-            judges: of words and onsets, which `backchannel: words` asks; without words that is
-                `ignore`. They may take a tenth of a second (`may_ask`).
+            judges: of words and onsets, used with `backchannel: words`; without a judge of words
+                that is the same as `ignore`. They may take a tenth of a second (`may_ask`).
         """
         self._detector = detector
         self._words = judges.words if options.backchannel == "words" else None
@@ -160,43 +162,43 @@ class InterruptionDetector:
         self._threshold = 0.95 - 0.9 * options.sensitivity
         self._is_heeding = options.backchannel == "heed"
         self._least = options.min_speech_ms * _SAMPLES_PER_MS
-        """Samples of speech that make a suspicion."""
+        """Number of samples of speech that raise a suspicion."""
         most = 0 if self._is_heeding else BACKCHANNEL_MS * _SAMPLES_PER_MS
         self._most = max(self._least, most)
-        """... and an interruption."""
+        """Number of samples of speech that are an interruption."""
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
         self._played = PlayedSound(is_hasty=self._is_heeding)
         self._heard: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
         self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
         self._was_echo = False
         self._is_sure = False
-        """True if the next half is as `_was_echo` says."""
+        """True if `_was_echo` also applies to the next half."""
         self._rest: Samples = np.empty(0, np.float32)
         self._counted = 0
-        """Samples of `_rest` that were speech and are counted already."""
+        """Number of samples of `_rest` that were speech and are already counted."""
         self._position = 0
         self._last_power = 0.0
         self._speech: _Speech | None = None
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
-        """The assistant's sound, of any rate; the client begins to play it at `starts_s`."""
+        """Add the assistant's audio, of any rate; the client starts to play it at `starts_s`."""
         self._played.play(pcm, starts_s)
 
     def cut(self, at_s: float) -> None:
-        """The client plays nothing more of what it was sent."""
+        """The client plays nothing more of the audio that it was sent, from `at_s`."""
         self._played.cut(at_s)
 
     def move(self, seconds: float) -> None:
-        """The client says that it plays so much later than it was taken to."""
+        """The client reports that it plays later than computed, by `seconds`."""
         self._played.move(seconds)
 
     def learn(self, pcm: Pcm) -> list[InterruptionEvent]:
-        """Sound from the microphone while nothing is played: how loud the room is. What was
-        suspected before is over."""
+        """Learn the room's noise from the microphone's audio while nothing is played. A suspicion
+        ends."""
         events: list[InterruptionEvent] = []
         self._end_speech(events)
         if len(self._heard):
-            # What is heard next does not follow on what was heard last.
+            # The next audio does not continue the previous one.
             self._detector.reset()
             self._heard.clear()
             self._was_echo = self._is_sure = False
@@ -211,15 +213,15 @@ class InterruptionDetector:
         return events
 
     def may_ask(self, samples: int) -> bool:
-        """True if hearing so many more samples may take as long as the matcher does."""
+        """True if processing this number of samples may take as long as the word matcher."""
         return self._words is not None and (self._speech is not None or samples > _ASKED_SAMPLES)
 
     def feed(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
-        """Hear the next stretch of the microphone; what happened in it.
+        """Process the next stretch of the microphone; returns its events.
 
         Args:
             pcm: 16 kHz, of any length.
-            at_s: when its last sample came.
+            at_s: time at which its last sample was received.
         """
         if pcm.rate_hz != RATE_HZ:
             raise ValueError(f"interruptions are heard at {RATE_HZ} Hz, not {pcm.rate_hz} Hz")
@@ -275,8 +277,8 @@ class InterruptionDetector:
         self._levels.append(level)
 
     def _hear_newest(self, ends_s: float, events: list[InterruptionEvent]) -> None:
-        """Hear the newest half, which ends with `_rest`; the detector will hear that again when
-        its half is whole."""
+        """Process the newest half, which ends with `_rest`; the detector processes `_rest` again
+        when its half is complete."""
         detector, rest = self._detector, len(self._rest)
         if not self._heard or not isinstance(detector, Remembering):
             return
@@ -327,7 +329,7 @@ class InterruptionDetector:
             self._interrupt(speech, ends_s, events)
 
     def _interrupt(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
-        """Reports an interruption, if it is the user who speaks."""
+        """Report an interruption, if it is the user who speaks."""
         if speech.is_interrupted or not speech.is_suspected or not self._may_be_user(speech):
             return
         heard = self._said(speech, before_ms=0)
@@ -341,7 +343,7 @@ class InterruptionDetector:
         events.append(InterruptionEvent("interrupted", speech.began))
 
     def _ask(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
-        """Ask the judges, if it is time to."""
+        """Call the judges, if it is time to."""
         if self._words is None or speech.is_interrupted or not speech.is_suspected:
             return
         if self._surely_begins(speech, ends_s):
@@ -367,7 +369,7 @@ class InterruptionDetector:
             self._interrupt(speech, ends_s, events)
 
     def _surely_begins(self, speech: _Speech, ends_s: float) -> bool:
-        """True if it begins otherwise than an acknowledgement, and cannot be echo."""
+        """True if its start differs from that of an acknowledgement, and it cannot be echo."""
         asked = speech.onsets_asked
         if self._onsets is None or speech.pause or asked >= len(ONSET_MS):
             return False
@@ -378,7 +380,7 @@ class InterruptionDetector:
         return odds is not None and odds >= LEAST_ODDS
 
     def _judge_onset(self, speech: _Speech, ends_s: float, asked: int) -> float | None:
-        """Result of the judge of onsets; None: it may be an echo."""
+        """The result of the judge of onsets; None if it may be an echo."""
         heard = self._said(speech, before_ms=0)
         if self._onsets is None or not self._played.is_excluded(heard, ends_s):
             return None
@@ -386,7 +388,8 @@ class InterruptionDetector:
         return speech.odds
 
     def _said(self, speech: _Speech, *, before_ms: int) -> Samples:
-        """Half a window or more since it began, without a trailing pause; at most `KEPT_S`."""
+        """The audio since its start, without a trailing pause: at least half a window, at most
+        `KEPT_S`."""
         last = len(self._heard) - max(0, speech.pause // HALF_SAMPLES - 1)
         count = max(1, (self._position - speech.began) // HALF_SAMPLES + before_ms // 32)
         halves = list(self._heard)[max(0, len(self._heard) - count) : max(1, last)]
@@ -394,7 +397,7 @@ class InterruptionDetector:
         return said[len(said) % HALF_SAMPLES :]
 
     def _compared(self, *newest: Samples) -> Samples:
-        """The last sound, as much as is looked for in what was played."""
+        """The last audio, of the length that is compared with the played audio."""
         halves = list(self._heard)[-COMPARED_HALVES:]
         return np.concatenate([*halves, *newest])[-COMPARED_HALVES * HALF_SAMPLES :]
 
@@ -404,7 +407,7 @@ class InterruptionDetector:
         return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS)
 
     def _is_surely_user(self, speech: _Speech, heard: Samples, ends_s: float) -> bool:
-        """True if this cannot be an echo, even where it is too short to compare spectra."""
+        """True if this cannot be an echo, even if it is too short to compare spectra."""
         if len(heard) >= SPECTRA_LEAST_S * RATE_HZ or self._played.is_excluded(heard, ends_s):
             return True
         return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS, unknown=False)
@@ -417,11 +420,11 @@ class InterruptionDetector:
         return level >= noise + ABOVE_NOISE_DB
 
     def _is_echo(self, ends_s: float) -> bool:
-        """True if what was heard last is the assistant's own sound.
+        """True if the last audio is the assistant's echo.
 
-        That costs more than all else, so what is not an echo, or has been one twice, is not
-        compared again in the next half. Once is not enough: the first moment of any voice is like
-        some moment of another.
+        The comparison costs more than everything else. So audio that is not an echo, or was one
+        twice, is not compared again in the next half. Once is not enough: the first moment of any
+        voice resembles some moment of another.
         """
         if self._is_sure:
             self._is_sure = False

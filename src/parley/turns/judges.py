@@ -18,9 +18,11 @@ class TurnJudges:
     """The parts that judge; None: that part is switched off.
 
     Args:
-        end_of_turn: whether the user has finished. Without it a fixed silence ends a turn.
-        words: what is said into an answer. Without it `backchannel: words` is `ignore`.
-        onsets: whether it begins as no acknowledgement does, before there are words.
+        end_of_turn: judges if the user has finished. Without it, a fixed silence ends a turn.
+        words: judges the words spoken during an answer. Without it, `backchannel: words` is
+            `ignore`.
+        onsets: judges if the start of speech differs from an acknowledgement's, before there are
+            words.
     """
 
     end_of_turn: EndOfTurn | None = None
@@ -28,9 +30,10 @@ class TurnJudges:
     onsets: Onsets | None = None
 
     def silence(self, options: VadOptions) -> Callable[[Samples], int] | None:
-        """Judge that `UtteranceFinder` asks in every pause; None: the silence in `options` decides.
+        """The judge that `UtteranceFinder` calls in every pause; None if the silence in `options`
+        decides.
 
-        A client that names a silence gets that silence, unless it names an eagerness, too.
+        A client that sets a silence gets that silence, unless it also sets an eagerness.
         """
         end, level = self.end_of_turn, _level(options)
         if end is None or level is None:
@@ -40,8 +43,8 @@ class TurnJudges:
     def bounds_ms(
         self, options: VadOptions, words: str, *, is_whole: bool
     ) -> tuple[int, int] | None:
-        """The least and the most silence after these words; None: the sound alone decides. The
-        recogniser is later than the judge of the sound.
+        """The minimum and maximum silence after these words; None if the sound alone decides. The
+        words are known later than the judgement of the sound.
 
         Args:
             is_whole: the model knows these words as a whole turn.
@@ -53,7 +56,7 @@ class TurnJudges:
 
 
 def _level(options: VadOptions) -> Eagerness | None:
-    """None: a fixed silence ends a turn."""
+    """The eagerness that applies; None if a fixed silence ends a turn."""
     is_default = options.min_silence_duration_ms == VAD_DEFAULTS.min_silence_duration_ms
     if options.eagerness == "auto":
         return "medium" if is_default else None
@@ -66,8 +69,8 @@ NO_JUDGES: Final = TurnJudges()
 
 @runtime_checkable
 class JudgesTurns(Protocol):
-    """A model that decides in duplex by itself whose turn it is."""
+    """A model that decides in duplex itself whose turn it is."""
 
     def use_judges(self, judges: TurnJudges) -> None:
-        """Decide with these from now on; before the first session."""
+        """Use these judges from now on; called before the first session."""
         ...

@@ -1,12 +1,13 @@
-"""What does a person say while the assistant speaks: a command, an acknowledgement, or more?
+"""Classifies words spoken during an answer: a command, an acknowledgement, or anything else.
 
-A grammar of pocketsphinx: the lists of `word_lists.py`, the beginnings of acknowledgements (which
-may still become one), and any other run of phones. The likeliest path decides. One decoder serves
-the whole process, one stretch at a time; it costs about a tenth of the sound's length in processor
-time on a quiet core, and is asked at most `interruption.ASKED_MS` times in one suspicion.
+A pocketsphinx grammar contains the lists of `word_lists.py`, the beginnings of acknowledgements
+(which may still become one), and any other sequence of phones. The most likely path decides. One
+decoder serves the whole process, one stretch at a time; it needs about a tenth of the audio's
+length in CPU time on a quiet core, and is called at the times of `interruption.ASKED_MS` and at the
+end of the speech.
 
-The acoustic model is English (it comes with the package). Words of other languages are in its
-phones, roughly.
+The acoustic model is English (it comes with the package). Words of other languages are approximated
+in its phones.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _KINDS: Final[dict[str, WordKind]] = {"A": "acknowledgement", "C": "command"}
 """By the first letter of the grammar's words."""
 
 WordMatcher = Callable[[Samples], WordKind]
-"""Looks for words in a short stretch (N,), 16 kHz, from its beginning so far. Shared by all
-conversations, called from any thread."""
+"""Classifies the words in a short stretch of speech (N,), 16 kHz, from its start up to now. Shared
+by all conversations, called from any thread."""
 
 
 class KeywordMatcher:
-    """The `WordMatcher` of this module's text."""
+    """The `WordMatcher` described in this module's docstring."""
 
     def __init__(self) -> None:
         """Load the acoustic model: a tenth of a second, 20 MB.
@@ -78,12 +79,12 @@ class KeywordMatcher:
         heard = np.concatenate([around, samples, around])
         peak = float(np.abs(heard).max(initial=1e-4))
         heard = heard * (0.5 / peak)
-        # The model does not know digital silence.
+        # The model was not trained on digital silence.
         heard += _NOISE * np.random.default_rng(0).standard_normal(len(heard)).astype(np.float32)
         data = (np.clip(heard, -1, 1) * 32767).astype("<i2").tobytes()
         with self._lock:
             decoder = self._decoder
-            # What it adapted to before, perhaps in another caller's sound, decides nothing here.
+            # Discard its adaptation to earlier audio, which may be another caller's.
             decoder.reinit_feat()
             decoder.start_utt()
             decoder.process_raw(data, full_utt=True)
@@ -98,7 +99,7 @@ def _sounds(lists: dict[str, str]) -> list[str]:
 
 
 def _words() -> Iterator[tuple[str, str]]:
-    """Names of the grammar's words, and how they sound."""
+    """Names and pronunciations of the grammar's words."""
     acknowledgements = _sounds(ACKNOWLEDGEMENT_SOUNDS)
     known = set(acknowledgements)
     beginnings: dict[str, None] = {}

@@ -1,11 +1,11 @@
-"""Is the beginning of what a person says during an answer certainly not an acknowledgement?
+"""Judges if the start of speech during an answer is certainly not an acknowledgement.
 
-A person who interrupts waits until that is known. A network hears the last 0.7 s, `ASKED_MS`
-after speech was noticed and when it is over, and says how likely it is something else
-than "mhm", "yeah" or "okay". Where it is unsure, words decide (`keywords.py`), later.
+A person who interrupts must wait until that is known. A network processes the last 0.7 s, at
+`ASKED_MS` after speech was noticed and when it is over, and returns the odds that it is something
+other than "mhm", "yeah" or "okay". If it is unsure, words decide later (`keywords.py`).
 
-It is the first half of the encoder that hears the end of a turn, with a head that was taught on
-recorded people and synthetic voices. How: training/turns/README.md.
+It is the first half of the encoder that judges the end of a turn, with a head that was trained on
+recorded people and synthetic voices. The recipe is in training/turns/README.md.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from parley.turns.smart_turn import MelNetwork
 BUNDLED: Final = Path(__file__).parent / "data" / "onset.onnx"
 
 ASKED_MS: Final = (160, 224, 288, 352, 416, 480, 544, 608)
-"""After so much time since it began; the sound is 20 ms older than that."""
+"""Times after the detected start of speech at which the network is called; the audio starts about
+20 ms earlier."""
 
 OVER: Final = len(ASKED_MS)
-"""The place of the judgement of what is over."""
+"""Index of the judgement of speech that is over."""
 
 LEAST_ODDS: Final = 1.4
-"""Log odds from which it interrupts immediately. What voices left out of the teaching reach:
+"""Log odds from which it interrupts immediately. The results of voices left out of training are in
 docs/understand/turn-taking.md."""
 
 LEVEL: Final = 0.05
-"""RMS to which sound is scaled, as it was for training."""
+"""RMS to which audio is scaled, as in training."""
 
 
 Onsets = Callable[[Samples, int], float]
-"""Log odds of what was heard (N,), 16 kHz, being no acknowledgement, asked at that place of
+"""Returns the log odds that the audio (N,), 16 kHz, is not an acknowledgement, at this index of
 `ASKED_MS` or when it is over (`OVER`). Shared by all conversations, called from any thread."""
 
 

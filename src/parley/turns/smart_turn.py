@@ -1,12 +1,12 @@
-"""The end of a turn by its sound: a network of Smart Turn's shape, run by ONNX Runtime.
+"""Judges the end of a turn by its sound: a network of Smart Turn's shape, run by ONNX Runtime.
 
-It runs on one thread, takes Whisper's log-mel features of the last seconds, padded with silence in
-front, and gives one probability. How many seconds the file says itself: its input has the shape
-(1, 80, F), 10 ms each.
-The network that comes with the package has F = 400; Smart Turn v3 has 800.
+It runs on one thread, processes Whisper's log-mel features of the last seconds, padded with silence
+in front, and returns one probability. The file determines the number of seconds: its input has the
+shape (1, 80, F), with frames of 10 ms. The network that comes with the package has F = 400; Smart
+Turn v3 has 800.
 
 Source: Smart Turn v3 (Daily, BSD-2-Clause); features as `WhisperFeatureExtractor(chunk_length=8)`
-with `do_normalize`. How ours was made: training/turns/README.md.
+with `do_normalize`. The recipe of ours is in training/turns/README.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ HOP: Final = INPUT_RATE_HZ // 100
 _WINDOW: Final = 400
 _FLOOR: Final = 1e-10
 _NORMALISED_S: Final = 8
-"""Levels are taken over so many seconds, whatever the network looks at: as it was taught."""
+"""Length over which levels are normalised, regardless of the network's input length, as in its
+training."""
 
 
 class MelNetwork:
-    """A network over Whisper's features of the last sound, on one thread."""
+    """A network over Whisper's features of the last audio, on one thread."""
 
     def __init__(self, path: Path, *, hint: str) -> None:
-        """Load it.
+        """Load the network.
 
         Raises:
             SetupError: ONNX Runtime is absent, or the file has another shape.
@@ -62,7 +63,7 @@ class MelNetwork:
         self._frames = shape[2]
 
     def run(self, audio: Samples) -> npt.NDArray[np.float32]:
-        """Its first output for the end of `audio` (N,), 16 kHz, flat."""
+        """The network's first output for the end of `audio` (N,), 16 kHz, flattened."""
         features = log_mel(audio, self._frames)[np.newaxis]
         (found, *_) = self._session.run(None, {self._input: features})
         return np.reshape(found, -1)
@@ -70,7 +71,7 @@ class MelNetwork:
 
 @functools.cache
 def end_of_turn(path: Path = BUNDLED) -> EndOfTurn:
-    """The network, loaded once per process; runs side by side in several threads.
+    """The network, loaded once per process; runs concurrently in several threads.
 
     Raises:
         SetupError: ONNX Runtime is absent, or the file has another shape.
@@ -83,7 +84,7 @@ def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
     """Whisper's features of the end of `audio` (N,): shape (`BINS`, frames)."""
     count = frames * HOP
     heard = audio[-count:].astype(np.float32, copy=False)
-    # The mean and the variance with silence in front, as if the network looked at 8 seconds.
+    # The mean and the variance include silence in front, as if the input had 8 seconds.
     whole = max(count, _NORMALISED_S * INPUT_RATE_HZ)
     mean = float(heard.sum(dtype=np.float64)) / whole
     power = float(np.einsum("n,n->", heard, heard, dtype=np.float64)) / whole
@@ -93,7 +94,7 @@ def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
     padded = (padded - np.float32(mean)) / np.float32(math.sqrt(power - mean * mean + 1e-7))
     padded[half + count :] = padded[count - 1 + half - 1 : count - 2 : -1]
     if count == whole:
-        # Silence before it is silence; where nothing comes before, it is reflected.
+        # Shorter audio is preceded by silence; audio that fills the input is reflected.
         padded[:half] = padded[2 * half : half : -1]
     parts = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::HOP][:frames]
     spectra = np.fft.rfft(parts * _hann(), axis=-1)

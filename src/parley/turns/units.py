@@ -1,17 +1,19 @@
-"""Turns in units of a second: utterances out of live sound, and when to answer them.
+"""Turns in units of a second: finds utterances in live audio, and decides when to answer them.
 
 Pure bookkeeping over probabilities of speech (one per 64 ms) and the recogniser's words; values are
-immutable, so a conversation can return to any of them. Nothing here runs the recogniser: `Turns`
-says when an utterance is worth recognising and, given the words, whether to answer.
+immutable, so a conversation can return to any of them. This module does not run the recogniser:
+`Turns` reports when an utterance should be recognised and, given the words, whether to answer.
 
-- Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
-- After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, again
-  when it has ended, over all of it), and its sound may be judged: how long must the quiet be
-  (`turns/end_of_turn.py`). It is answered after that, else after `END_MS`, within the bounds that
-  its words set, and up to `SOONER_MS` earlier: a unit that just misses it would wait for a second.
-  Units that a pause ends follow each other sooner, and are at most `SHORT_SOONER_MS` early.
-- A unit may end before the detector has noticed that speech has. If its last `HUSHED_MS` are much
-  softer than what was said, it is judged whether that would be answered, and recognised only then.
+- Speech of less than `CLICK_MS` is a click; sound in which the recogniser finds no words is noise.
+- After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, all of
+  it is recognised again when it has ended), and its sound may be judged to determine the required
+  length of quiet (`turns/end_of_turn.py`). It is answered after that, otherwise after `END_MS`,
+  within the bounds set by its words, and up to `SOONER_MS` earlier: a unit that just misses it
+  would wait for another second. Units that are ended by a pause follow each other sooner, and are
+  at most `SHORT_SOONER_MS` early.
+- A unit may end before the detector has noticed the end of speech. If its last `HUSHED_MS` are much
+  softer than the speech, the sound is judged, and the utterance is recognised only if it would be
+  answered.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
   (`echo.is_echo`) or an acknowledgement (`interrupts`).
 """
@@ -40,9 +42,9 @@ END_MS = 440
 SOONER_MS, SHORT_SOONER_MS = 250, 64
 HUSHED_MS = 30
 HUSHED_DB = 15
-"""Below the level of the last second; sounds that are held back before a t or a p are as soft."""
+"""Level below that of the last second; the closure before a t or a p is as soft."""
 NOTICED_MS = 52
-"""So much later than the last sound, the detector has heard quiet."""
+"""Time after the last sound at which the detector has noticed the quiet."""
 FRAME_SAMPLES = RATE_HZ // 100
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
@@ -57,15 +59,15 @@ class Turns:
 
     Args:
         sound: the open utterance with its pre-roll, or the last moments before one.
-        speech_ms: speech in it.
-        quiet_ms: quiet since its last speech.
-        is_open: whether an utterance is open.
-        text: what the recogniser made of it; None before it was asked.
+        speech_ms: length of speech in it.
+        quiet_ms: length of quiet since its last speech.
+        is_open: True if an utterance is open.
+        text: the recogniser's text; None before it was run.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
         is_whole: the text is a turn that the model knows.
-        needed_ms: of quiet, as was judged in this pause; None: it was not judged.
-        sooner_ms: how much earlier it may be answered, by the length of the newest unit.
+        needed_ms: required quiet, as judged in this pause; None: it was not judged.
+        sooner_ms: time by which it may be answered earlier, by the length of the newest unit.
     """
 
     sound: tuple[Samples, ...] = ()
@@ -80,7 +82,7 @@ class Turns:
     sooner_ms: int = SOONER_MS
 
     def in_unit(self, samples: int) -> Turns:
-        """Begins a unit of so many samples."""
+        """Start a unit with this number of samples."""
         sooner_ms = SOONER_MS if samples >= RATE_HZ else SHORT_SOONER_MS
         return replace(self, sooner_ms=sooner_ms)
 
@@ -101,22 +103,22 @@ class Turns:
 
     @property
     def seconds(self) -> float:
-        """Length of what is kept."""
+        """Length of the stored audio."""
         return sum(len(window) for window in self.sound) / RATE_HZ
 
     @property
     def wants_words(self) -> bool:
-        """True if the recogniser should hear the utterance now."""
+        """True if the recogniser should process the utterance now."""
         is_judged = self.quiet_ms >= JUDGED_MS or self.needed_ms is not None
         has_paused = is_judged or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
 
     def judged(self, rest: Samples, needed_ms: Callable[[Samples], int]) -> Turns:
-        """Ask how long this pause has to be.
+        """Judge the required length of this pause.
 
         Args:
-            rest: the last sound, which fills no window, (N,).
-            needed_ms: judges the utterance with the quiet behind it, (N,).
+            rest: the last audio, which does not fill a window, (N,).
+            needed_ms: returns the required quiet for the utterance with the quiet after it, (N,).
         """
         if not self.is_open:
             return self
@@ -134,26 +136,26 @@ class Turns:
         return early if early.is_long_enough else self
 
     def with_words(self, text: str, *, is_unclear: bool = False, is_whole: bool = False) -> Turns:
-        """Takes the result of the recogniser."""
+        """Set the result of the recogniser."""
         return replace(
             self, text=text, heard_ms=self.speech_ms, is_unclear=is_unclear, is_whole=is_whole
         )
 
     def without(self) -> Turns:
-        """Drops the speech, which was not addressed to the assistant."""
+        """Drop the speech, which was not addressed to the assistant."""
         kept = self.sound[-(PRE_ROLL_MS // WINDOW_MS) :]
         return Turns(sound=kept, sooner_ms=self.sooner_ms)
 
     @property
     def samples(self) -> Samples:
-        """The utterance, with a little of the quiet behind it."""
+        """The utterance, with a little of the quiet after it."""
         spare = max(0, (self.quiet_ms - PAUSE_MS) // WINDOW_MS)
         windows = self.sound[: len(self.sound) - spare] if spare else self.sound
         return np.concatenate(windows) if windows else np.zeros(0, np.float32)
 
     @property
     def is_due(self) -> bool:
-        """True if it is our turn to speak."""
+        """True if it is the assistant's turn to speak."""
         if not self.is_open or self.text is None or self.heard_ms != self.speech_ms:
             return False
         if not self.text:
@@ -162,7 +164,7 @@ class Turns:
 
     @property
     def is_long_enough(self) -> bool:
-        """True if the pause is, or will be soon, as far as is known."""
+        """True if the pause is long enough, or soon will be, as far as is known."""
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
         is_heard = self.heard_ms == self.speech_ms
         bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
@@ -172,12 +174,13 @@ class Turns:
 
     @property
     def is_noise(self) -> bool:
-        """Sound without words that has ended."""
+        """True if the open utterance is sound without words that has ended."""
         return self.is_open and self.text == "" and self.quiet_ms >= END_MS
 
 
 def hushed_ms(said: Samples) -> int:
-    """Milliseconds at the end of `said` (N,) that are `HUSHED_DB` softer than its last second."""
+    """Number of milliseconds at the end of `said` (N,) that are `HUSHED_DB` softer than its last
+    second."""
     last = said[-RATE_HZ:][len(said[-RATE_HZ:]) % FRAME_SAMPLES :]
     powers = np.square(last, dtype=np.float64).reshape(-1, FRAME_SAMPLES).mean(1)
     (loud,) = np.nonzero(powers > powers.mean() / 10 ** (HUSHED_DB / 10))
@@ -189,7 +192,7 @@ def _with_quiet(said: Samples, missing_ms: int) -> Samples:
 
 
 def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool:
-    """True if so much speech while we speak, the last of it in `said` (N,), interrupts us."""
+    """True if `speech_ms` of speech while we speak, the last of it in `said` (N,), interrupt us."""
     if speech_ms < BARGE_MS:
         return False
     if words is None or speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
@@ -198,7 +201,7 @@ def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:
-    """The recogniser's words, or "" where they are likely to be made up from noise."""
+    """The recogniser's words, or "" if it is likely to have invented them from noise."""
     plain = text.lower().strip(" .!?,-")
     if not re.search(r"[a-z0-9]", plain):
         return ""

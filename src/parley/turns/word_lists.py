@@ -42,7 +42,8 @@ COMMAND_SOUNDS: Final[dict[str, str]] = {
     "zh": "T IH NG|T IH NG SH Y AA|B UW SH ER|B UW Y AW|D AH NG IY SH Y AA|AA N JH IH NG|G OW L AH",
     "hi": "R UH K OW|R UH K IY Y EH|B AH S|N AH HH IY|EH K M IH N AH T|CH UH P|S UH N OW",
 }
-"""Pronunciations in the phones of the English recogniser (ARPAbet): other languages roughly."""
+"""Pronunciations in the phones of the English recogniser (ARPAbet); other languages are
+approximated."""
 
 ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
     "en": "M HH M|AH M HH M|M HH AH M|AH M HH AH M|EH M HH AH M|M M|M M HH M|HH M|HH AH M|"
@@ -62,7 +63,7 @@ _GHOSTS: Final = (
     "thanks|i'm sorry|okay"
 )
 GHOSTS: Final = frozenset(_GHOSTS.split("|"))
-"""Words that Whisper writes for noise. Accepted only for sound that is surely speech."""
+"""Words that Whisper writes for noise. Accepted only for audio that is surely speech."""
 
 _NO_SPACES: Final = ("zh",)
 
@@ -99,7 +100,7 @@ _DIGITS: Final = re.compile(
 
 
 def is_unfinished(text: str) -> bool:
-    """True if the user is likely to continue after this, by its last words."""
+    """True if the user is likely to continue after this text, judged by its last words."""
     said = text.strip()
     if said.endswith(("?", "!", "？", "！")) or _FINISHED.search(said):
         return False
