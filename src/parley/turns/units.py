@@ -5,6 +5,8 @@ immutable, so a conversation can return to any of them. This module does not run
 `Turns` reports when an utterance should be recognised and, given the words, whether to answer.
 
 - Speech of less than `CLICK_MS` is a click; sound in which the recogniser finds no words is noise.
+- A voice that is much softer than the utterance, such as a television, counts as quiet
+  (`SpeakerLevel`).
 - After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, all of
   it is recognised again when it has ended), and its sound may be judged to determine the required
   length of quiet (`turns/end_of_turn.py`). It is answered after that, otherwise after `END_MS`,
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.keywords import WordMatcher
 from parley.turns.word_lists import GHOSTS
 from parley.vad import utterance
+from parley.vad.utterance import SpeakerLevel
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
@@ -62,6 +65,7 @@ class Turns:
         speech_ms: length of speech in it.
         quiet_ms: length of quiet since its last speech.
         is_open: True if an utterance is open.
+        level: level of the utterance's speaker.
         text: the recogniser's text; None before it was run.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
@@ -74,6 +78,7 @@ class Turns:
     speech_ms: int = 0
     quiet_ms: int = 0
     is_open: bool = False
+    level: SpeakerLevel = field(default_factory=SpeakerLevel)
     text: str | None = None
     heard_ms: int = -1
     is_unclear: bool = False
@@ -91,12 +96,17 @@ class Turns:
             kept = (*self.sound, window)[-(PRE_ROLL_MS // WINDOW_MS) :]
             if probability < SPEECH:
                 return replace(self, sound=kept)
-            return replace(self.without(), sound=kept, speech_ms=WINDOW_MS, is_open=True)
-        sound = (*self.sound, window)
-        if probability >= (QUIET if self.quiet_ms == 0 else SPEECH):
-            speech_ms = self.speech_ms + WINDOW_MS
-            return replace(self, sound=sound, speech_ms=speech_ms, quiet_ms=0, needed_ms=None)
-        after = replace(self, sound=sound, quiet_ms=self.quiet_ms + WINDOW_MS)
+            level = SpeakerLevel().heard(window, is_certain=True)
+            opened = replace(self.without(), sound=kept, level=level)
+            return replace(opened, speech_ms=WINDOW_MS, is_open=True)
+        level = self.level
+        if probability >= QUIET:
+            level = level.heard(window, is_certain=probability >= SPEECH)
+        heard = replace(self, sound=(*self.sound, window), level=level)
+        is_speech = probability >= (QUIET if self.quiet_ms == 0 else SPEECH)
+        if is_speech and not level.is_far:
+            return replace(heard, speech_ms=self.speech_ms + WINDOW_MS, quiet_ms=0, needed_ms=None)
+        after = replace(heard, quiet_ms=self.quiet_ms + WINDOW_MS)
         if after.quiet_ms >= PAUSE_MS and after.speech_ms < CLICK_MS:
             return after.without()
         return after

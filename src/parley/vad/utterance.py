@@ -27,7 +27,7 @@ import statistics
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,8 @@ JUDGED_S = 8
 FAR_DB = 12.0
 FAR_MS = 192
 USUAL_WINDOWS = (12, 16)
-"""The level of an utterance is the largest median power of its windows of speech, over three
-quarters of a second to a second: a slammed door does not raise it. Source:
-docs/log/conversation.md."""
+"""Windows of speech whose median is the level of an utterance: three quarters of a second to a
+second. Source: docs/log/conversation.md."""
 LONG_MS = 30_000
 LONGEST_MS = 60_000
 
@@ -72,8 +71,42 @@ UNBOUND: Bounds = (None, 0, sys.maxsize)
 
 _REMEMBERED = (
     "_rest", "_position", "_speech_start", "pause_start", "_needed", "_is_judged", "_bounds",
-    "_floor", "_heard_start", "_powers", "_usual", "_far",
+    "_floor", "_heard_start", "_level",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerLevel:
+    """The level of an utterance's speaker, which tells apart voices that are much softer.
+
+    The level is the largest median of windows of speech, so a slammed door does not raise it.
+
+    Args:
+        powers: mean squares of the speaker's last windows.
+        usual: power of the speaker; 0 while there is too little speech.
+        far_ms: length of much softer speech up to now.
+    """
+
+    powers: tuple[float, ...] = ()
+    usual: float = 0.0
+    far_ms: int = 0
+
+    def heard(self, window: Samples, *, is_certain: bool) -> SpeakerLevel:
+        """The level after the next window of speech, shape (N,). `is_certain`: surely speech."""
+        power = float(np.einsum("s,s->", window, window, dtype=np.float64)) / len(window)
+        if power < self.usual / 10 ** (FAR_DB / 10):
+            return replace(self, far_ms=self.far_ms + len(window) // _PER_MS)
+        if not is_certain:
+            return replace(self, far_ms=0)
+        least, most = USUAL_WINDOWS
+        powers = (*self.powers[1 - most :], power)
+        louder = statistics.median(powers) if len(powers) >= least else 0.0
+        return SpeakerLevel(powers, max(self.usual, louder))
+
+    @property
+    def is_far(self) -> bool:
+        """True if the last windows are the speech of another person."""
+        return self.far_ms > FAR_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +242,8 @@ class UtteranceFinder:
         self._bounds = UNBOUND
         """Start of a pause, and the minimum and maximum number of samples of silence required of
         it."""
-        self._powers: list[float] = []
-        """Power of the last windows of speech in the open utterance."""
-        self._usual = 0.0
-        """Power of the open utterance; 0 while too little of it has been received."""
-        self._far = 0
-        """Number of consecutive samples of a much softer voice, up to now."""
+        self._level = SpeakerLevel()
+        """Level of the open utterance's speaker."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
@@ -284,11 +313,15 @@ class UtteranceFinder:
                 self._forget(end - self._pre_roll)
                 return
             self._speech_start = start
-            self._powers, self._usual, self._far = [], 0.0, 0
+            self._level = SpeakerLevel()
             self._forget(start - self._pre_roll)
             events.append(SpeechBegan(start))
 
-        if probability >= self._quiet and not self._is_far(window, probability):
+        is_speech = probability >= self._quiet
+        if is_speech:
+            is_certain = probability >= self._threshold
+            self._level = self._level.heard(window, is_certain=is_certain)
+        if is_speech and not self._level.is_far:
             self.pause_start = None
         elif self.pause_start is None:
             self.pause_start = start
@@ -297,21 +330,6 @@ class UtteranceFinder:
 
         if self._is_over(self._speech_start, end):
             events.append(self._end(self._speech_start, end))
-
-    def _is_far(self, window: Samples, probability: float) -> bool:
-        """True if this window of speech is another speaker's, and so were those for `FAR_MS` before
-        it."""
-        power = float(np.einsum("s,s->", window, window, dtype=np.float64)) / len(window)
-        if power < self._usual / 10 ** (FAR_DB / 10):
-            self._far += len(window)
-            return self._far > FAR_MS * _PER_MS
-        self._far = 0
-        if probability >= self._threshold:
-            least, most = USUAL_WINDOWS
-            self._powers = [*self._powers[1 - most :], power]
-            if len(self._powers) >= least:
-                self._usual = max(self._usual, statistics.median(self._powers))
-        return False
 
     def _ask(self, speech_start: int, now: int) -> None:
         """Determine the required length of this pause, once it is long enough to be judged."""

@@ -95,6 +95,23 @@ def test_speech_makes_it_another_pause() -> None:
     assert turns.take(window, 0.9).needed_ms is None
 
 
+@pytest.mark.parametrize(("softer", "is_due"), [(0.2, True), (0.3, False)])
+def test_a_voice_that_is_much_softer_than_the_user_does_not_keep_a_turn_open(
+    softer: float, is_due: bool
+) -> None:
+    user = np.random.default_rng(1).normal(0, 0.3, (30, WINDOW_SAMPLES)).astype(np.float32)
+    turns = Turns()
+    for window in user:
+        turns = turns.take(window, 0.9)
+    for window in softer * user:
+        turns = turns.take(window, 0.9)
+        if turns.wants_words:
+            turns = turns.with_words("It is five o'clock.")
+
+    assert turns.is_due == is_due
+    assert turns.take(user[0], 0.9).quiet_ms == 0
+
+
 @pytest.mark.parametrize(
     ("quiet_ms", "needed_ms", "text", "is_due"),
     [
