@@ -1,4 +1,4 @@
-"""Converts numbers to words and back, for arithmetic, recognised text and text that is read
+"""Converts numbers to words and back, for arithmetic, for recognised text, and for reading
 aloud."""
 
 from __future__ import annotations

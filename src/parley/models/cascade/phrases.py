@@ -1,11 +1,12 @@
-"""Sentences that the notes can answer, found by their sounds in what was misheard.
+"""Finds sentences that the notes can answer and that sound like a misheard one.
 
-A small recogniser writes words that sound like what was said: "gold" for "cold", "ramp it seat" for
-"rabbits eat". How likely the right words were to it says little, because rare words are unlikely in
-any sound; their sounds are near, whatever it wrote. Of several that are near, it knows best.
-`know/asked.txt` holds the sentences: a kind per line, alternatives in brackets, words of a table in
-braces. They are a network of sounds, in which cheap paths are looked for, best first:
-`REPLACED` and `_left_out` say what a difference costs. `n` sounds are those of the transcript.
+A small recogniser writes words that sound like the spoken ones: "gold" for "cold", "ramp it seat"
+for "rabbits eat". Its probability for the right words means little, because rare words are
+improbable in any audio, but their sounds are near to those of the transcript. Among several near
+sentences, its probability decides. `know/asked.txt` contains the sentences: one kind per line,
+alternatives in brackets, words of a table in braces. They form a network of sounds, in which the
+cheapest paths are searched first; `REPLACED` and `_left_out` are the costs of differences. `n` is
+the number of sounds of the transcript.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from parley.models.cascade.tables import lines_of
 from parley.models.cascade.voice.lexicon import SOUNDS, Lexicon
 
 RATE, SURE_RATE, RATE_PER_DOUBT = 0.25, 0.05, 0.4
-"""Maximum cost per sound of the transcript: the second if its confidence is 0, more by the third
-for each unit below, never more than the first. Source: docs/log/pocket.md."""
+"""Maximum cost per sound of the transcript: the second for a confidence of 0, plus the third for
+each unit below 0, but at most the first. Source: docs/log/pocket.md."""
 SLACK = 1.6
-"""How much more than its share a beginning may cost."""
+"""Cost by which the start of a sentence may exceed its share."""
 USUAL = 0.2
-"""Cost per sound that is usual: a path that has cost less so far is followed first."""
+"""Usual cost per sound: paths that have cost less so far are followed first."""
 CANDIDATES = 24
 """Maximum number of sentences that are found. With 48, five more of 319 are among them."""
 MOST_STEPS = 3000
-"""Places that are visited: 5 to 25 ms. With 6,000, no more of 213 misheard sentences are found."""
+"""Maximum number of places that are visited, which takes 5 to 25 ms. With 6,000, no more of 213
+misheard sentences are found."""
 KEPT_STATES = 20_000
-"""Of a worker's searches; most are met again."""
+"""Maximum number of cached states of a worker's searches; most are needed again."""
 _COURTESY = re.compile(
     r"((?:(?:hey|ok|okay|so|well|now|and|please|(?:tell me|do you know)(?= wh| how)"
     r"|(?:can|could|would) you(?= (?:please )?(?:tell|spell|count|say|name|give)))\b[, ]*)*)"
     r"(.*?)((?:[ ,.]+(?:please|thanks|thank you))?[?.! ]*)",
     re.I | re.S,
 )
-"""What is said out of courtesy before a sentence, the sentence, and behind it."""
+"""Polite words before a sentence, the sentence, and polite words after it."""
 _SEGMENT = re.compile(r"\([^)]*\)|\{[^}]+\}|[^({]+")
 _VOWELS = "AIOWYiuæɑɔəɛɜɪʊʌᵊᵻ"
 _ALIKE = (
@@ -77,7 +79,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a kind of sentence one is: in its segment `index`, at `node`, after `said`."""
+    """A position in a kind of sentence: in segment `index`, at `node`, after the words `said`."""
 
     segments: tuple[str, ...]
     index: int
@@ -87,18 +89,19 @@ class _Place:
 
 @dataclass(eq=False, slots=True)
 class _State:
-    """All places that the same sounds lead to; `after`: by the next sound, once it was asked."""
+    """All places that the same sounds lead to; `after`: the states after each next sound, None
+    until they are needed."""
 
     places: tuple[_Place, ...]
     after: dict[str, _State] | None = None
 
 
 class Phrases:
-    """All sentences.
+    """All known sentences.
 
     Args:
         lexicon: sounds of words.
-        common: words that may be asked about; those that are not English are left out.
+        common: words that may be asked about; those that are not English are omitted.
     """
 
     def __init__(self, lexicon: Lexicon, common: Iterable[str]) -> None:
@@ -114,7 +117,7 @@ class Phrases:
         self._start = [place for kind in kinds for place in self._opened(kind, 0, "")]
 
     def near(self, text: str, confidence: float) -> list[tuple[str, float]]:
-        """The sentences that sound most like a transcript, the nearest first, and their costs.
+        """The sentences that sound most like a transcript, nearest first, with their costs.
 
         Args:
             confidence: of the transcript, see `Heard`.
@@ -150,15 +153,16 @@ class Phrases:
         return [(_behind(opening, said) + ending, cost) for said, cost in found]
 
     def has_form(self, text: str) -> bool:
-        """True for such a sentence, but with any English words where it has those of a table."""
+        """True if a text has the form of a known sentence, with any English words in place of those
+        of a table."""
         courteous = _COURTESY.fullmatch(text)
         found = courteous and self._forms.fullmatch(courteous[2])
         words = filter(None, found.groups()) if found else [""]
         return all(word.isdigit() or self._lexicon.is_word(word.lower()) for word in words)
 
     def _steps(self, state: _State, sound: str) -> Iterator[tuple[float, int, _State]]:
-        """What the next sound ("" for none) may be: its cost, how many sounds it takes, and where
-        one is then."""
+        """Possible steps for the next sound ("" for none): cost, number of sounds used, and the
+        next state."""
         after = self._after(state)
         if sound:
             yield LEFT_OUT[sound], 1, state
@@ -186,7 +190,8 @@ class Phrases:
         return self._states.setdefault(frozenset(places), _State(tuple(places)))
 
     def _opened(self, segments: tuple[str, ...], index: int, said: str) -> list[_Place]:
-        """The places where segment `index` begins, or a later one if it may be left out."""
+        """The places where segment `index` starts, and those of later segments if it may be
+        omitted."""
         places = []
         while index < len(segments):
             article = said.rpartition(" ")[2]
@@ -198,7 +203,7 @@ class Phrases:
         return [*places, _Place(segments, index, _NOWHERE, said)]
 
     def _tree(self, segment: str, article: str) -> _Node:
-        """The sounds of the alternatives of a segment that follows an article or something else."""
+        """The sounds of a segment's alternatives; after an article, only of those that fit it."""
         key = (segment, article)
         if key not in self._trees and article:
             tree, is_an = self._tree(segment, ""), article == "an"
@@ -216,7 +221,7 @@ class Phrases:
         return self._trees[key]
 
     def choices(self, segment: str) -> list[str]:
-        """The alternatives of a segment; "" leaves it out."""
+        """The alternatives of a segment; "" omits it."""
         words = segment.strip(" (){}")
         if segment[0] != "{":
             return words.split("|")
@@ -236,7 +241,7 @@ _NOWHERE = _Node()
 
 @functools.lru_cache(20_000)
 def _plain(sounds: str) -> str:
-    """The sounds of a word without stress. One word at a time, or "a rabbit" would lose its r."""
+    """The sounds of a word without stress. This needs single words: "a rabbit" would lose its r."""
     return re.sub(f"[^{SOUNDS}]", "", sounds).replace("ɜɹ", "ɜ").replace("əɹ", "ə")
 
 
@@ -247,12 +252,14 @@ def _words(text: str) -> list[str]:
 
 
 def segments_of(line: str) -> tuple[str, ...]:
-    """A kind of sentence as words, alternatives in brackets, and names of tables in braces."""
+    """The segments of a kind of sentence: words, alternatives in brackets, and names of tables in
+    braces."""
     return tuple(one for one in _SEGMENT.findall(line) if one.strip())
 
 
 def _form(segments: tuple[str, ...]) -> str:
-    """What matches a kind of sentence; any words in place of those of tables are groups."""
+    """A pattern that matches a kind of sentence, with groups for any words in place of those of
+    tables."""
     parts = (one.strip(" ()") for one in segments)
     return " *".join(
         r"""["']?(\d+|[a-z]+(?:'[a-z]+)?)["']?""" if one[0] == "{" else f"(?:{one})"
@@ -266,12 +273,12 @@ def _behind(opening: str, said: str) -> str:
 
 
 def _complete(state: _State) -> Iterator[str]:
-    """The sentences that end here."""
+    """The sentences that are complete in this state."""
     return (one.said for one in state.places if one.node is _NOWHERE)
 
 
 def _tables() -> dict[str, list[str]]:
-    """What stands in braces and is not asked about in the tables in these words."""
+    """Words for the names in braces that are not forms of questions in the tables."""
     return {
         "capital": list(knowledge.country_names().values()),
         "town": [one.rstrip(".") for one in knowledge.capitals().values()],

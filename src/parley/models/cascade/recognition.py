@@ -1,6 +1,4 @@
-"""The recogniser: from sound to words, in bounded steps, so that an engine can do other things
-between them.
-"""
+"""Converts speech to text in bounded steps, so that an engine can do other work between them."""
 
 from __future__ import annotations
 
@@ -20,21 +18,22 @@ from parley.models.cascade.word_times import FRAME_S, timed, token_starts
 from parley.protocol.values import WordTime
 
 WINDOWS_S = ((3.0, 6.0), (5.5, 8.0), (11.0, 12.0))
-"""Utterances up to the first are heard in a window of the second: a third or less of the time. On
-40 recordings of a person 3.1 % of the words are wrong in 12 s instead of 3.7 in 30 s
-(docs/log/pocket.md), on 99 short prompts of another 12.6 % in 8 s instead of 12.3 in 12 s; in 6 s
-as many as in 8 s, for a quarter less. Repetitions, which short windows invite, are stopped
-below."""
+"""Utterances up to the first length are recognised in a window of the second, which takes a third
+of the time or less. On 40 recordings of a person, 3.1 % of the words are wrong in 12 s instead of
+3.7 in 30 s (docs/log/pocket.md), on 99 short prompts of another 12.6 % in 8 s instead of 12.3 in 12
+s; in 6 s as many as in 8 s, in a quarter less time. Short windows cause repetitions, which are
+stopped below."""
 SHORT_S = 11.0
 LONGEST_S = 28.0
-"""Longest sound that is recognised; callers cut longer ones at their pauses (`stretches_of`)."""
+"""Maximum length of audio that is recognised; callers cut longer audio at its pauses
+(`stretches_of`)."""
 LEAD_S = 0.35
 UNCLEAR, UNCLEAR_WORD = -0.5, -0.7
-"""Words below the first confidence are unsure; of 32 prompts of a person none was heard with less.
-A short utterance is then recognised again with `LEAD_S` of silence before it, because the network
-is sensitive to where a sound starts, and the reading with the higher confidence is used. Of a
-single word, whose end and punctuation count as much as itself, below the second: of 125 heard right
-16 are (64 below the first), of 58 others 41 (55)."""
+"""Text below the first confidence is unclear; none of 32 prompts of a person was below it. A short
+utterance is then recognised again with `LEAD_S` of silence before it, because the network is
+sensitive to where a sound starts, and the reading with the higher confidence is used. A single
+word, whose end and punctuation count as much as the word, is unclear below the second: 16 of 125
+that were right (64 are below the first), and 41 of 58 others (55)."""
 TOKENS_PER_STEP = 8
 TOKEN_LIMIT = 120
 
@@ -46,8 +45,8 @@ class Heard:
     Args:
         text: "" for no words.
         confidence: mean log probability of its tokens; 0 is certain.
-        silence: the network's own probability that nobody speaks.
-        steps: how many it took.
+        silence: the network's probability that there is no speech.
+        steps: number of steps that it took.
     """
 
     text: str
@@ -62,15 +61,15 @@ class Heard:
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A transcript on its way.
+    """A transcript that is being written.
 
     Args:
         lead_s: seconds of silence before its sound.
-        kept, past: what the decoder has heard and written, as `Whisper.write` takes it.
-        ids: its tokens; the last is not in `past`.
+        kept, past: keys and values of the audio and of the written tokens, for `Whisper.write`.
+        ids: its tokens; the last one is not in `past` yet.
         scores: log probability of each token that was chosen here.
         silence: see `Heard`.
-        text: when it is finished.
+        text: None until it is complete.
     """
 
     lead_s: float
@@ -87,7 +86,7 @@ class _Reading:
 
 
 class Recognition:
-    """One utterance on its way to words. `step` does a bounded piece; `heard` at the end."""
+    """Recognition of one utterance. `step` does a bounded piece of work; `heard` is the result."""
 
     def __init__(self, network: Whisper, words: Vocabulary, samples: Samples) -> None:
         self._network = network
@@ -96,7 +95,7 @@ class Recognition:
         self._spoken = bounds_of(Pcm(self._samples, RATE_HZ))
         """Start and end of all sound, in seconds."""
         self._held: _Reading | None = None
-        """The reading that holds."""
+        """The reading that is used."""
         self._steps = 0
         self._work = self._recognise()
         self.heard: Heard | None = None
@@ -108,7 +107,8 @@ class Recognition:
         return self.heard is not None
 
     def _recognise(self) -> Iterator[Heard | None]:
-        """The surer reading; an unsure one is followed by another. None after each piece."""
+        """Yield the result, and None after each piece of work before it. An unclear reading is
+        followed by another one; the one with the higher confidence is used."""
         held = yield from self._read(0.0)
         if held.confidence < UNCLEAR and len(self._samples) <= SHORT_S * RATE_HZ:
             yield None
@@ -166,21 +166,23 @@ class Recognition:
             reading.text = clean(once(words.text(reading.ids), end_s - start_s))
 
     def likelihoods(self, texts: list[str]) -> list[float]:
-        """Log probability of each text, however it ends, in the sound."""
+        """Log probability of each text in the audio, regardless of how the text continues."""
         assert self._held is not None
         ids = [self._ids(text, self._held.ids) for text in texts]
         found = self._network.likelihoods(self._words.start, ids, self._held.kept)
         return [float(one) for one in found]
 
     def _ids(self, text: str, written: list[int]) -> list[int]:
-        """The tokens of a text: the written ones, or all but the last, if they are it."""
+        """The tokens of a text: the written ones, or all but the last of them, if they are this
+        text; else those of the vocabulary."""
         for ids in (written, written[:-1]):
             if self._words.text(ids).strip() == text:
                 return ids
         return self._words.ids(f" {text}")
 
     def word_times(self, text: str) -> tuple[WordTime, ...]:
-        """When each word of `text` was said, in seconds: `heard`, or what it was taken for."""
+        """Times of the words of `text`, in seconds. `text` is that of `heard`, or the sentence that
+        replaces it."""
         if self._held is None or text in ("", FOREIGN_SPEECH):
             return ()
         reading, words, looks = self._held, self._words, list[Tensor]()
@@ -200,7 +202,7 @@ class Recogniser:
         self.words = words
 
     def begin(self, samples: Samples) -> Recognition:
-        """Start on an utterance (N,), 16 kHz."""
+        """Start to recognise an utterance (N,) at 16 kHz."""
         return Recognition(self.network, self.words, samples[: round(LONGEST_S * RATE_HZ)])
 
     def hear(self, samples: Samples) -> Heard:

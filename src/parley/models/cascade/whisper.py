@@ -1,8 +1,8 @@
 """Whisper (tiny.en as shipped) in plain torch, int8.
 
 Shapes: `N` samples at 16 kHz, `F` mel frames of 10 ms, `E` = F / 2 encoder frames, `D` width,
-`T` tokens. One utterance at a time; `Recognition` is cut into bounded steps, so that an engine can
-do other things between them.
+`T` tokens. One utterance at a time; `Recognition` works in bounded steps, so that an engine can do
+other work between them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class WhisperShape:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Special tokens.
+    """Text tokens and special tokens.
 
     Args:
         pieces: bytes of each text token, in the order of the (pruned) ids.
-        start: tokens that begin every transcript.
+        start: tokens that start every transcript.
         end: the token that ends it.
-        silence: the token that says that nobody speaks.
+        silence: the token for audio without speech.
         banned: ids that are never chosen.
         leading: ids that may not come first (blank, and the end).
     """
@@ -68,16 +68,16 @@ class Vocabulary:
         )
 
     def ids(self, text: str) -> list[int]:
-        """A text in the fewest pieces; of as few, the most frequent ones.
+        """The tokens of a text: the fewest pieces, and of equally few, the most frequent ones.
 
-        The network writes " cheetah" as " che", "et", "ah", and finds " che", "eta", "h" e^24 times
-        less likely.
+        The network writes " cheetah" as " che", "et", "ah", and considers " che", "eta", "h" e^24
+        times less likely.
         """
         words = re.findall(r" ?[^ ]+", text)
         return [token for word in words for token in self._split(word.encode())]
 
     def _split(self, word: bytes) -> tuple[int, ...]:
-        # To each place: how many pieces, the sum of their tokens, the tokens.
+        # For each position: number of pieces, sum of their tokens, the tokens.
         ways: list[tuple[int, int, tuple[int, ...]] | None] = [(0, 0, ())]
         for end in range(1, len(word) + 1):
             pieces = ((way, self._tokens.get(word[start:end])) for start, way in enumerate(ways))
@@ -190,7 +190,7 @@ class Whisper(nn.Module):
 
     @torch.inference_mode()
     def listen(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the sound for each decoder layer."""
+        """Keys and values of the audio for each decoder layer."""
         kept = []
         for block in self.decoder:
             assert isinstance(block, Block)
@@ -212,7 +212,7 @@ class Whisper(nn.Module):
         """Append tokens; extends `past` in place. Returns the logits after the last one (V,).
 
         Args:
-            looks: gets, for each layer, `Attention.scores` of the sound.
+            looks: receives `Attention.scores` of the audio for each layer.
         """
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -236,10 +236,11 @@ class Whisper(nn.Module):
     def likelihoods(
         self, start: tuple[int, ...], texts: list[list[int]], heard: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """Log probability of each of several texts in one sound, however they end (R,).
+        """Log probability of each of several texts in the same audio, regardless of how they
+        continue (R,).
 
         Args:
-            start: what every transcript begins with.
+            start: see `Vocabulary`.
         """
         longest = max(map(len, texts))
         padded = torch.tensor([[*start, *ids, *[0] * (longest - len(ids))] for ids in texts])
@@ -273,7 +274,8 @@ class Whisper(nn.Module):
         """Run the decoder's layers (T, D).
 
         Args:
-            attend: attention to what was written, from a layer, queries, keys and values (H, T, W).
+            attend: attention to the written tokens, from a layer, queries, keys and values (H, T,
+                W).
         """
         for layer, block in enumerate(self.decoder):
             assert isinstance(block, Block)
@@ -290,7 +292,7 @@ class Whisper(nn.Module):
         return x
 
     def _logits(self, x: Tensor) -> Tensor:
-        """After each token (T, V)."""
+        """Logits after each token (T, V)."""
         last = self.decoder_norm(x)
         logits: Tensor = self.head(last) if self.head is not None else last @ self.embed.weight.T
         return logits
@@ -303,7 +305,7 @@ def _mel_bank() -> npt.NDArray[np.float32]:
 
 
 def log_mel(samples: Samples, window_s: float) -> Tensor:
-    """Log-mel frames of a sound padded to `window_s` (80, F), scaled as Whisper expects."""
+    """Log-mel frames of audio padded to `window_s` (80, F), scaled as Whisper expects."""
     count = round(window_s * RATE_HZ)
     padded = np.zeros(count + WINDOW, np.float32)
     kept = samples[:count]

@@ -1,1 +1,1 @@
-"""What a picture shows, as one sentence: drawn shapes by rule, photographs by a classifier."""
+"""Describes a picture in one sentence: drawn shapes by rules, photographs by a classifier."""

@@ -1,7 +1,7 @@
-"""Recognises drawings, flat colours on a plain ground, by colour and outline. Rules, not learned.
+"""Recognises drawings (flat colours on a plain ground) by colour and outline, with fixed rules.
 
 Shapes: pixels (H, W, 3) uint8; masks (h, w) at a size of at most 128. A picture whose ground is not
-plain, or that has more than a few things, is no drawing: a classifier may look at it.
+plain, or that contains more than a few things, is not a drawing; it is left to a classifier.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SIZE = 224
 CROP = 0.875
 """Share of the shorter side that is used."""
 SURE, LIKELY, GUESS = 0.6, 0.3, 0.12
-"""Probabilities from which a class is named, with decreasing certainty."""
+"""Minimum probabilities for naming a class, with decreasing certainty."""
 
 # Repeats, kernel, stride, expansion, channels out. Source: the published Lite0 builder.
 STAGES = (
@@ -52,10 +52,10 @@ def padded(x: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 class Photographs:
-    """The bundled vision: the classifier and its words, and drawings by rule.
+    """The bundled vision: a classifier with its class names, and rules for drawings.
 
     Args:
-        folder: holds `eyes-*.safetensors` and `eyes.txt`, one name per class.
+        folder: contains `eyes-*.safetensors` and `eyes.txt`, one name per class.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ class Photographs:
         return self.describe(pixels) if things is None else drawings.describe(things)
 
     def describe(self, pixels: Pixels) -> str:
-        """A sentence that expresses its certainty."""
+        """A sentence with the class of a picture, which expresses the certainty."""
         best, second, _ = self.classify(pixels)
         if best.probability >= SURE:
             return f"It looks like {with_article(best.name)}."

@@ -1,8 +1,8 @@
-"""From phones to the course of a voice: the length, pitch and spectrum of each phone.
+"""Acoustic model: converts phones to the lengths, pitch and spectra of a voice.
 
 Shapes: `S` sounds of one clause, `F` frames of 12.5 ms, `C` = 60 coefficients of the spectral
-envelope, `A` = 3 bands of aperiodicity. One clause at a time, all at once: a clause of two seconds
-takes some hundredths of a second on one core.
+envelope, `A` = 3 bands of aperiodicity. Clauses are processed one at a time, each as a whole: a
+clause of two seconds takes some hundredths of a second on one core.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ids_of(sounds: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class VoiceShape:
-    """Sizes."""
+    """Sizes of the network."""
 
     sounds: int = len(ALPHABET) + 1
     voices: int = 2
@@ -47,11 +47,11 @@ class VoiceShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClauseFrames:
-    """A clause frame by frame.
+    """The frames of a clause.
 
     Args:
         pitch: natural logarithm of hertz over `PITCH_HZ` (F,).
-        voicing: above 0 where the voice sounds (F,).
+        voicing: above 0 for voiced frames (F,).
         envelope: normalised coefficients (F, C).
         aperiodicity: normalised bands (F, A).
     """
@@ -123,15 +123,15 @@ class VoiceNetwork(nn.Module):
 
     @torch.inference_mode()
     def speak(self, sounds: list[int], voice: int, *, pace: float = 1.0) -> ClauseFrames:
-        """A clause.
+        """Generate the frames of a clause.
 
         Args:
-            pace: above 1 is slower.
+            pace: factor on the durations; above 1 is slower.
         """
         who = torch.tensor([voice])
         x, lengths = self.read(torch.tensor([sounds]), who)
         frames = (lengths[0].exp() * pace).round().clamp(1, 120).long()
-        # The silence before and behind a clause is cut to what joins well.
+        # The silence before and after a clause is shortened, so that clauses join well.
         frames[0], frames[-1] = min(int(frames[0]), 6), min(int(frames[-1]), 6)
         spread, place = spread_out(x[0], frames)
         heads = self.course(spread[None], place[None], who)[0]

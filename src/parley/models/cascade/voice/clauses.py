@@ -1,4 +1,4 @@
-"""Where speech may be cut, from the text alone, so that streamed text is cut like whole text."""
+"""Cuts text into clauses, from the text alone, so that streamed text is cut like whole text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ STOPS: Final = ".!?"
 PAUSES: Final = ",;:—…"
 """Characters that make a pause within a sentence."""
 MIN_WORDS, MAX_WORDS = 3, 14
-"""Minimum number of words of a clause and, where the text allows it, the maximum."""
+"""Minimum and, if the text allows it, maximum number of words of a clause."""
 MAX_CHARS: Final = 120
 DIGIT_CHARS, SIGN_CHARS = 3, 5
-"""Maximum length of a clause, within words too, and what a digit and a sign count: it is made in
-one step, for which all conversations wait, and 600 halves in a row are eight minutes of speech."""
+"""Maximum length of a clause in characters, also within words, and the characters that a digit and
+another sign count for. A clause is synthesised in one step, for which all conversations wait, and
+600 halves in a row are eight minutes of speech."""
 _MARKS: Final = frozenset(" \n'\"()-" + STOPS + PAUSES)
 """Characters that are not spoken."""
 FIRST_WORDS: Final = 2
-"""Minimum of the first clause of an answer that somebody waits for: "I'm sorry," sounds for as long
-as the words behind it take."""
+"""Minimum number of words of the first clause of an answer that a user waits for: "I'm sorry,"
+plays for as long as the synthesis of the next words takes."""
 
 _END: Final = re.compile(r"(?<=[.!?…])[\"')\]*_]*(?=\s)|(?<=[,;:—])(?=\s)|\n")
 _LONG: Final = re.compile(rf"\s*(?:\S+\s+){{{MAX_WORDS + 1}}}\S")
@@ -32,7 +33,7 @@ _SHORT: Final = (
     r"[A-Za-z]"
 )
 _GOES_ON: Final = re.compile(rf"(?:^|[\s(\"'])(?:{'|'.join(sorted(TITLES))}|{_SHORT})\.$", re.I)
-"""An abbreviation's full stop, which may stand within a sentence."""
+"""The full stop of an abbreviation, which may be within a sentence."""
 _MARKER: Final = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•]|#{1,6})\s*$")
 """The marker of a list item or heading; its words follow."""
 _TIES: Final = re.compile(
@@ -42,12 +43,12 @@ _TIES: Final = re.compile(
 
 
 def cut(text: str, *, is_last: bool, is_first: bool = False) -> tuple[list[str], str]:
-    """Clauses that are complete, and the rest that waits for more text.
+    """The complete clauses of a text, and the rest, which waits for more text.
 
     `is_first`: the first of them may be shorter (`FIRST_WORDS`).
 
-    Joined, they are the text. A block of code is one clause. Depends on the text alone: cutting
-    what streams gives the clauses of the whole.
+    Joined, the clauses are the text. A block of code is one clause. The result depends on the text
+    only: cutting streamed text returns the clauses of the whole text.
     """
     done: list[str] = []
     start = 0
@@ -82,7 +83,7 @@ def _is_end(piece: str, least: int, *, is_line: bool) -> bool:
     """True if a clause may end here."""
     if not piece.strip() or _MARKER.fullmatch(piece):
         return False
-    # A stop belongs to a clause only if what follows is known, or "3." of "3.5" were one.
+    # A stop ends a clause only if the next character is known; else "3." of "3.5" would be one.
     is_stop = piece.rstrip("\"')]*_ ")[-1:] in tuple(STOPS + "…")
     if is_stop and not is_line and _GOES_ON.search(piece.strip()):
         return False

@@ -1,9 +1,9 @@
-"""From words to phones of American English: a lexicon, its rules for endings, and letters.
+"""Converts words to phones of American English: a lexicon, rules for endings, a letter network.
 
 Sounds are written as the Kokoro voices write them (IPA with one sign per diphthong: A in *day*, I
-in *my*, O in *go*, W in *now*, Y in *boy*). The lexicon is made from misaki's dictionaries
-(Apache-2.0); a word that is not in it is read letter by letter by a small network (the weights of
-g2p_en, Apache-2.0). Nothing of espeak-ng.
+in *my*, O in *go*, W in *now*, Y in *boy*). The lexicon is built from misaki's dictionaries
+(Apache-2.0); a small network (the weights of g2p_en, Apache-2.0) reads other words letter by
+letter. Nothing is derived from espeak-ng.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Lexicon:
 
     Args:
         path: the compressed lexicon, lines of `word<TAB>reading`.
-        letters: the network for what is not in it; None spells such words out.
+        letters: the network for words that are not in it; None: such words are spelled out.
     """
 
     def __init__(self, path: Path, letters: LetterNetwork | None = None) -> None:
@@ -113,7 +113,8 @@ class Lexicon:
         )
 
     def learn(self, words: Iterable[str]) -> None:
-        """Read words ahead: those that are not in it in a fifth of the time of one by one."""
+        """Read words in advance: words that are not in the lexicon take a fifth of the time that
+        they take one by one."""
         for word in words:
             if word not in self._learnt:
                 self._learnt[word] = self._looked_up(word) or ""
@@ -133,7 +134,7 @@ class Lexicon:
         )
 
     def _inflected(self, word: str) -> str | None:
-        """A word by the reading of the one that it is a form of."""
+        """The reading of an inflected word, derived from its stem; None if the stem is unknown."""
         for ending, cuts, read in _ENDINGS:
             if not word.endswith(ending) or len(word) < len(ending) + 2:
                 continue
@@ -173,8 +174,8 @@ _ENDINGS: Final[tuple[tuple[str, Sequence[tuple[str, str]], Callable[[str], str]
     ("ed", (("ed", ""), ("d", ""), (".ed", ""), ("ied", "y")), _past),
     ("ing", (("ing", ""), ("ing", "e"), (".ing", "")), lambda sounds: sounds + "ɪŋ"),
 )
-"""Endings, what is cut off (`.` is any letter) and put in its place for the stem, and how a form is
-read."""
+"""Endings; the letters to remove (`.` is any letter) and those to add for the stem; and the
+function that reads the form."""
 
 
 _LETTERS = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
@@ -201,7 +202,7 @@ class LetterNetwork:
             name: functional.linear(w[f"{name}_emb"], w[f"{name}_w_ih"], w[f"{name}_b_ih"])
             for name in ("enc", "dec")
         }
-        """What each letter and each sound gives to the gates."""
+        """Contribution of each letter and each sound to the gates."""
 
     @torch.inference_mode()
     def read(self, words: Sequence[str]) -> list[str]:

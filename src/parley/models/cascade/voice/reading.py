@@ -1,8 +1,8 @@
-"""From written text to words that can be read aloud.
+"""Converts written text to words that can be read aloud.
 
-Pure text. The rules of `written/` replace what is not a word by what a person would say, the most
-particular forms first: addresses before dates, dates before money, money before numbers.
-`clauses.py` says where speech may be cut.
+The rules of `written/` replace everything that is not a word with the words that a person would
+say, the most specific forms first: addresses before dates, dates before money, money before
+numbers. `clauses.py` cuts the text into clauses.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _BEHIND_LETTERS: Final = ("plus", "minus", "equals", "times", "is", "squared", "
 
 
 def read_out(text: str) -> list[str]:
-    """Words in lower case (single letters in capitals are letters), and the stops and pauses.
+    """The words in lower case (single capitals are read as letters), with stops and pauses.
 
     `It costs $3.50, Dr. Smith!` is `it costs three dollars and fifty cents , doctor smith !`.
     """
@@ -119,7 +119,7 @@ def _read(text: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """Latin letters without accents; letters of other scripts are dropped."""
+    """The text with Latin letters without accents; letters of other scripts are dropped."""
     plain = unicodedata.normalize("NFD", text.translate(_FOLDED))
     return "".join(
         sign for sign in plain

@@ -1,4 +1,4 @@
-"""The bundled voice: a clause of text to samples."""
+"""The bundled voice: converts clauses of text to samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOW_HZ = 150.0
 LOWEST, HIGHEST = 0.6, 1.6
 """Range of the factor on a voice's own pitch."""
 SHARPER = 1.12
-"""Factor on the fine structure of the spectrum, which training averages and so dulls."""
+"""Factor on the fine structure of the spectrum, which training blurs by averaging."""
 PAUSE_S = {".": 0.22, "!": 0.22, "?": 0.22, ",": 0.09, ";": 0.12, ":": 0.12, "—": 0.1}
 
 
@@ -39,7 +39,7 @@ class OwnSpeaker:
     """Reads English aloud with a female or a male voice.
 
     Args:
-        folder: where the weights and the lexicon are.
+        folder: contains the weights and the lexicon.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,10 +55,11 @@ class OwnSpeaker:
         self.names: list[str] = json.loads((folder / "voice.json").read_text("utf-8"))["voices"]
 
     def find(self, voice: Pcm | None) -> int:
-        """The voice that comes closest to a reference, moved to its pitch; the female one without.
+        """The voice that is closest to a reference, shifted to its pitch; the female one without
+        it.
 
-        Of a reference only its pitch is taken: `FEMALE` or `MALE`, plus twice a thousandth of the
-        factor by which its pitch is multiplied.
+        Only the pitch of the reference is used. The result is `FEMALE` or `MALE`, plus twice the
+        factor on the voice's pitch in thousandths.
         """
         if voice is None:
             return FEMALE
@@ -73,8 +74,9 @@ class OwnSpeaker:
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  (one speaker per process)
     def say(self, clause: str, voice: int) -> Samples:
-        """A clause (N,), 24 kHz, with the pause that its last character requires. Shared by all
-        that say it: half of the answers without a note begin with one of a few clauses."""
+        """A clause (N,) at 24 kHz, with the pause that its last character requires. Results are
+        cached for all conversations: half of the answers without a note start with one of a few
+        clauses."""
         words = read_out(clause)
         if not any(word[0] not in STOPS + PAUSES for word in words):
             return np.zeros(0, np.float32)
@@ -106,7 +108,7 @@ class OwnSpeaker:
 
 
 def parts(words: list[str]) -> list[list[str]]:
-    """Words split at stops and pauses, and where there are too many for one breath."""
+    """Words, split at stops and pauses, and where there are too many of them for one breath."""
     cut: list[list[str]] = [[]]
     for word in words:
         if word[0] in STOPS + PAUSES:

@@ -1,8 +1,8 @@
-"""From the course of a voice to samples: pulses and noise through the spectra of each moment.
+"""Synthesises the samples of a voice: pulses and noise, filtered by the spectrum of each frame.
 
-The spectral envelope is written in 60 coefficients (a cosine transform of the logarithm over a mel
-axis), aperiodicity in three bands 3 kHz apart; both as the WORLD vocoder has them, whose synthesis
-this follows in numpy: each pulse rings with the minimum-phase response of its moment.
+The spectral envelope is represented by 60 coefficients (a cosine transform of the logarithm over a
+mel axis), aperiodicity by three bands 3 kHz apart; both as in the WORLD vocoder, whose synthesis
+this module follows in numpy: each pulse has the minimum-phase response of its moment.
 
 Shapes: `F` frames of 12.5 ms, `N` samples at 24 kHz, `K` = 513 bins, `P` pulses.
 """
@@ -71,10 +71,10 @@ def minimum_phase(log_power: Floats) -> npt.NDArray[np.complex128]:
 
 
 def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats, *, seed: int = 1) -> Samples:
-    """A voice.
+    """Synthesise a voice.
 
     Args:
-        hertz: pitch (F,), 0 where only noise sounds.
+        hertz: pitch (F,); 0 for frames that are only noise.
         log_power: natural logarithm of power (F, K).
         noise_share: share of noise in amplitude (F, K).
     """
@@ -113,7 +113,7 @@ def _add_pulses(
     noise = share[low] * (1 - part) + share[high] * part
     spectra = minimum_phase(power + np.log(np.maximum(1 - noise**2, 1e-6)))
     turns = np.exp(2j * np.pi * np.arange(BINS)[None] / FFT * late[:, None])
-    # A pulse lies `late` samples before the sample at which it was noticed.
+    # A pulse is `late` samples before the sample at which it was detected.
     rings = np.fft.irfft(spectra * turns, FFT, axis=1)
     rings[:, -8:] = 0
     rings *= np.sqrt(RATE_HZ / pitch[crossed])[:, None]

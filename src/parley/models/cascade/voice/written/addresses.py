@@ -1,4 +1,4 @@
-"""Addresses, names of files and of people on the net, telephone numbers, versions, codes."""
+"""Addresses, names of files and of users, telephone numbers, versions, codes."""
 
 from __future__ import annotations
 

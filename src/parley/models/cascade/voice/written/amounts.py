@@ -18,7 +18,8 @@ _SCALES: Final = {
     "hundred": "hundred", "Million": "million", "Billion": "billion",
 }  # fmt: skip
 _COINS: Final = {sign: names.split(", ") for sign, names in tables("money")[0].items()}
-"""Sign or code to the name of one and of many, and of one and of many hundredths, if any."""
+"""Sign or code of a currency to its names in the singular and plural, and to those of its
+hundredths, if any."""
 UNITS: Final = tables("units")[0]
 _PARTS: Final = {
     "unit": any_of(UNITS),
@@ -32,7 +33,7 @@ def _joined(text: str) -> str:
 
 
 def _threes(text: str) -> str:
-    """Too many digits for a number, in groups."""
+    """Digits in groups of three, if there are too many for a number."""
     return " ".join(re.findall(r"\d{1,3}", text))
 
 

@@ -54,7 +54,7 @@ def is_sayable(word: str) -> bool:
 
 
 def _splits(run: str, at: int) -> bool:
-    """True if consonants may end a syllable up to `at` and begin one there."""
+    """True if consonants may end a syllable before `at` and start one there."""
     return (not at or run[:at] in _CODAS) and (at == len(run) or run[at:] in _ONSETS)
 
 

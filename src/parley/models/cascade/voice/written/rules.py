@@ -1,9 +1,10 @@
-"""Rules that write a form as words: files of patterns and of what is said for them.
+"""Rules that replace written forms with words: files of patterns and their spoken text.
 
-A block of `rules/NAME.txt` has a pattern, or alternatives of it, one a line, and then in quotation
-marks what is said. `<name>` in a pattern is a part of `parts.txt`, or of a table. In what is said
-`{1}` is a group, `{number 1}` what a verb makes of it ("" if it is absent), `{time}` what a verb
-makes of the whole match, and `[2: to]` stands there only if group 2 was found.
+A block of `rules/NAME.txt` contains a pattern, or its alternatives, one per line, and then the
+spoken text in quotation marks. `<name>` in a pattern is a part of `parts.txt`, or of a table. In
+the spoken text, `{1}` is a group, `{number 1}` the result of a verb for the group ("" if it is
+absent), `{time}` the result of a verb for the whole match, and `[2: to]` is used only if group 2
+was found.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class ReadingRules:
     """The rules of a file, applied to a text one after the other.
 
     Args:
-        parts: of its patterns, from tables.
-        verbs: of its own: of the text of a group, or of a match.
+        parts: further parts of the patterns, from tables.
+        verbs: further verbs; each receives the text of a group, or a match.
     """
 
     def __init__(

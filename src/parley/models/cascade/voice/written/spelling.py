@@ -1,7 +1,8 @@
-"""Shared by all rules of reading: spelled letters, single digits, numbers in words.
+"""Functions of all reading rules: spelled letters, single digits, numbers in words.
 
-A rule replaces a written form with the words for it, in lower case. A letter that is spelled is one
-sign of Unicode's private area until all rules are done, so that no later rule takes it for a word.
+A rule replaces a written form with the words for it, in lower case. A spelled letter is a character
+of Unicode's private use area until all rules are done, so that no later rule mistakes it for a
+word.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def spelled(text: str) -> str:
 
 
 def tables(name: str) -> list[dict[str, str]]:
-    """What is written to what is said, of each block of a file of this folder.
+    """Written to spoken forms, for each block of a file in this folder.
 
-    A line has what is written, several of it with commas between, and behind a colon what is said;
-    capitals there are spelled.
+    A line contains written forms, separated by commas, and after a colon the spoken form, in which
+    capitals are spelled.
     """
     return [
         {
@@ -43,7 +44,7 @@ def tables(name: str) -> list[dict[str, str]]:
 
 
 def any_of(written: Iterable[str]) -> str:
-    """A pattern of any of these, the longest that fits."""
+    """A pattern that matches any of these, longer ones first."""
     return f"(?:{'|'.join(sorted(map(re.escape, written), key=len, reverse=True))})"
 
 
