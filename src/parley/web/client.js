@@ -1,8 +1,8 @@
 /**
- * parley for other pages and programs: everything that has no page in it.
+ * The parley client for other pages and programs: everything that does not need one of its pages.
  *
- * `…Client` speak one dialect each over a WebSocket. `…Call` are whole calls with microphone and
- * loudspeaker, `ChatTalk` is a written chat; they need a browser. docs/do/javascript-client.md shows both.
+ * Each `…Client` speaks one dialect over a WebSocket. A `…Call` is a whole call with microphone and loudspeaker, and
+ * `ChatTalk` is a written chat; both need a browser. docs/do/javascript-client.md shows both.
  */
 
 export { ChatClient } from './wire/chat.js';

@@ -1,6 +1,6 @@
-/** Events that declare what they carry. */
+/** Event emitter whose events have typed details. */
 
-/** @template {object} Events the `detail` of each, by type */
+/** @template {object} Events the `detail` of each event, by type */
 export class Emitter extends EventTarget {
   /**
    * @template {keyof Events & string} K
@@ -23,11 +23,11 @@ export class Emitter extends EventTarget {
   }
 
   /**
-   * Calls `act` with what each event of a type carries.
+   * Calls `act` with the detail of each event of a type.
    * @template {keyof Events & string} K
    * @param {K} type
    * @param {(detail: Events[K]) => void} act
-   * @param {AbortSignal} [signal] ends it
+   * @param {AbortSignal} [signal] removes the listener
    */
   on(type, act, signal) {
     this.addEventListener(type, ({ detail }) => act(detail), signal && { signal });

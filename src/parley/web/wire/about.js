@@ -1,22 +1,22 @@
-/** What the server reports about itself: asked once per page. */
+/** Facts that the server reports about itself, requested once per page. */
 
 import { requestIfAny } from './http.js';
 
 /**
  * @typedef {object} About
- * @property {string} model which one answers; '' if the server does not report it
+ * @property {string} model name of the model; '' if the server does not report it
  * @property {number | null} playbackDelayMs
- * @property {string | undefined} language the operator's
+ * @property {string | undefined} language set by the operator
  * @property {string[]} apiHosts other servers that `?api=` may name
- * @property {Record<string, number>} limitsS seconds of a call by mode; empty if the server reports none
- * @property {number | null} keptDays how long recordings are kept; null: until deleted
- * @property {boolean} records whether this server records at all
+ * @property {Record<string, number>} limitsS maximum seconds of a call, by mode; empty if the server reports none
+ * @property {number | null} keptDays days for which recordings are stored; null: until deleted
+ * @property {boolean} records true if this server records at all
  */
 
 /** @type {Promise<About> | null} */
 let asked = null;
 
-/** Never rejects: a server that does not answer reports nothing. @returns {Promise<About>} */
+/** Never rejects: if the server does not answer, the fields have their defaults. @returns {Promise<About>} */
 export function about() {
   asked ??= requestIfAny('/api/frontend_defaults')
     .catch(() => null)

@@ -1,14 +1,14 @@
-/** Where sockets of a server are, and how a conversation is named. */
+/** Addresses of a server's sockets, and ids of conversations. */
 
 import { at } from './root.js';
 
 /**
- * The address of a socket on this page's host, or on another server. `extensions` asks for what the published protocol
- * does not name: recordings, tickets, error codes of our own.
+ * Returns the address of a socket on this page's host or on another server. `extensions` requests what the published
+ * protocol does not define: recordings, tickets and our own error codes.
  * @param {string} path
- * @param {string} [base] like `https://server:8006`, or with a path where a proxy offers the server; the page's own host
- *   by default
- * @param {string} [token] a key, or a session token; browsers cannot send it in a header
+ * @param {string} [base] like `https://server:8006`, or with a path if a proxy serves it below one; the page's own
+ *   host by default
+ * @param {string} [token] an API key or a session token; browsers cannot send it in a header
  */
 export function socketUrl(path, base, token) {
   const url = base
@@ -21,7 +21,7 @@ export function socketUrl(path, base, token) {
 }
 
 /**
- * Where a server takes the goodbye of a client whose socket is gone.
+ * Returns the address at which a client whose socket is lost ends its session.
  * @param {string} address of the socket @param {string} sessionId
  */
 export function goodbyeUrl(address, sessionId) {
@@ -33,14 +33,17 @@ export function goodbyeUrl(address, sessionId) {
   return url.href;
 }
 
-/** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
+/**
+ * Generates an id for a conversation. It cannot be guessed, because it gives access to the recording.
+ * @param {string} prefix
+ */
 export function makeSessionId(prefix) {
   const random = crypto.getRandomValues(new Uint8Array(16));
   return prefix + Array.from(random, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
 /**
- * What to check if the server does not answer. Pages have words of their own for it.
+ * Returns a hint on what to check if the server does not answer; '' in pages, which show their own text.
  * @param {string} address
  */
 export function unreachable(address) {

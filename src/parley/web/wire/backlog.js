@@ -1,15 +1,18 @@
 /**
- * Live sound that cannot leave yet: the newest seconds on a slow network, because late sound is worth
- * nothing; while the call is away all that is said, up to the window in which it may come back.
+ * Queue of live audio that cannot be sent yet. On a slow network it holds the newest seconds, because late audio is
+ * worthless. While the connection is lost it holds everything that is said, up to the resume window.
  */
 
 import { pack } from './sound.js';
 
-/** What may wait in the socket before sound is held back, and what is held: on a line, and without one. */
+/**
+ * Maximum audio in the socket's buffer before units are queued, and maximum audio in the queue, with and without a
+ * connection.
+ */
 const BUFFER_MS = 3000;
 const HELD_MS = 2000;
 const AWAY_MS = 30_000;
-/** The sizes of so much sound say how many bytes a second takes: one piece of it has a picture. */
+/** Audio over which the bytes per second are averaged: one of its units also carries a picture. */
 const MEASURED_MS = 1000;
 
 /** @param {{ms: number}[]} pieces */
@@ -18,19 +21,19 @@ const msOf = (pieces) => pieces.reduce((sum, { ms }) => sum + ms, 0);
 export class Backlog {
   /** @type {{frame: string | Uint8Array, message: any, ms: number}[]} */
   #units = [];
-  /** Of the last second of sound, oldest first. @type {{size: number, ms: number}[]} */
+  /** Sizes of the units in the last second of audio, oldest first. @type {{size: number, ms: number}[]} */
   #sizes = [];
-  /** Since when something waits; null: nothing does. @type {number | null} */
+  /** Time since which units have been waiting; null if none are. @type {number | null} */
   #since = null;
   #isAway = false;
 
   /**
    * @param {any} message a unit
-   * @param {number} ms how long it is
+   * @param {number} ms its duration
    * @param {number} now ms
-   * @param {{bufferedAmount: number} | null} socket null: there is none now
+   * @param {{bufferedAmount: number} | null} socket null if there is no connection
    * @param {(frame: string | Uint8Array, message: any) => void} post
-   * @returns {number} ms given up
+   * @returns {number} ms of audio that were dropped
    */
   push(message, ms, now, socket, post) {
     const frame = pack(message);
@@ -41,7 +44,7 @@ export class Backlog {
       post(next.frame, next.message);
     }
     this.#since = this.#units.length === 0 ? null : (this.#since ?? now);
-    // What was said while the call was away is sent whole, however slowly it leaves.
+    // What was said while the connection was lost is sent completely, however slow the network is.
     const before = msOf(this.#units);
     this.#isAway = socket === null || (this.#isAway && before > HELD_MS);
     while (msOf(this.#units) > (this.#isAway ? AWAY_MS : HELD_MS)) this.#drop();
@@ -58,7 +61,7 @@ export class Backlog {
   #drop() {
     const old = this.#units.shift();
     const [next] = this.#units;
-    // A request to be silent is not late sound: it moves to the unit that follows.
+    // `force_listen` is not audio and must not be dropped: it moves to the next unit.
     if (!old?.message.force_listen || !next) return;
     next.message = { ...next.message, force_listen: true };
     next.frame = pack(next.message);
@@ -68,7 +71,7 @@ export class Backlog {
     this.#units.length = 0;
   }
 
-  /** For how long units have been waiting, in ms. @param {number} now */
+  /** Returns the time for which units have been waiting, in ms. @param {number} now */
   waitedMs(now) {
     return this.#since === null ? 0 : now - this.#since;
   }

@@ -17,7 +17,7 @@ import { LegacyConnection } from './legacy.js';
 
 /** @extends {LegacyConnection<import('./connection.js').ConnectionEvents & ChatEvents>} */
 export class ChatClient extends LegacyConnection {
-  /** Somebody has pressed send and is looking at it. */
+  /** Short pauses: the user has just pressed send and is waiting. */
   retryMs = [400, 400, 400];
 
   /**
@@ -65,7 +65,7 @@ export class ChatClient extends LegacyConnection {
     }
   }
 
-  /** Have the answer end here; what was said so far arrives as `done`. */
+  /** Stops the answer; the text and audio so far arrive as `done`. */
   cancel() {
     this.stop({ type: 'stop' });
   }

@@ -1,15 +1,15 @@
 /**
- * Samples and bytes as they travel: base64 of little-endian float32.
+ * Encoding of samples and bytes on the wire: base64 of little-endian float32.
  *
- * One second of microphone is 64 000 bytes. Building its text character by character would make as many
- * strings; browsers that have `Uint8Array.prototype.toBase64` do it natively, the others get blocks that
- * `String.fromCharCode` takes whole.
+ * One second of microphone audio is 64 000 bytes. Building its text character by character would create as many
+ * strings. Browsers that have `Uint8Array.prototype.toBase64` encode natively; in others the bytes are passed to
+ * `String.fromCharCode` in blocks.
  */
 
 const BLOCK = 0x6000; // a multiple of 3, so that blocks can be encoded one by one, and below the argument limit
 /**
- * A film is encoded in steps of this many bytes, some 10 ms each: reading the next one is a task of its own,
- * so the page answers meanwhile.
+ * Bytes of a video file that are encoded in one step, which takes some 10 ms. Reading the next step is a separate task,
+ * so the page stays responsive.
  */
 const STEP = 64 * BLOCK;
 
@@ -47,9 +47,9 @@ export function encodePcm(samples) {
 }
 
 /**
- * Sound of a server. Never throws: a call continues without a damaged piece.
+ * Decodes audio from a server. Never throws: a call continues without a damaged piece.
  * @param {string | null | undefined} text
- * @returns {Float32Array<ArrayBuffer>} empty when there is nothing to play
+ * @returns {Float32Array<ArrayBuffer>} empty if there is nothing to play
  */
 export function decodePcm(text) {
   if (!text) return new Float32Array(0);

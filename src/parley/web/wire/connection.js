@@ -1,13 +1,13 @@
 /**
- * The life of one conversation's socket, the same for every dialect: connecting, waiting in the queue,
- * ready, over. Knows messages and close codes, no samples, and no DOM.
+ * Lifecycle of one conversation's socket, common to all dialects: connecting, queued, ready, ended. Handles messages
+ * and close codes, but neither samples nor the DOM.
  *
- * Its events are `ConnectionEvents`, and what the dialect adds.
+ * Its events are `ConnectionEvents` and those that the dialect adds.
  *
- * A connection that breaks before the conversation is ready is made again, with growing pauses. Who
- * waited in the queue shows its ticket and has its place again, also at another gateway. After that the
- * session continues over another one, for as long as the server keeps it; where it does not, a break is
- * the end.
+ * If the connection breaks before the conversation is ready, the client reconnects after growing pauses. A client that
+ * was queued sends its ticket and gets its place back, also from another gateway. Once the conversation is ready, the
+ * client resumes the session over a new connection for as long as the server keeps it; if the server does not keep
+ * sessions, a break ends the conversation.
  */
 
 import { goodbyeUrl, unreachable } from './address.js';
@@ -25,44 +25,46 @@ import { fitting, pack, unpack, WireSound } from './sound.js';
  * @typedef {object} ConnectionEvents
  * @property {Phase} phase
  * @property {Place | null} queue while waiting; null when the wait is over
- * @property {{attempt: number, inMs: number, sentence: string}} retrying the line broke before the conversation began
- * @property {{sessionId: string, recordingId: string}} ready the conversation may begin
+ * @property {{attempt: number, inMs: number, sentence: string}} retrying the connection broke before the conversation
+ *   started
+ * @property {{sessionId: string, recordingId: string}} ready the conversation can start
  * @property {{awayMs: number}} returned the session was resumed over another connection
  * @property {{code: string, sentence: string, reason?: Reason}} trouble something failed, the conversation continues
- * @property {number} dropped seconds given up so far because the network is too slow
+ * @property {number} dropped seconds of audio dropped so far because the network is too slow
  * @property {Ending} ended exactly once
- * @property {{out: boolean, message: any}} wire every message, for those who watch
- * @property {{id: string, text: string, isFinal: boolean}} heard_text what the user was heard to say, in calls
+ * @property {{out: boolean, message: any}} wire every message in both directions, for inspection
+ * @property {{id: string, text: string, isFinal: boolean}} heard_text transcript of the user's speech, in calls
  */
 
-/** How long a `stop` may take before the socket is closed from this side. */
+/** Maximum time to wait for the answer to a `stop` before the client closes the socket. */
 const STOP_WAIT_MS = 2000;
-/** A handshake that takes longer is a network without an answer. */
+/** Maximum time for the handshake; after it the server counts as unreachable. */
 const OPEN_WAIT_MS = 10000;
-/** How long after an error its `close` is waited for. */
+/** Time to wait for the `close` that follows an error. */
 const ERROR_WAIT_MS = 100;
 /** Pauses before and between attempts to resume a session. */
 const RETURN_FIRST_MS = 100;
 const RETURN_MS = 1000;
-/** Messages that wait for the line to come back, units not counted. */
+/** Maximum number of messages, units not counted, that are queued while the connection is lost. */
 const LATER_LIMIT = 64;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-/** For so long a place in the queue is asked for again, as long as servers keep sessions. */
+/** Time for which the client tries to get its place in the queue back; servers keep sessions as long. */
 const PLACE_KEPT_MS = 30_000;
 
 /**
- * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
+ * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default) and a key
+ *   for it
  */
 /**
- * @typedef {object} Surroundings what tests replace
+ * @typedef {object} Surroundings parts of the environment that tests replace
  * @property {(url: string) => WebSocket} [connect]
  * @property {(callback: () => void, ms: number) => unknown} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
  * @property {typeof globalThis.fetch} [fetch]
- * @property {boolean} [resume] resume the session if the line breaks and the server offers it; true
- * @property {import('./sound.js').Format} [audioFormat] how sound crosses the wire; by default as published on this
- *   machine, as 16-bit samples in binary messages over a network, where the server offers that
+ * @property {boolean} [resume] resume the session if the connection breaks and the server supports it; default true
+ * @property {import('./sound.js').Format} [audioFormat] audio format on the wire; by default the published one for a
+ *   server on this machine and, over a network, 16-bit samples in binary messages if the server supports them
  */
 
 /** @template {ConnectionEvents} [Events=ConnectionEvents] @extends {Emitter<Events>} */
@@ -72,9 +74,9 @@ export class Connection extends Emitter {
   sessionId = '';
   recordingId = '';
   dropped = 0;
-  /** Pauses before a broken line is made again. */
+  /** Pauses before attempts to reconnect. */
   retryMs = RETRY_MS;
-  /** Server clock readings of this connection begin here (ms of `now`). */
+  /** Time at which the server's clock for this connection starts (ms of `now`). */
   openedAt = 0;
 
   /** @type {WebSocket | null} */
@@ -82,19 +84,19 @@ export class Connection extends Emitter {
   /** @type {any} */
   #timer = null;
   #attempt = 0;
-  /** Set by the dialect from the last message: why the socket is about to close. @type {Partial<Ending>} */
+  /** Reason why the socket is about to close, set by the dialect from the last message. @type {Partial<Ending>} */
   #farewell = {};
   #hasOpened = false;
   #backlog = new Backlog();
-  /** From the first message on, if the session can be resumed. @type {Returning | null} */
+  /** State for resuming the session, from the first message on; null if resuming is off. @type {Returning | null} */
   #returning = null;
-  /** While the client waits, and until it is ready. */
+  /** Ticket of the client's place in the queue. */
   #ticketId = '';
-  /** Infinity: it is not. */
+  /** Time at which the connection was lost; Infinity if it is not. */
   #lostAt = Infinity;
-  /** Why the line broke. @type {{reason: Reason, code: string, sentence: string}} */
+  /** Why the connection broke. @type {{reason: Reason, code: string, sentence: string}} */
   #break = { reason: 'lost', code: '', sentence: '' };
-  /** What was to be sent meanwhile. @type {object[]} */
+  /** Messages to be sent once the session is resumed. @type {object[]} */
   #later = [];
 
   /**
@@ -113,17 +115,17 @@ export class Connection extends Emitter {
     this.sound = new WireSound(surroundings.audioFormat ?? fitting(url));
   }
 
-  /** The field of the server's messages that holds sound. */
+  /** Name of the field that contains audio in the server's messages. */
   get soundField() {
     return '';
   }
 
-  /** True if a broken line may be dialled again. Chat narrows it: only until a worker has the request. */
+  /** True if the client may reconnect after a break. Chat narrows this: only until a worker has the request. */
   get mayRetry() {
     return this.phase === 'connecting' || this.phase === 'queued' || this.phase === 'assigned';
   }
 
-  /** For the sockets that follow: calls outlive tokens. @param {string} token */
+  /** Replaces the token for the sockets that follow, since calls outlive tokens. @param {string} token */
   useToken(token) {
     const url = new URL(this.url);
     url.searchParams.set('token', token);
@@ -145,7 +147,7 @@ export class Connection extends Emitter {
       this.#hasOpened = true;
       this.onOpen();
     });
-    // In browsers `close` follows immediately and says more. Node ends a refused connection with this alone.
+    // In browsers `close` follows immediately and has more details. In Node a refused connection emits only this event.
     socket.onerror = () => {
       if (socket !== this.#socket || socket.readyState === 1) return;
       this.clearTimer(this.#timer);
@@ -188,7 +190,7 @@ export class Connection extends Emitter {
     if (this.phase === 'ended') return;
     if (this.phase === 'returning') return this.#onReturn(message);
     if (this.#returning && !this.#count(message, data)) return;
-    // A reason is one for the close that follows it, and not for a later one.
+    // A reason applies only to the close that follows it directly.
     this.#farewell = {};
     this.emit('wire', { out: false, message });
     this.onMessage(message);
@@ -196,14 +198,14 @@ export class Connection extends Emitter {
 
   /**
    * @param {WebSocket} socket @param {number} code @param {string} reason
-   * @param {boolean} [mayReturn] whether another connection could be better
+   * @param {boolean} [mayReturn] false if another connection would not help
    */
   #broken(socket, code, reason, mayReturn = true) {
     if (socket !== this.#socket || this.phase === 'ended') return;
     this.clearTimer(this.#timer);
     this.#socket = null;
     socket.onmessage = socket.onclose = null;
-    // A server that gets this late, behind what was held up, must not take it for a goodbye.
+    // If this arrives late, behind delayed messages, the server must not take it for the end of the session.
     if (socket.readyState < 2) socket.close(this.phase === 'stopping' ? 1000 : CUT_CODE);
     if (!this.#hasOpened) reason ||= unreachable(this.url);
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
@@ -215,7 +217,7 @@ export class Connection extends Emitter {
       this.#timer = this.setTimer(() => this.#dial(), pause);
       return;
     }
-    // A server that said why it ends has ended: there is nothing to come back to.
+    // A server that sent a reason has ended the session, so it cannot be resumed.
     const isCut = mayReturn && !FINAL_CODES.includes(code) && Object.keys(this.#farewell).length === 0;
     if (isCut && this.phase === 'ready' && this.#returning?.isPossible) {
       this.#break = { reason: why, code: '', sentence: reason };
@@ -233,7 +235,7 @@ export class Connection extends Emitter {
     });
   }
 
-  /** @returns {number | null} ms before the next attempt; null: there is none */
+  /** @returns {number | null} ms before the next attempt; null if there is none */
   #nextPause() {
     const pause = this.retryMs[Math.min(this.#attempt, this.retryMs.length - 1)];
     if (!this.#ticketId) return this.#attempt++ < this.retryMs.length ? pause : null;
@@ -242,9 +244,9 @@ export class Connection extends Emitter {
     return this.now() - this.#lostAt < PLACE_KEPT_MS ? Math.min(pause, RETURN_MS) : null;
   }
 
-  // Going on over another connection
+  // Resuming over another connection
 
-  /** @param {any} message @param {any} data as it came @returns {boolean} whether it is news for the dialect */
+  /** @param {any} message @param {any} data as received @returns {boolean} true if the dialect must process it */
   #count(message, data) {
     const isNew = this.#returning?.take(message, data.length ?? data.byteLength);
     const ack = this.#returning?.dueAck();
@@ -266,7 +268,7 @@ export class Connection extends Emitter {
     }, pause);
   }
 
-  /** The answer to the request to resume. @param {any} message */
+  /** Processes the answer to the request to resume. @param {any} message */
   #onReturn(message) {
     const socket = /** @type {WebSocket} */ (this.#socket);
     if (message.type === 'session.resume_failed') {
@@ -275,7 +277,8 @@ export class Connection extends Emitter {
       socket.close(1000);
     } else if (message.type === 'session.resumed') this.#returned(socket, message);
     else {
-      // It waits for a worker. Anything else: this server is too busy, or knows nothing of this.
+      // `session.resume_waiting`: the session waits for a worker. Anything else: this server is too busy or does not
+      // know the session.
       if (message.type === 'session.resume_waiting') {
         const { windowS } = /** @type {Returning} */ (this.#returning);
         const awayS = (this.now() - this.#lostAt) / 1000;
@@ -289,7 +292,7 @@ export class Connection extends Emitter {
   #returned(socket, granted) {
     this.clearTimer(this.#timer);
     const awayMs = this.now() - this.#lostAt;
-    // The server's clock stood still meanwhile.
+    // The server's clock was stopped while the connection was lost.
     this.openedAt += awayMs;
     this.#farewell = {};
     for (const frame of /** @type {Returning} */ (this.#returning).granted(granted)) {
@@ -312,7 +315,7 @@ export class Connection extends Emitter {
 
   // For the dialects
 
-  /** The socket is open. */
+  /** Called when the socket is open. */
   onOpen() {}
 
   /** @param {any} _message */
@@ -340,12 +343,15 @@ export class Connection extends Emitter {
     this.emit('ready', { sessionId, recordingId });
   }
 
-  /** Why the close that follows happens. @param {Partial<Ending>} why */
+  /** Sets the reason for the close that follows. @param {Partial<Ending>} why */
   farewell(why) {
     this.#farewell = why;
   }
 
-  /** The dialect's last word has come: the close frame is not waited for. @param {Partial<Ending>} why */
+  /**
+   * Ends the connection after the dialect's last message, without waiting for the close frame.
+   * @param {Partial<Ending>} why
+   */
   finish(why) {
     const socket = this.#socket;
     this.#socket = null;
@@ -353,7 +359,7 @@ export class Connection extends Emitter {
     if (socket && socket.readyState < 2) socket.close(1000);
   }
 
-  /** True if sound is wanted now; what cannot leave yet waits, the newest of it. */
+  /** True if units are accepted now; those that cannot be sent yet are queued, the newest ones only. */
   get takesUnits() {
     return this.phase === 'ready' || this.phase === 'returning';
   }
@@ -362,30 +368,30 @@ export class Connection extends Emitter {
     return this.#socket?.readyState === 1;
   }
 
-  /** For how long units have been waiting because nothing leaves the socket. */
+  /** Returns the time for which units have been waiting because the socket does not send, in ms. */
   stuckMs() {
     return this.#backlog.waitedMs(this.now());
   }
 
-  /** The network is back: what waits before it dials again does it now. */
+  /** The network is back: reconnects immediately instead of after the pause. */
   hurry() {
     if (this.phase !== 'connecting' || this.#socket) return;
     this.clearTimer(this.#timer);
     this.#dial();
   }
 
-  /** The line is dead although the socket does not know it yet. */
+  /** Treats the connection as lost although the socket has not reported it yet. */
   giveUp() {
     if (this.#socket) this.#broken(this.#socket, 1006, '', this.#returning?.hasHeard);
   }
 
-  /** The message with which a session begins: from it on both sides count. @param {object} message */
+  /** Sends the first message of a session; both sides count messages from it on. @param {object} message */
   begin(message) {
     if (this.asksToResume) this.#returning = new Returning();
     this.send(message);
   }
 
-  /** @param {object} message @returns {boolean} whether it went out, or will */
+  /** @param {object} message @returns {boolean} true if it was sent, or will be once the session is resumed */
   send(message) {
     if (this.phase === 'returning') return this.#later.length < LATER_LIMIT && this.#later.push(message) > 0;
     if (!this.isOpen) return false;
@@ -401,9 +407,9 @@ export class Connection extends Emitter {
   }
 
   /**
-   * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
+   * Sends a unit of live audio. Late audio is worthless, so the oldest units are dropped if the network is too slow.
    * @param {any} message
-   * @param {Float32Array} audio what it holds, 16 kHz
+   * @param {Float32Array} audio the audio in it, 16 kHz
    */
   sendUnit(message, audio) {
     const isAway = this.phase === 'returning';
@@ -417,8 +423,8 @@ export class Connection extends Emitter {
   }
 
   /**
-   * End on purpose: say so, wait for the answer, close.
-   * @param {object | null} message the dialect's word for it; null where it has none
+   * Ends the conversation: sends a message, waits for the answer and closes the socket.
+   * @param {object | null} message the dialect's message for it; null if it has none
    */
   stop(message) {
     if (this.phase === 'ended' || this.phase === 'stopping') return;
@@ -435,12 +441,15 @@ export class Connection extends Emitter {
     }, STOP_WAIT_MS);
   }
 
-  /** If the socket cannot deliver it, the server would keep the slot for a client that does not come back. */
+  /**
+   * Ends the session over HTTP if the socket cannot: the server would otherwise keep the slot for a client that does
+   * not come back.
+   */
   #leave() {
     if (!this.#returning?.isPossible) return;
-    // A page that is being closed is gone before an answer comes; the browser sends it all the same.
+    // With `keepalive` the browser sends the request even if the page is closed before the answer.
     const init = { method: 'POST', keepalive: true };
-    // Without a network it is not heard, and the slot is free when the server has waited long enough.
+    // Without a network the request fails, and the server frees the slot when the resume window ends.
     this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
   }
 }

@@ -1,7 +1,7 @@
 /**
- * The duplex dialect: sound in pieces of up to a second, a result per second, and a pause.
+ * The duplex dialect: audio in pieces of up to a second, one result per second, and a pause.
  *
- * `DuplexClient` and `RealtimeClient` are two ways to say the same and share their events.
+ * `DuplexClient` and `RealtimeClient` speak two dialects for the same kind of call and share their events.
  */
 
 import { makeSessionId, socketUrl } from './address.js';
@@ -27,23 +27,23 @@ import { LegacyConnection } from './legacy.js';
  */
 /** @typedef {import('./connection.js').ConnectionEvents & UnitEvents} DuplexEvents */
 /**
- * What a conversation in full duplex begins with.
+ * Options with which a full-duplex conversation starts.
  * @typedef {object} DuplexOptions
  * @property {string} instructions
- * @property {string | null} [voice] base64 sound the language model hears as its voice
- * @property {string | null} [ttsVoice] base64 sound the vocoder imitates; `voice` when absent
+ * @property {string | null} [voice] base64 audio that the language model hears as its voice
+ * @property {string | null} [ttsVoice] base64 audio that the vocoder imitates; `voice` if absent
  * @property {number} [slices]
  * @property {import('./protocol.js').duplex.DuplexConfig} [config]
  * @property {boolean} [record]
- * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
- *   the person speaks while the assistant does; nothing by default
+ * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does if the user
+ *   speaks while the assistant is speaking; nothing by default
  */
 
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 
 export const UNIT_SAMPLES = 16000;
 
-/** What a unit cost. @param {any} message @returns {Costs} */
+/** Returns what a unit cost. @param {any} message @returns {Costs} */
 export const costsOf = (message) => ({
   allMs: message.cost_all_ms,
   wallMs: message.wall_clock_ms,
@@ -52,13 +52,13 @@ export const costsOf = (message) => ({
   visionTokens: message.vision_tokens,
 });
 
-/** Tokens a context can hold. Source: service.md 4.5. */
+/** Maximum number of tokens in a context. Source: service.md 4.5. */
 export const CONTEXT_TOKENS = 8192;
 
 /** @extends {LegacyConnection<DuplexEvents>} */
 export class DuplexClient extends LegacyConnection {
   canPause = true;
-  /** The legacy dialect has no short total limit to show. @type {number | null} */
+  /** Time limit of the call in seconds; the legacy dialect has no short one to show. @type {number | null} */
   limitS = null;
 
   /**

@@ -1,4 +1,4 @@
-/** The half-duplex dialect: the server finds the turns, the client sends sound while it listens. */
+/** The half-duplex dialect: the server detects turns, and the client sends audio while the server listens. */
 
 import { makeSessionId, socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
@@ -12,7 +12,8 @@ import { LegacyConnection } from './legacy.js';
  * @property {{speechMs: number}} generating
  * @property {{text: string, audio: Float32Array<ArrayBuffer>}} delta
  * @property {{index: number, text: string, wasInterrupted: boolean, hasFailed: boolean}} turn
- * @property {{state: 'suspected' | 'dismissed' | 'stopped', text: string}} interruption `text`: what was heard of the answer
+ * @property {{state: 'suspected' | 'dismissed' | 'stopped', text: string}} interruption `text`: the part of the
+ *   answer that was heard
  */
 
 /** @extends {LegacyConnection<import('./connection.js').ConnectionEvents & HalfDuplexEvents>} */

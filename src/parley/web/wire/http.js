@@ -1,10 +1,10 @@
-/** The REST side: small, with errors a page can explain. */
+/** Small client for the REST API, with errors that a page can explain. */
 
 import { decodePcm } from './codec.js';
 
 import { at } from './root.js';
 
-/** `code` is the server's word; `offline` when there was no answer at all. */
+/** `code` is the server's error code; `offline` if there was no answer. */
 export class HttpError extends Error {
   /** @param {number} status @param {string} code @param {string} sentence */
   constructor(status, code, sentence) {
@@ -41,7 +41,7 @@ export async function request(path, { token, base, ...init } = {}) {
 }
 
 /**
- * The same, for what a server may not have: null instead of an error when it is absent.
+ * Like `request`, but returns null instead of an error if the server does not have the resource.
  * @param {string} path
  * @param {RequestInit & {token?: string, base?: string}} [options]
  */
@@ -59,7 +59,7 @@ export async function requestIfAny(path, options) {
 const OWN_VOICES = 'parley.voices';
 const OWN_VOICES_LIMIT = 50;
 
-/** Voices registered in this browser: without a key, their ids are the only way to them. */
+/** Voices registered in this browser; without an API key they can be reached only by their ids. */
 /** @returns {VoiceInfo[]} */
 function ownVoices() {
   try {
@@ -75,7 +75,7 @@ export function rememberVoice(voice) {
   try {
     localStorage.setItem(OWN_VOICES, JSON.stringify([...ownVoices(), voice].slice(-OWN_VOICES_LIMIT)));
   } catch {
-    // Storage is full or forbidden: the voice serves until the page is closed.
+    // Storage is full or forbidden: the voice can be used until the page is closed.
   }
 }
 

@@ -1,4 +1,4 @@
-/** What the three older dialects say alike: the queue, the end, errors, written words in a call. */
+/** Messages that the three older dialects share: queue, end, errors, and text in a call. */
 
 import { Connection } from './connection.js';
 import { placeOf } from './place.js';
@@ -6,12 +6,12 @@ import { reasonOf } from './reasons.js';
 
 /** @template {import('./connection.js').ConnectionEvents} Events @extends {Connection<Events>} */
 export class LegacyConnection extends Connection {
-  /** True if written words and pictures can be put into the live call; the server reports it at the start. */
+  /** True if the server accepts text and pictures in the live call; it reports this at the start. */
   canText = false;
   /** A full context is reported as an error, and `stopped` follows. */
   #isFull = false;
 
-  /** @param {any} message @returns {boolean} whether the message was one of these */
+  /** @param {any} message @returns {boolean} true if the message was one of these */
   onShared(message) {
     switch (message.type) {
       case 'queued':
@@ -39,23 +39,27 @@ export class LegacyConnection extends Connection {
     }
   }
 
-  /** The conversation may begin, as the server's `prepared` says. @param {any} message */
+  /** Processes the server's `prepared`: the conversation can start. @param {any} message */
   prepared({ audio_format: format, accepts, session_id: sessionId, recording_session_id: recordingId }) {
     this.sound.agree(format);
     this.canText = Array.isArray(accepts) && accepts.includes('input_text');
     this.ready({ sessionId, recordingId });
   }
 
-  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} [image] base64 */
+  /**
+   * Sends text, and optionally a picture, into the live call.
+   * @param {string} text
+   * @param {string | null} [image] base64
+   */
   sendText(text, image = null) {
     this.send({ type: 'input_text', text, ...(image ? { images: [image] } : {}) });
   }
 
-  /** A place on a worker is ours. */
+  /** Called when a worker is assigned. */
   onAssigned() {}
 
   /**
-   * The close that follows says how bad it is.
+   * Called on an error; the close that follows shows how serious it is.
    * @param {{code: string, sentence: string}} trouble
    */
   onError({ code, sentence }) {

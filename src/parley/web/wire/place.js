@@ -1,4 +1,4 @@
-/** A place in the queue, as every dialect reports it in its own words. */
+/** Place in the queue, read from the queue events of any dialect. */
 
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
 

@@ -8,25 +8,29 @@ import { placeOf } from './place.js';
 /** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
 /** @typedef {import('./duplex.js').Unit} Unit */
 
-/** Total seconds of a session, waiting included. Source: service.md 4.5. */
+/** Maximum seconds of a session, including the time in the queue. Source: service.md 4.5. */
 const LIMIT_S = { video: 300, audio: 600 };
 
 /**
- * Words of the person. The names are those of OpenAI's realtime interface; a server sends them only when
- * it can, and this one takes them as they come.
+ * Transcript of the user's speech, with the event names of OpenAI's realtime interface. Only servers that transcribe
+ * send it.
  * @typedef {{type: 'conversation.item.input_audio_transcription.delta' |
  *   'conversation.item.input_audio_transcription.completed', item_id?: string, delta?: string,
  *   transcript?: string}} Transcript
  */
 
-/** What else than sound a server takes in this call. @param {any} created @returns {string[]} */
+/**
+ * Returns the kinds of input other than audio that the server accepts in this call.
+ * @param {any} created
+ * @returns {string[]}
+ */
 const accepts = (created) => (Array.isArray(created.accepts) ? created.accepts : []);
 
 /** @extends {Connection<import('./duplex.js').DuplexEvents>} */
 export class RealtimeClient extends Connection {
-  /** Not sending is the pause: the protocol has no word for it. */
+  /** The protocol has no message for a pause: to pause, the client stops sending. */
   canPause = false;
-  /** True if written words and pictures can be put into the live call; the server reports it at the start. */
+  /** True if the server accepts text and pictures in the live call; it reports this at the start. */
   canText = false;
 
   /**
@@ -42,7 +46,7 @@ export class RealtimeClient extends Connection {
     this.limitS = LIMIT_S[mode];
   }
 
-  /** Utterances of the person by their id, as they grow. @type {Map<string, string>} */
+  /** Text so far of the user's utterances, by id. @type {Map<string, string>} */
   #heard = new Map();
 
   /** @param {ServerMessage | Transcript} message */
@@ -93,7 +97,7 @@ export class RealtimeClient extends Connection {
   }
 
   /**
-   * What the person was heard to say, from servers that write it down.
+   * Processes a transcript of the user's speech, from servers that transcribe.
    * @param {any} message
    */
   #transcript({ type, item_id: id = '', delta = '', transcript = '' }) {
@@ -103,7 +107,11 @@ export class RealtimeClient extends Connection {
     this.emit('heard_text', { id, text, isFinal });
   }
 
-  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} [image] base64 JPEG */
+  /**
+   * Sends text, and optionally a picture, into the live call.
+   * @param {string} text
+   * @param {string | null} [image] base64 JPEG
+   */
   sendText(text, image = null) {
     const picture = image ? [{ type: 'input_image', image_url: `data:image/jpeg;base64,${image}` }] : [];
     const content = [...picture, { type: 'input_text', text }];

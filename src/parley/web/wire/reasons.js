@@ -1,15 +1,14 @@
-/** Why a connection ended, in words that are the same for every dialect. */
+/** Reasons for the end of a connection, the same for every dialect. */
 
 /**
- * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
- * refused: not allowed · bad: we said something the server could not use · failed: the server's fault ·
- * lost: the network
+ * stopped: we requested it · cancelled: the client was removed from the queue · busy: no capacity, try later · refused:
+ * not allowed · bad: we sent an invalid message · failed: an error in the server · lost: the network
  * @typedef {'stopped' | 'cancelled' | 'timeout' | 'context_full' | 'server_shutdown' | 'busy' | 'refused' |
  *   'bad' | 'failed' | 'lost'} Reason
  */
 /** @typedef {{reason: Reason, code: string, sentence: string, wasReady: boolean}} Ending */
 
-/** Codes of the server that say that a message of ours was wrong. */
+/** Error codes with which the server reports an invalid message of ours. */
 const OURS = [
   'invalid_payload',
   'invalid_config',
@@ -20,7 +19,7 @@ const OURS = [
   'not_prepared',
 ];
 
-/** @param {number} code of the close @param {string} serverCode of the error before it @returns {Reason} */
+/** @param {number} code of the close @param {string} serverCode of the error that preceded it @returns {Reason} */
 export function reasonOf(code, serverCode) {
   if (serverCode === 'context_full') return 'context_full';
   if (serverCode === 'cancelled') return 'cancelled';

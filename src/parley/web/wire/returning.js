@@ -1,16 +1,19 @@
 /**
- * What a client needs to resume its session over another connection: a token, and the numbers of what
- * came and of what was sent. Source: docs/protocols/resume.md. Knows nothing of sockets.
+ * State that a client needs to resume its session over another connection: a token, and the numbers of the messages
+ * received and sent. Source: docs/protocols/resume.md. Does not use sockets.
  */
 
 /** The server receives an acknowledgement after this many messages, or this many characters or bytes of them. */
 const ACK_EVERY = 32;
 const ACK_SIZE = 2e6;
-/** Most that is kept of what the server may not have got, in characters or bytes; the oldest goes first. */
+/**
+ * Maximum size of the messages that are kept because the server may not have received them, in characters or bytes; the
+ * oldest are dropped first.
+ */
 const UNSURE_LIMIT = 8e6;
-/** Closes after which there is nothing to come back to. */
+/** Close codes after which the session cannot be resumed. */
 export const FINAL_CODES = [1000, 4404, 4409];
-/** With which a connection is given up that the session is to outlive. */
+/** Close code with which the client drops a connection but keeps the session. */
 export const CUT_CODE = 4006;
 
 export class Returning {
@@ -21,7 +24,7 @@ export class Returning {
   #acknowledged = 0;
   #unacknowledgedSize = 0;
   #generation = 0;
-  /** What was sent and may not have arrived, oldest first. @type {(string | Uint8Array)[]} */
+  /** Messages that were sent and may not have arrived, oldest first. @type {(string | Uint8Array)[]} */
   #unsure = [];
   #unsureSize = 0;
   #received = 0;
@@ -32,12 +35,12 @@ export class Returning {
     return this.token !== '';
   }
 
-  /** True if anything came over the present connection: if nothing does, another is not better. */
+  /** True if a message has arrived over the current connection; if none arrives, another connection would not help. */
   get hasHeard() {
     return this.#seq > this.#seqAtReturn;
   }
 
-  /** @param {string | Uint8Array} frame of a message that is about to be sent */
+  /** @param {string | Uint8Array} frame a message that is about to be sent */
   sent(frame) {
     this.#unsure.push(frame);
     this.#unsureSize += frame.length;
@@ -50,10 +53,10 @@ export class Returning {
   }
 
   /**
-   * Count a message of the server.
+   * Counts a message of the server.
    * @param {any} message
-   * @param {number} [size] of it as it came
-   * @returns {boolean} false when it came before
+   * @param {number} [size] of the message as received
+   * @returns {boolean} false if it was received before
    */
   take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }, size = 0) {
     while (this.#received < (received ?? 0) && this.#unsure.length > 0) this.#drop();
@@ -65,7 +68,7 @@ export class Returning {
     return true;
   }
 
-  /** The acknowledgement that is due now; null: none yet. */
+  /** Returns the acknowledgement that is due now; null if none is. */
   dueAck() {
     const isDue = this.#seq - this.#acknowledged >= ACK_EVERY || this.#unacknowledgedSize >= ACK_SIZE;
     return this.isPossible && isDue ? this.#ack() : null;
@@ -77,14 +80,14 @@ export class Returning {
     return { type: 'session.ack', seq: this.#seq, generation: this.#generation };
   }
 
-  /** The first message of the next connection. */
+  /** Returns the first message of the next connection. */
   request() {
     const sent = this.#received + this.#unsure.length;
     return { type: 'session.resume', session_id: this.sessionId, resume_token: this.token, seq: this.#seq, sent };
   }
 
   /**
-   * The server resumes the session.
+   * Processes the server's consent to resume the session.
    * @param {any} granted its `session.resumed`
    * @returns {(string | Uint8Array)[]} what to send now: the acknowledgement, and the messages that were lost
    */
@@ -92,7 +95,8 @@ export class Returning {
     this.take({ ...granted, seq: 0 });
     this.#generation = granted.generation;
     this.#seqAtReturn = this.#seq;
-    // Sent again they follow what the server has, whatever had to be given up in between.
+    // The messages sent again continue after the last one that the server received, even if some in between had to be
+    // dropped.
     this.#received = granted.received;
     return [JSON.stringify(this.#ack()), ...this.#unsure];
   }

@@ -1,20 +1,19 @@
 /**
- * Where the server of this page begins. A proxy may serve it below a path, as `/voice/` of its host:
- * what is written here as `/status` is `/voice/status` there. Found out from where the scripts came from, so
- * nothing has to be set.
+ * Root path of this page's server. A proxy may serve it below a path, such as `/voice/` of its host: `/status` in this
+ * code is `/voice/status` there. The root is derived from the address of the scripts, so it needs no setting.
  */
 
 const found = /^(\w+:\/\/[^/]+)(.*?)\/static\//.exec(import.meta.url);
 
-/** '' or a path without a slash at its end. Scripts of another server say nothing about this one. */
+/** '' or a path without a slash at its end. It is also '' if the scripts come from another server. */
 export const ROOT = found && found[1] === globalThis.location?.origin ? found[2] : '';
 
-/** An address of ours as the browser has to ask for it. @param {string} path beginning with a slash */
+/** Returns the path that the browser must request. @param {string} path starting with a slash */
 export function at(path) {
   return ROOT === '' || path === ROOT || path.startsWith(`${ROOT}/`) ? path : ROOT + path;
 }
 
-/** The path of this page as its server knows it. */
+/** Returns the path of this page as its server knows it. */
 export function here() {
   const { pathname } = globalThis.location;
   return pathname.startsWith(`${ROOT}/`) ? pathname.slice(ROOT.length) : pathname;

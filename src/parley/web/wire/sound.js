@@ -1,10 +1,11 @@
 /**
- * Sound as it crosses one connection: as published (float32 as base64 in JSON) until the server has agreed to
- * something smaller. 16-bit samples in binary messages take three eighths of the bytes and no base64; on this
- * machine the published form costs nothing, and can be read in a network trace.
+ * Audio format of one connection: as published (float32 as base64 in JSON) until the server has agreed to a smaller
+ * one. 16-bit samples in binary messages take three eighths of the bytes and need no base64. On this machine the
+ * published format costs nothing and can be read in a network trace.
  *
- * A binary message is the length of the JSON in four bytes, big end first, the JSON, the sound; the sound's
- * field is empty in the JSON. Here such a field holds the bytes. Source: docs/protocols/README.md, "Audio format".
+ * A binary message consists of the length of the JSON in four big-endian bytes, the JSON and the audio. The audio's
+ * field is empty in the JSON; in the objects used here it contains the bytes. Source: docs/protocols/README.md, "Audio
+ * format".
  */
 
 import { decodeBytes, encodeBytes } from './codec.js';
@@ -19,8 +20,8 @@ export const PUBLISHED = { input: 'float32', output: 'float32', binary: false };
 export const SAMPLES = { input: 'pcm16', output: 'pcm16', binary: true };
 
 /**
- * Of a microphone, at 16 kHz: 32 ms, half a window of the server's detector. With pieces that do not fit into it the
- * end of a turn is noticed later: with 50 ms by 24 ms in the mean.
+ * Samples in a piece of microphone audio at 16 kHz: 32 ms, half a window of the server's detector. If pieces do not
+ * divide the window, the end of a turn is detected later: with 50 ms pieces by 24 ms on average.
  */
 export const PIECE_SAMPLES = 512;
 
@@ -28,12 +29,12 @@ const HEAD_BYTES = 4;
 const SAMPLES_PER_MS = 24;
 const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
 
-/** The format to ask for by default. @param {string} address of the socket @returns {Format} */
+/** Returns the format to request by default. @param {string} address of the socket @returns {Format} */
 export function fitting(address) {
   return LOOPBACK.test(new URL(address).hostname) ? PUBLISHED : SAMPLES;
 }
 
-/** @param {Float32Array} samples @param {Coding} coding @returns {Uint8Array} little end first */
+/** @param {Float32Array} samples @param {Coding} coding @returns {Uint8Array} little-endian */
 function toBytes(samples, coding) {
   if (coding === 'float32') return new Uint8Array(samples.buffer, samples.byteOffset, samples.byteLength);
   const whole = Int16Array.from(samples, (value) => Math.max(-32768, Math.min(32767, Math.round(value * 32767))));
@@ -46,17 +47,17 @@ function toSamples(bytes, coding) {
   const whole = bytes.length - (bytes.length % width);
   if (whole !== bytes.length)
     console.warn(`sound with ${bytes.length} bytes: the last ${bytes.length - whole} dropped`);
-  // A copy: what lies behind the JSON of a message begins at any byte.
+  // Copied, because the audio after the JSON of a message may start at any byte offset.
   const { buffer } = bytes.slice(0, whole);
   return coding === 'float32' ? new Float32Array(buffer) : Float32Array.from(new Int16Array(buffer), (n) => n / 32768);
 }
 
 export class WireSound {
-  /** What is in force. */
+  /** Format in use. */
   format = PUBLISHED;
-  /** Of all sound that has come, 24 kHz. */
+  /** Milliseconds of audio received so far, 24 kHz. */
   #receivedMs = 0;
-  /** How much of it has not been played; unknown without it. @type {(() => number) | null} */
+  /** Returns how much of it has not been played, in ms; null if unknown. @type {(() => number) | null} */
   unheardMs = null;
 
   /** @param {Format} wanted */
@@ -64,7 +65,9 @@ export class WireSound {
     this.wanted = wanted;
   }
 
-  /** What the first message of a conversation says about it; undefined: nothing, which means as published. */
+  /**
+   * Format that the first message of a conversation requests; undefined for the published one, which needs no request.
+   */
   get asked() {
     const isPublished = Object.entries(PUBLISHED).every(
       ([key, value]) => this.wanted[/** @type {keyof Format} */ (key)] === value,
@@ -72,27 +75,27 @@ export class WireSound {
     return isPublished ? undefined : this.wanted;
   }
 
-  /** The server says what is in force; one that knows no formats says nothing. @param {any} told */
+  /** Sets the format that the server reports; a server without formats reports none. @param {any} told */
   agree(told) {
     this.format = told ?? PUBLISHED;
   }
 
-  /** @param {Float32Array} samples 16 kHz @returns {string | Uint8Array} as the field of a message */
+  /** @param {Float32Array} samples 16 kHz @returns {string | Uint8Array} the value for the field of a message */
   out(samples) {
     const bytes = toBytes(samples, this.format.input);
     return this.format.binary ? bytes : encodeBytes(bytes);
   }
 
-  /** With sound that is sent: how far the assistant has been heard. @returns {{playback?: PlaybackReport}} */
+  /** Playback position to send along with audio. @returns {{playback?: PlaybackReport}} */
   get told() {
     if (!this.unheardMs || !this.#receivedMs) return {};
     return { playback: { received_ms: Math.round(this.#receivedMs), buffered_ms: Math.round(this.unheardMs()) } };
   }
 
   /**
-   * Sound of a server. Never throws: a call continues without a damaged piece.
+   * Decodes audio from a server. Never throws: a call continues without a damaged piece.
    * @param {string | Uint8Array | null | undefined} field
-   * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty when there is nothing to play
+   * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty if there is nothing to play
    */
   come(field) {
     if (!field) return new Float32Array(0);
@@ -107,7 +110,7 @@ export class WireSound {
   }
 }
 
-/** A message as it leaves: bytes where a field of it holds bytes, text otherwise. @param {any} message */
+/** Encodes a message: as bytes if one of its fields contains bytes, as text otherwise. @param {any} message */
 export function pack(message) {
   const [field, sound] = Object.entries(message).find(([, value]) => value instanceof Uint8Array) ?? [];
   if (field === undefined) return JSON.stringify(message);
@@ -120,8 +123,8 @@ export function pack(message) {
 }
 
 /**
- * A binary message as an object.
- * @param {ArrayBuffer} data @param {string} field where its sound belongs
+ * Decodes a binary message into an object.
+ * @param {ArrayBuffer} data @param {string} field the field for its audio
  */
 export function unpack(data, field) {
   const end = HEAD_BYTES + new DataView(data).getUint32(0);
