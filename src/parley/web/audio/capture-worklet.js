@@ -2,18 +2,18 @@
  * Capture: microphone at the device's rate in, exact units at 16 kHz out.
  *
  * Page → worklet
- *   {type: 'start', unitSamples}     forget what was gathered, begin
- *   {type: 'stop'}                   end; the remainder comes as a unit with final: true
- *   {type: 'mute', on}               units go on, filled with silence: the unit clock of a duplex call
- *                                    is the sound card, and it keeps ticking
- *   {type: 'recycle', audio}         a used buffer comes back (transferred)
+ *   {type: 'start', unitSamples}     discard the samples gathered so far and start
+ *   {type: 'stop'}                   stop; the remainder is sent as a unit with final: true
+ *   {type: 'mute', on}               units continue, filled with silence: a duplex call is clocked by
+ *                                    the sound card, which does not stop
+ *   {type: 'recycle', audio}         returns a used buffer (transferred)
  * Worklet → page
  *   {type: 'unit', audio, final, at} audio: Float32Array, transferred; at: context time of its last sample
  *   {type: 'stopped'}                after the remainder
- *   {type: 'level', rms, peak}       20 times a second, muted or not: a muted person wants to know
- *                                    that the microphone hears them
+ *   {type: 'level', rms, peak}       20 times a second, also while muted, so that the page can show
+ *                                    that the microphone works
  *
- * No input (device unplugged, not yet connected) counts as silence, so a call outlives its microphone.
+ * No input (device unplugged, not yet connected) counts as silence, so a call continues without its microphone.
  */
 
 import { Resampler } from './resample.js';

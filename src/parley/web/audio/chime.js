@@ -1,6 +1,4 @@
-/**
- * The sounds of a queue: synthesised, quiet, and silent when muted.
- */
+/** Notification sounds of the queue: synthesised, quiet, and silent if muted. */
 
 const LEVEL = 0.12;
 const C5 = 523.25,
@@ -44,7 +42,7 @@ export class Chimes {
     if (context?.state === 'running' && !this.isMuted) play(context);
   }
 
-  /** Next in line: ding-dong every two seconds until told otherwise. */
+  /** Next in the queue: ding-dong every two seconds until another sound or `hush`. */
   almost() {
     if (this.#loop !== undefined) return;
     const ring = () =>
@@ -56,7 +54,7 @@ export class Chimes {
     this.#loop = setInterval(ring, 2000);
   }
 
-  /** It is your turn. */
+  /** A worker is assigned. */
   assigned() {
     this.hush();
     this.#with((context) => {
@@ -66,7 +64,7 @@ export class Chimes {
     });
   }
 
-  /** Speak. */
+  /** The conversation is ready: the user can speak. */
   ready() {
     this.hush();
     this.#with((context) => {

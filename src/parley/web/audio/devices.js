@@ -1,10 +1,8 @@
-/**
- * Microphones, loudspeakers and cameras: what there is, and why one cannot be had.
- */
+/** Microphones, loudspeakers and cameras: lists them, opens them and reports why one cannot be opened. */
 
 /** @typedef {'insecure' | 'unsupported' | 'denied' | 'missing' | 'in_use' | 'failed'} MediaTrouble */
 
-/** A device cannot be had; `trouble` says why, in one of a few words a page can explain. */
+/** Raised if a device cannot be opened; `trouble` is one of a few reasons that a page can explain. */
 export class MediaError extends Error {
   /**
    * @param {MediaTrouble} trouble
@@ -35,7 +33,7 @@ export function toMediaError(error, device) {
   return new MediaError(troubles[name] ?? 'failed', device, error);
 }
 
-/** Why no device can even be asked for, before anything is started. @returns {MediaTrouble | null} */
+/** Returns why no device can be requested here; null if devices can be requested. @returns {MediaTrouble | null} */
 export function mediaBarrier() {
   if (!globalThis.isSecureContext) return 'insecure';
   if (!navigator.mediaDevices?.getUserMedia || typeof AudioWorkletNode === 'undefined') return 'unsupported';
@@ -43,9 +41,9 @@ export function mediaBarrier() {
 }
 
 /**
- * Open a microphone; the wanted one when it is still there, otherwise any.
- * @param {{deviceId?: string, isStudio?: boolean}} [options] studio: no processing, for people with
- *   headphones and a good microphone
+ * Opens the chosen microphone if it is still connected, otherwise any.
+ * @param {{deviceId?: string, isStudio?: boolean}} [options] isStudio: no processing, for users with headphones and a
+ *   good microphone
  * @returns {Promise<MediaStream>}
  */
 export async function openMicrophone({ deviceId, isStudio = false } = {}) {
@@ -69,15 +67,15 @@ export async function openCamera({ deviceId, facing = 'user', isDetailed = false
   return await openOrAny({ video }, 'video', deviceId, 'camera');
 }
 
-/** True if a screen or window can be shown instead of a camera here; phones cannot. */
+/** True if this device can share a screen or window in place of a camera; phones cannot. */
 export function canShareScreen() {
   return globalThis.isSecureContext && typeof navigator.mediaDevices?.getDisplayMedia === 'function';
 }
 
-/** A screen, a window or a tab; the browser asks which. @returns {Promise<MediaStream>} */
+/** Opens a screen, a window or a tab; the browser asks the user which. @returns {Promise<MediaStream>} */
 export async function openScreen() {
   try {
-    // The model looks once a second: few pictures are enough.
+    // The model sees one picture a second, so a low frame rate is enough.
     return await navigator.mediaDevices.getDisplayMedia({ video: { frameRate: { ideal: 5 } }, audio: false });
   } catch (error) {
     throw toMediaError(error, 'camera');
@@ -96,7 +94,7 @@ async function openOrAny(constraints, kind, deviceId, device) {
     try {
       return await navigator.mediaDevices.getUserMedia({ [kind]: { ...any, deviceId: { exact: deviceId } } });
     } catch (error) {
-      // Unplugged since it was chosen: any other will do. Everything else is a real answer.
+      // The device has been unplugged since it was chosen: use any other. All other errors are reported.
       if (toMediaError(error, device).trouble !== 'missing') throw toMediaError(error, device);
     }
   }
@@ -115,7 +113,7 @@ export function release(stream) {
 /** @typedef {{id: string, label: string}} Device */
 
 /**
- * Labels appear once a permission has been given; before that a device has a number.
+ * Lists the devices. Browsers provide labels only after a permission was granted; until then a device has a number.
  * @returns {Promise<{microphones: Device[], speakers: Device[], cameras: Device[]}>}
  */
 export async function listDevices() {
@@ -127,7 +125,7 @@ export async function listDevices() {
   return { microphones: of('audioinput'), speakers: of('audiooutput'), cameras: of('videoinput') };
 }
 
-/** True if sound can be sent to a chosen loudspeaker here. */
+/** True if this browser can play to a chosen loudspeaker. */
 export function canChooseSpeaker() {
   return (
     'setSinkId' in (globalThis.AudioContext?.prototype ?? {}) ||

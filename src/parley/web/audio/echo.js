@@ -1,6 +1,6 @@
 /**
- * Does the microphone hear the assistant? If its level follows the loudspeaker's for three seconds, echo
- * cancellation is not doing its work and headphones help.
+ * Detects that the microphone picks up the assistant. If its level follows the loudspeaker's for three seconds, echo
+ * cancellation does not work and headphones would help.
  */
 
 const WINDOW = 60;
@@ -14,10 +14,10 @@ export class EchoWatch {
   }
 
   /**
-   * Levels of both sides, 20 times a second, while the assistant is heard.
+   * Adds the levels of both sides. Called 20 times a second while the assistant is heard.
    * @param {number} mic
    * @param {number} voice
-   * @returns {boolean} whether the last three seconds look like an echo
+   * @returns {boolean} true if the last three seconds look like an echo
    */
   note(mic, voice) {
     this.mic.push(mic);
@@ -31,7 +31,7 @@ export class EchoWatch {
     return loudEnough && this.#likeness() > 0.75;
   }
 
-  /** The best correlation over delays of up to 300 ms: loudspeaker and room take their time. */
+  /** Returns the highest correlation over delays of up to 300 ms, which loudspeaker and room cause. */
   #likeness() {
     let best = 0;
     for (let lag = 0; lag <= 6; lag++)

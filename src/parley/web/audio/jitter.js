@@ -1,15 +1,14 @@
 /**
- * Speech that waits to be heard: a queue that plays without gaps, and falls silent immediately.
+ * Playback queue for speech that plays without gaps and can be silenced immediately.
  *
- * Speech arrives in chunks, later than it should at times; the queue waits `delay` before it starts a
- * turn so that a late chunk is still in time. When it runs dry in the middle of a turn it does not play
- * each late chunk as it comes (one stall would become many) but fills up again, and waits longer from
- * then on, up to 600 ms, as the arrivals require. A turn that follows another is appended behind its
- * tail. All times are counted in samples read, so a test needs no clock.
+ * Speech arrives in chunks, and some arrive late. The queue therefore waits for `delay` before it starts a turn. If it
+ * runs empty in the middle of a turn, it does not play each late chunk on arrival, which would turn one stall into
+ * many: it fills up again and from then on waits longer, up to 600 ms, depending on the arrivals. A turn that follows
+ * another is appended to it. All times are counted in samples read, so a test needs no clock.
  *
  * states: idle ─push→ filling ─delay over, or turn complete→ playing ─dry→ starved ─push→ filling
  *                                                            playing ─turn's last sample→ idle (or the next turn)
- *         any ─flush→ fading → idle, or filling when something new has come meanwhile
+ *         any ─flush→ fading → idle, or filling if new speech has arrived meanwhile
  */
 
 /**
@@ -17,13 +16,14 @@
  *   | {type: 'gap', turn: number, index: number, ms: number}
  *   | {type: 'drained', turn: number, played: number}
  *   | {type: 'flushed', turn: number, played: number}
- *   | {type: 'silent', turn: number, played: number}} PlaybackEvent flushed: it begins to fade; silent: it has
+ *   | {type: 'silent', turn: number, played: number}} PlaybackEvent flushed: the fade starts; silent: the fade is
+ *   complete
  */
 
 const MAX_DELAY_MS = 600;
-/** Fade at the edges of speech: shorter clicks, longer swallows consonants. */
+/** Fade at the edges of speech: a shorter one clicks, a longer one swallows consonants. */
 const EDGE_MS = 5;
-/** With this much more than the delay in hand there is nothing to wait for. */
+/** Audio queued beyond the delay with which a turn starts without waiting. */
 const PLENTY_MS = 1000;
 
 export class PlaybackBuffer {
@@ -63,7 +63,7 @@ export class PlaybackBuffer {
     this.sumCount = 0;
   }
 
-  /** What a turn waits before it starts. */
+  /** Time for which a turn waits before it starts. */
   get delayMs() {
     return Math.max(this.baseDelayMs, this.lateMs > 0 ? Math.min(MAX_DELAY_MS, this.lateMs + 30) : 0);
   }
@@ -77,10 +77,10 @@ export class PlaybackBuffer {
   }
 
   /**
-   * Speech of a turn. Turns play in the order in which they first appear.
+   * Adds speech of a turn. Turns play in the order in which they first appear.
    * @param {number} turn
    * @param {Float32Array} samples
-   * @param {boolean} [last] nothing of this turn follows
+   * @param {boolean} [last] true if these are the last samples of the turn
    */
   push(turn, samples, last = false) {
     this.#noteArrival(turn, samples.length);
@@ -96,7 +96,7 @@ export class PlaybackBuffer {
     if (last) this.endTurn(turn);
   }
 
-  /** Nothing of this turn follows. @param {number} turn */
+  /** Marks a turn as complete. @param {number} turn */
   endTurn(turn) {
     if (turn < this.turn) return;
     this.complete.add(turn);
@@ -104,7 +104,7 @@ export class PlaybackBuffer {
   }
 
   /**
-   * Fall silent now: what sounds fades out within `fadeMs`, what waits is dropped.
+   * Silences the playback: what is playing fades out within `fadeMs`, and the queue is cleared.
    * @param {number} [fadeMs]
    */
   flush(fadeMs = 40) {
@@ -121,7 +121,7 @@ export class PlaybackBuffer {
     this.onEvent({ type: 'flushed', turn, played });
   }
 
-  /** The next samples of the queue under a falling slope. @param {number} count */
+  /** Returns the next samples of the queue with a fade-out applied. @param {number} count */
   #takeFade(count) {
     const fade = new Float32Array(count);
     let at = 0;
@@ -132,7 +132,7 @@ export class PlaybackBuffer {
     return fade;
   }
 
-  /** Loudness of what was read since the last call. */
+  /** Returns the RMS level of the samples read since the last call. */
   takeLevel() {
     const level = this.sumCount ? Math.sqrt(this.sumSquares / this.sumCount) : 0;
     this.sumSquares = this.sumCount = 0;
@@ -140,7 +140,7 @@ export class PlaybackBuffer {
   }
 
   /**
-   * The next samples for the speaker, silence where there is nothing to play.
+   * Writes the next samples for the loudspeaker to `out`, silence if there is nothing to play.
    * @param {Float32Array} out
    * @param {number} [count]
    */
@@ -161,7 +161,7 @@ export class PlaybackBuffer {
       case 'fading':
         return this.#fading();
       default:
-        // A cut in mid-wave clicks: let the last value die away within the edge time.
+        // A cut in mid-wave clicks, so the last value decays within the edge time.
         this.last *= 1 - 3 / this.edge;
         if (this.last < 1e-5 && this.last > -1e-5) this.last = 0;
         return this.last;
@@ -218,7 +218,7 @@ export class PlaybackBuffer {
     if (this.complete.has(this.turn)) {
       this.#drained();
     } else if (this.queue.length > 0) {
-      // The next turn is already here: this one will not be completed.
+      // The next turn has already arrived, so this one will not be completed.
       this.complete.add(this.turn);
       this.#drained();
     } else {
@@ -231,7 +231,7 @@ export class PlaybackBuffer {
     const { turn, played } = this;
     for (const old of this.complete) if (old <= turn) this.complete.delete(old);
     this.starvedFrom = -1;
-    // Late chunks of long ago should not slow every answer for ever.
+    // Earlier late chunks must not delay every answer forever.
     this.lateMs *= 0.8;
     if (this.queue.length === 0) {
       this.state = 'idle';
@@ -247,12 +247,16 @@ export class PlaybackBuffer {
     this.last = 0;
     this.state = this.queue.length > 0 ? 'filling' : 'idle';
     this.waitedFrom = this.clock;
-    // A page that received `started` must receive the end, too.
+    // A page that received `started` must also receive an event for the end.
     if (this.state === 'idle') this.onEvent({ type: 'silent', turn: this.turn, played: this.played });
     return 0;
   }
 
-  /** How late chunks come against the first of their turn. @param {number} turn @param {number} count */
+  /**
+   * Measures how late chunks arrive compared with the first of their turn.
+   * @param {number} turn
+   * @param {number} count
+   */
   #noteArrival(turn, count) {
     if (turn !== this.pushTurn) {
       this.pushTurn = turn;

@@ -1,19 +1,19 @@
 /**
- * Loudness after ITU-R BS.1770-4, mono: K-weighting, 400 ms blocks with 75 % overlap, an absolute gate
- * at -70 LUFS and a relative gate 10 LU below what passed it.
+ * Loudness according to ITU-R BS.1770-4, mono: K-weighting, 400 ms blocks with 75 % overlap, an absolute gate at -70
+ * LUFS and a relative gate 10 LU below the mean of the blocks that pass it.
  */
 
-/** File alone, file mixed with a microphone, and the microphone itself. */
+/** Target loudness of a file alone, a file mixed with a microphone, and the microphone itself. */
 export const TARGET_FILE_ALONE_LUFS = -28;
 export const TARGET_FILE_MIXED_LUFS = -33;
 export const TARGET_MIC_LUFS = -23;
 export const ASSUMED_MIC_LUFS = -23;
-/** How far a person may trim by hand. */
+/** Maximum gain that the user can add or remove. */
 export const TRIM_LIMIT_DB = 12;
 
 /**
- * The two filter stages at any rate: analogue prototypes through the bilinear transform, which gives the
- * standard's coefficients at 48 kHz.
+ * Returns the two filter stages for any rate: bilinear transforms of analogue prototypes, which equal the standard's
+ * coefficients at 48 kHz.
  * @param {number} rateHz
  */
 function weighting(rateHz) {
@@ -64,7 +64,7 @@ const toLufs = (/** @type {number} */ power) => -0.691 + 10 * Math.log10(power);
 /**
  * @param {Float32Array} samples mono
  * @param {number} rateHz
- * @returns {number} LUFS; -Infinity when nothing passes the absolute gate
+ * @returns {number} LUFS; -Infinity if nothing passes the absolute gate
  */
 export function loudness(samples, rateHz) {
   const weighted = weighting(rateHz).reduce(filter, samples);
@@ -85,11 +85,11 @@ export function loudness(samples, rateHz) {
 }
 
 /**
- * The gain that brings a signal to its target, trimmed by hand.
+ * Returns the gain that brings a signal to its target loudness, plus the user's trim.
  * @param {number} measuredLufs
  * @param {number} targetLufs
  * @param {number} [trimDb]
- * @returns {number} a factor; 1 when nothing could be measured
+ * @returns {number} a factor; 1 if nothing could be measured
  */
 export function gainFor(measuredLufs, targetLufs, trimDb = 0) {
   if (!Number.isFinite(measuredLufs)) return 1;

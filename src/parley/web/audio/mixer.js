@@ -1,6 +1,6 @@
-/** Microphone and file as one signal, each at its own gain, never beyond full scale. */
+/** Mixer of microphone and file, each at its own gain; the sum never exceeds full scale. */
 
-/** Above this the sum is bent, not cut. */
+/** Level above which the sum is compressed instead of clipped. */
 const KNEE = 0.8;
 
 /** @param {number} value */

@@ -3,17 +3,17 @@
  *
  * Page → worklet
  *   {type: 'push', turn, audio, last}   audio: Float32Array at 24 kHz, transferred
- *   {type: 'end', turn}                 nothing of this turn follows
- *   {type: 'flush', fadeMs}             silence, now
- *   {type: 'delay', ms}                 what a turn waits before it starts
+ *   {type: 'end', turn}                 the turn is complete
+ *   {type: 'flush', fadeMs}             fade out and clear the queue
+ *   {type: 'delay', ms}                 time for which a turn waits before it starts
  * Worklet → page
  *   {type: 'position', turn, played, aheadMs, delayMs, gaps, shiftMs, level, sounding, at}
- *                                       20 times a second while something sounds, and once when it ends;
+ *                                       20 times a second during playback, and once at its end;
  *                                       played: samples of `turn` at 24 kHz; at: context time
  *   {type: 'started' | 'drained' | 'flushed' | 'silent' | 'gap', turn, …, at}
  *
- * Underrun: silence and refill, see jitter.js. Playing late chunks as they come would turn one stall of
- * the network into many; stretching the last sound would put words into the assistant's mouth.
+ * After an underrun the queue plays silence and fills up again, see jitter.js. Playing late chunks on arrival would
+ * turn one stall of the network into many, and stretching the last sound would distort what the assistant says.
  */
 
 import { PlaybackBuffer } from './jitter.js';
@@ -37,7 +37,7 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     });
     this.resampler = new Resampler(RATE_HZ, sampleRate);
     this.step = new Float32Array(STEP);
-    // Converted samples that the last block did not need; at most one step and one block.
+    // Converted samples left over from the last block; at most one step and one block.
     this.ready = new Float32Array(this.resampler.maxOutput(STEP) + 1024);
     this.readyCount = 0;
     this.framesSinceReport = 0;
@@ -66,7 +66,7 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     const out = channels[0];
     const frames = out.length;
     if (this.buffer.isSounding) this.idleFrames = 0;
-    // The filter still holds the end of the last sound for a moment after the queue is empty.
+    // The filter contains the end of the last sound for a moment after the queue is empty.
     if (this.idleFrames > sampleRate / 10) return true;
     this.idleFrames += frames;
 

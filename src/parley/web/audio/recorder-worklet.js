@@ -1,10 +1,10 @@
 /**
- * Listens in on the person (input 0) and the assistant (input 1) and hands both over, sample by sample
- * in step, at the context's rate.
+ * Records the user (input 0) and the assistant (input 1) and posts both to the page, in step sample by sample, at the
+ * context's rate.
  *
  * Page → worklet
- *   {type: 'pause', on}                 while paused nothing is handed over: both tracks stop together
- *   {type: 'stop'}                      hand over the remainder and end
+ *   {type: 'pause', on}                 while paused no blocks are posted: both tracks stop together
+ *   {type: 'stop'}                      post the remainder and stop
  * Worklet → page
  *   {type: 'block', left, right, at}    Float32Arrays of up to 100 ms, transferred; at: context time of
  *                                       the first sample

@@ -1,21 +1,23 @@
 /**
- * Sample rate conversion that can be stopped and continued at any sample.
+ * Sample rate converter for streams that can be split at any sample.
  *
- * A polyphase windowed-sinc filter: the rate ratio is reduced to L/M, and for each of the L phases the
- * taps of one low-pass are laid out once. State (the last taps of input and the phase) lives between
- * calls, so a stream cut into blocks of any size gives the same samples as one call: converting every
- * block alone would click at each border. Pure arithmetic; runs in a worklet, a worker or a test.
+ * A polyphase windowed-sinc filter: the rate ratio is reduced to L/M, and the taps of one low-pass are computed once
+ * for each of the L phases. State (the last taps of input and the phase) is kept between calls, so a stream cut into
+ * blocks of any size yields the same samples as one call: converting each block separately would click at every border.
+ * Pure arithmetic; runs in a worklet, a worker or a test.
  */
 
-/** Zero crossings of the sinc on each side. 24 with the window below keeps aliases under -75 dB. */
+/** Zero crossings of the sinc on each side. With the window below, 24 keeps aliases under -75 dB. */
 const ZEROS = 24;
 /** Kaiser window shape. */
 const BETA = 8.5;
-/** Pass band edge as a part of the lower Nyquist frequency; the rest is the transition. */
+/** Edge of the pass band as a fraction of the lower Nyquist frequency; the rest is the transition band. */
 const EDGE = 0.94;
-/** Odd rate pairs would need a table of millions of taps; above this the nearest of as many phases is used. */
+/**
+ * Maximum number of phases. Odd rate pairs would need a table of millions of taps; for them the nearest phase is used.
+ */
 const MAX_PHASES = 1024;
-/** Samples taken in per inner round; bounds the history buffer. */
+/** Samples processed per inner round; bounds the history buffer. */
 const ROUND = 1024;
 
 /** @param {number} a @param {number} b @returns {number} */
@@ -63,26 +65,26 @@ export class Resampler {
     this.reset();
   }
 
-  /** Forget the past: the next sample is the first. */
+  /** Clears the state: the next sample is the first of a stream. */
   reset() {
     this.history.fill(0);
-    // The filter looks `half` samples into the past of the first one: those are silence.
+    // The filter needs `half` samples before the first one: they are silence.
     this.filled = this.half - 1;
     this.index = 0;
     this.phase = 0;
   }
 
-  /** An output buffer of this length holds whatever `process` makes of `count` samples. @param {number} count */
+  /** Returns the output length that is sufficient for `process` with `count` samples. @param {number} count */
   maxOutput(count) {
     return Math.ceil((count * this.up) / this.down) + 1;
   }
 
   /**
-   * Convert the next samples of the stream.
+   * Converts the next samples of the stream.
    *
    * @param {Float32Array} input any length
    * @param {Float32Array} output at least `offset + maxOutput(input.length)` long
-   * @param {number} [offset] where to begin writing
+   * @param {number} [offset] index in `output` at which writing starts
    * @returns {number} samples written
    */
   process(input, output, offset = 0) {
@@ -93,7 +95,7 @@ export class Resampler {
     let written = 0;
     for (let from = 0; from < input.length; from += ROUND) {
       const count = Math.min(ROUND, input.length - from);
-      // A plain loop: `subarray` would make an object per block on the audio thread.
+      // A plain loop, because `subarray` would allocate an object per block on the audio thread.
       for (let i = 0; i < count; i++) this.history[this.filled + i] = input[from + i];
       this.filled += count;
       written += this.#drain(output, offset + written);
@@ -102,7 +104,7 @@ export class Resampler {
   }
 
   /**
-   * Push out what the filter still holds (`half` samples of look-ahead), then start again.
+   * Returns the samples that are still in the filter (`half` samples of look-ahead) and resets it.
    * @returns {Float32Array}
    */
   finish() {
@@ -131,7 +133,7 @@ export class Resampler {
         this.index++;
       }
     }
-    // `index` may lie beyond what has arrived when going down in rate.
+    // When the rate is reduced, `index` may be beyond the samples received so far.
     const gone = Math.min(this.index, this.filled);
     history.copyWithin(0, gone, this.filled);
     this.filled -= gone;
@@ -139,7 +141,7 @@ export class Resampler {
     return written;
   }
 
-  /** @param {number} cutoff part of the input Nyquist frequency that passes */
+  /** @param {number} cutoff edge of the pass band as a fraction of the input Nyquist frequency */
   #layTable(cutoff) {
     const { half, taps, phases } = this;
     const table = new Float32Array(phases * taps);
@@ -155,7 +157,7 @@ export class Resampler {
         table[p * taps + i] = cutoff * sinc * window;
         sum += table[p * taps + i];
       }
-      // Every phase passes a constant unchanged, or a steady tone would ripple at the phase rate.
+      // Each phase is normalised to pass a constant unchanged; otherwise a steady tone would ripple at the phase rate.
       for (let i = 0; i < taps; i++) table[p * taps + i] /= sum;
     }
     return table;
@@ -163,7 +165,7 @@ export class Resampler {
 }
 
 /**
- * A whole signal in one call.
+ * Converts a whole signal in one call.
  * @param {Float32Array} samples
  * @param {number} fromHz
  * @param {number} toHz

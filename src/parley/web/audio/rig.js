@@ -1,8 +1,8 @@
 /**
- * The sound equipment of a page: one AudioContext, one capture and one playback worklet.
+ * Audio input and output of a page: one AudioContext, one capture worklet and one playback worklet.
  *
- * Knows devices and worklets, nothing of conversations. `open()` must be called from a click or a key:
- * browsers keep sound silent otherwise.
+ * Handles devices and worklets, not conversations. `open()` must be called from a click or a key press: otherwise
+ * browsers do not play sound.
  */
 
 import { Emitter } from '../emitter.js';
@@ -11,16 +11,16 @@ import { Unheard } from './unheard.js';
 
 const PLAYBACK_HZ = 24000;
 const RESUME_WAIT_MS = 1500;
-/** This long after the microphone was released, and silent, the context is suspended until it is needed again. */
+/** Time without a microphone and without sound after which the context is suspended until it is needed again. */
 const REST_AFTER_MS = 10_000;
 
-/** Firefox with PulseAudio: 25 to 50 ms. */
+/** Estimated output latency in Firefox; with PulseAudio it is 25 to 50 ms. */
 const FIREFOX_LATENCY_S = 0.04;
 
 /**
- * Firefox holds the lock of its audio graph while its sound process looks up `outputLatency` (and `getOutputTimestamp()`
- * asks for it, too). If that process waits for the graph meanwhile, the tab never responds again (Firefox 153 with
- * PulseAudio: in half of all video calls). There it is estimated.
+ * Returns the output latency in seconds; in Firefox, an estimate. Firefox holds the lock of its audio graph while its
+ * audio process looks up `outputLatency` (`getOutputTimestamp()` also reads it). If that process waits for the graph
+ * meanwhile, the tab never responds again (Firefox 153 with PulseAudio: in half of all video calls).
  *
  * @param {AudioContext} context
  */
@@ -36,14 +36,14 @@ export const latencyOf = (context) =>
  * @typedef {object} RigEvents
  * @property {{rms: number, peak: number}} level microphone, 20 times a second
  * @property {Position} position
- * @property {{turn: number, at: number}} started these five: see playback-worklet.js
+ * @property {{turn: number, at: number}} started for these five, see playback-worklet.js
  * @property {{turn: number, index: number, ms: number, at: number}} gap
  * @property {{turn: number, played: number, at: number}} drained
  * @property {{turn: number, played: number, at: number}} flushed
  * @property {{turn: number, played: number, at: number}} silent
- * @property {{}} mic-lost the microphone went away; silence is captured until another is chosen
- * @property {{}} suspended the system took the sound away (a phone call); `open()` takes it back
- * @property {{}} resumed it is back
+ * @property {{}} mic-lost the microphone was disconnected; silence is captured until another is chosen
+ * @property {{}} suspended the system has suspended audio (a phone call); `open()` resumes it
+ * @property {{}} resumed audio is running again
  * @property {{}} devices the lists of devices changed
  */
 
@@ -61,7 +61,10 @@ export class Rig extends Emitter {
   #voice = null;
   /** @type {MediaStreamAudioSourceNode | null} */
   #source = null;
-  /** What recordings hear of the person: closed while muted, and the same whichever microphone it is. @type {GainNode | null} */
+  /**
+   * The user's input to recordings: silent while muted, and unchanged when the microphone changes.
+   * @type {GainNode | null}
+   */
   #micGain = null;
   #turns = 0;
   #unheard = new Unheard(PLAYBACK_HZ);
@@ -80,13 +83,15 @@ export class Rig extends Emitter {
   volume = 1;
   speakerId = '';
   playbackDelayMs = 200;
-  /** The folder with the worklets. Bundlers leave them behind: set it, before `open()`, to where a copy of it is. */
+  /**
+   * URL of the folder with the worklets. Bundlers do not include them: set this to the URL of a copy before `open()`.
+   */
   worklets = import.meta.url;
 
-  /** Ready to make sound. Safe to call often; call it from a user's gesture. */
+  /** Starts audio. Can be called repeatedly; must be called from a user's gesture. */
   async open() {
     clearTimeout(this.#resting);
-    // Its suspension may still be underway.
+    // The context may still be suspending.
     const wasResting = this.#isResting;
     this.#isResting = false;
     this.#opening ??= this.#build().catch((error) => {
@@ -94,13 +99,16 @@ export class Rig extends Emitter {
       throw error;
     });
     await this.#opening;
-    // During a phone call iOS refuses, and a context that was asked then stays silent for good.
+    // During a phone call iOS refuses to resume, and a context resumed then stays silent permanently.
     if ((this.context?.state === 'running' && !wasResting) || this.isHeld) return;
-    // Where sound is not allowed yet the promise may never settle; `suspended` has told the page by then.
+    // If sound is not allowed yet, the promise may never settle; the page has received `suspended` by then.
     await Promise.race([this.context?.resume(), new Promise((resolve) => setTimeout(resolve, RESUME_WAIT_MS))]);
   }
 
-  /** A running context takes 60 ms of each second, and the battery of a phone, even if it is silent. */
+  /**
+   * Suspends the context after a pause. A running context uses 60 ms of CPU per second, and a phone's battery, even if
+   * it is silent.
+   */
   #restSoon() {
     clearTimeout(this.#resting);
     this.#resting = setTimeout(() => {
@@ -111,7 +119,7 @@ export class Rig extends Emitter {
     }, REST_AFTER_MS);
   }
 
-  /** The system keeps the sound to itself, for a phone call; it says when it gives it back. */
+  /** True while the system interrupts audio for a phone call; a `statechange` event reports its end. */
   get isHeld() {
     return /** @type {string | undefined} */ (this.context?.state) === 'interrupted';
   }
@@ -119,7 +127,7 @@ export class Rig extends Emitter {
   async #build() {
     const context = new AudioContext({ latencyHint: 'interactive' });
     this.context = context;
-    // At once, while the click that led here still counts.
+    // Before any `await`, while the user's gesture is still valid.
     void context.resume();
     context.addEventListener('statechange', () => {
       if (context.state === 'running') this.emit('resumed', {});
@@ -152,7 +160,7 @@ export class Rig extends Emitter {
       if (data.type === 'stopped') this.#onStopped?.();
       if (data.type === 'level') this.emit('level', data);
     };
-    // The worklet's output is silence. Connected all the same: an unconnected node may not be run.
+    // The worklet's output is silence. It is connected anyway, because an unconnected node may not be run.
     capture.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
     this.#capture = capture;
     await this.#routeVoice();
@@ -163,7 +171,7 @@ export class Rig extends Emitter {
     return sounding ? Math.max(0, played - this.latencyS * PLAYBACK_HZ) : played;
   }
 
-  /** From the playback worklet to the loudspeaker. */
+  /** Delay from the playback worklet to the loudspeaker. */
   get latencyS() {
     return this.context ? latencyOf(this.context) : 0;
   }
@@ -181,7 +189,7 @@ export class Rig extends Emitter {
   // Capture
 
   /**
-   * Take the microphone. Units begin with `capture`.
+   * Opens the microphone. Units are delivered after `capture`.
    * @param {{deviceId?: string, isStudio?: boolean}} [options]
    */
   async connectMicrophone(options) {
@@ -205,9 +213,10 @@ export class Rig extends Emitter {
   }
 
   /**
-   * Units of exactly `unitSamples` at 16 kHz, driven by the sound card's clock.
+   * Starts delivering units of exactly `unitSamples` at 16 kHz, driven by the sound card's clock.
    * @param {number} unitSamples
-   * @param {(audio: Float32Array<ArrayBuffer>, final: boolean) => void} onUnit give the buffer back with `recycle`
+   * @param {(audio: Float32Array<ArrayBuffer>, final: boolean) => void} onUnit should return the buffer with
+   *   `recycle`
    */
   capture(unitSamples, onUnit) {
     this.#onUnit = onUnit;
@@ -219,7 +228,7 @@ export class Rig extends Emitter {
     if (audio.buffer.byteLength > 0) this.#capture?.port.postMessage({ type: 'recycle', audio }, [audio.buffer]);
   }
 
-  /** No more units; resolves when the remainder has been delivered. */
+  /** Stops delivering units; resolves when the remainder has been delivered. */
   async stopCapture() {
     const capture = this.#capture;
     if (!capture || this.context?.state !== 'running') {
@@ -231,7 +240,7 @@ export class Rig extends Emitter {
       this.#onStopped = () => resolve(undefined);
       capture.port.postMessage({ type: 'stop' });
     });
-    // A new capture may have started meanwhile: that one keeps its listener.
+    // A new capture may have started meanwhile; its listener must stay.
     if (this.#onUnit === onUnit) this.#onUnit = () => {};
   }
 
@@ -241,7 +250,7 @@ export class Rig extends Emitter {
     if (this.#micGain) this.#micGain.gain.value = on ? 0 : 1;
   }
 
-  /** Let the microphone go; its sign in the browser goes out. */
+  /** Releases the microphone, so that the browser's recording indicator disappears. */
   releaseMicrophone() {
     void this.stopCapture();
     this.#dropSource();
@@ -250,12 +259,12 @@ export class Rig extends Emitter {
 
   // Playback
 
-  /** A number for the next turn: turns are played in this order, whichever part asks. */
+  /** Returns a number for the next turn. Turns are played in the order of these numbers. */
   newTurn() {
     return ++this.#turns;
   }
 
-  /** How much of what was given to `play` has not been heard. */
+  /** Milliseconds of the audio passed to `play` that have not been heard. */
   get unheardMs() {
     return this.#unheard.leftMs(performance.now());
   }
@@ -294,7 +303,7 @@ export class Rig extends Emitter {
     this.#glide(volume);
   }
 
-  /** Lower the voice while a person may be interrupting. @param {boolean} on */
+  /** Lowers the voice while the user may be interrupting. @param {boolean} on */
   duck(on) {
     this.#glide(on ? this.volume * 0.15 : this.volume);
   }
@@ -308,7 +317,7 @@ export class Rig extends Emitter {
   /** @param {string} deviceId '' for the system's choice */
   async setSpeaker(deviceId) {
     this.speakerId = deviceId;
-    // While it is being opened there is nothing to route yet; opening does it.
+    // While the rig is opening there is nothing to route yet; `open()` routes the voice at its end.
     if (this.#voice) await this.#routeVoice();
   }
 
@@ -320,7 +329,7 @@ export class Rig extends Emitter {
       voice.connect(context.destination);
       await context.setSinkId(this.speakerId).catch(() => this.emit('devices', {}));
     } else if (this.speakerId && canChooseSpeaker()) {
-      // Firefox and Safari choose a loudspeaker per media element only.
+      // Firefox and Safari can select a loudspeaker only per media element.
       const outlet = context.createMediaStreamDestination();
       voice.connect(outlet);
       this.#element ??= new Audio();
@@ -334,13 +343,13 @@ export class Rig extends Emitter {
     for (const listener of this.#listeners) voice.connect(listener.node, 0, listener.input);
   }
 
-  // Listening in
+  // Taps
 
   /** @type {Set<{node: AudioNode, input: number}>} */
   #listeners = new Set();
 
   /**
-   * A node that hears the person on input 0 and the assistant on input 1, sample by sample in step.
+   * Creates a recorder node that receives the user on input 0 and the assistant on input 1, in step sample by sample.
    * @returns {Promise<{node: AudioWorkletNode, close: () => void}>}
    */
   async listenIn() {
@@ -370,7 +379,7 @@ export class Rig extends Emitter {
     };
   }
 
-  /** Both sides as one media stream, for a browser recording: left the person, right the assistant. */
+  /** Returns both sides as one media stream for a recording in the browser: the user left, the assistant right. */
   mixedStream() {
     const context = /** @type {AudioContext} */ (this.context);
     const merger = context.createChannelMerger(2);
@@ -391,7 +400,7 @@ export class Rig extends Emitter {
     };
   }
 
-  /** Silence, devices released, context closed. The rig can be opened again. */
+  /** Stops playback, releases the devices and closes the context. The rig can be opened again. */
   async close() {
     this.releaseMicrophone();
     clearTimeout(this.#resting);
@@ -408,14 +417,14 @@ export class Rig extends Emitter {
 /** @type {Rig | null} */
 let shared = null;
 
-/** The page's rig: browsers limit the number of contexts, and echo cancellation works best with one. */
+/** Returns the page's only rig: browsers limit the number of contexts, and echo cancellation works best with one. */
 export function theRig() {
   shared ??= new Rig();
   return shared;
 }
 
 /**
- * A sound file as mono samples.
+ * Decodes an audio file to mono samples.
  * @param {ArrayBuffer} bytes any format the browser can decode
  * @param {number} [rateHz]
  * @returns {Promise<Float32Array<ArrayBuffer>>}

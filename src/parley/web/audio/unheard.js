@@ -1,22 +1,22 @@
 /**
- * How much of what was given to be played has not been heard: for a server that is to know what was heard of an
- * answer. Pure: times are given, in milliseconds.
+ * Amount of queued playback that has not been heard, from which the server determines what was heard of an answer.
+ * Pure: times are passed in, in milliseconds.
  */
 
 export class Unheard {
-  /** Samples given, by turn, of turns that are not over. @type {Map<number, number>} */
+  /** Number of samples passed in, by turn, of turns that have not ended. @type {Map<number, number>} */
   #given = new Map();
   #turn = -1;
   #heard = 0;
-  /** When that was so; null: nothing is being heard. @type {number | null} */
+  /** Time of the last position; null if nothing is playing. @type {number | null} */
   #at = null;
 
-  /** @param {number} rateHz of samples */
+  /** @param {number} rateHz of the samples */
   constructor(rateHz) {
     this.rateHz = rateHz;
   }
 
-  /** @param {number} turn @param {number} samples to be played behind all others */
+  /** @param {number} turn @param {number} samples queued after all others */
   give(turn, samples) {
     if (samples > 0) this.#given.set(turn, (this.#given.get(turn) ?? 0) + samples);
   }
@@ -29,12 +29,12 @@ export class Unheard {
     this.#at = sounding ? now : null;
   }
 
-  /** All of a turn has been heard. @param {number} turn */
+  /** Marks a turn as completely heard. @param {number} turn */
   end(turn) {
     for (const each of this.#given.keys()) if (each <= turn) this.#given.delete(each);
   }
 
-  /** Nothing more of it will be heard. */
+  /** Clears the queue: none of it will be heard. */
   clear() {
     this.#given.clear();
   }

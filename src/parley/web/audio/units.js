@@ -1,9 +1,9 @@
 /**
- * Cuts a stream of samples into units of one exact size.
+ * Splitter of a stream of samples into units of one exact size.
  *
- * Lives in the capture worklet; pure, so a test can drive it. Buffers come from a small pool that the
- * page refills after it has used a unit, so the steady path allocates nothing. When the page is slow and
- * the pool runs dry a new buffer is made: sound is worth more than an allocation.
+ * Runs in the capture worklet; pure, so a test can drive it. Buffers are taken from a small pool to which the page
+ * returns them after use, so the steady path allocates nothing. If the page is slow and the pool is empty, a new buffer
+ * is allocated: an allocation is better than lost audio.
  */
 
 export class UnitGatherer {
@@ -22,7 +22,7 @@ export class UnitGatherer {
     this.unit = new Float32Array(unitSamples);
   }
 
-  /** Forget what was gathered and begin. @param {number} [unitSamples] */
+  /** Discards the samples gathered so far and starts. @param {number} [unitSamples] */
   start(unitSamples = this.unitSamples) {
     if (unitSamples !== this.unitSamples) {
       this.unitSamples = unitSamples;
@@ -33,7 +33,7 @@ export class UnitGatherer {
     this.isRunning = true;
   }
 
-  /** End; what was gathered since the last whole unit goes out marked `final`, when there is any. */
+  /** Stops; samples gathered since the last whole unit, if any, are delivered as a unit marked `final`. */
   stop() {
     if (!this.isRunning) return;
     this.isRunning = false;
@@ -41,12 +41,12 @@ export class UnitGatherer {
     this.filled = 0;
   }
 
-  /** Hand a used buffer back. @param {Float32Array<ArrayBuffer>} buffer */
+  /** Returns a used buffer to the pool. @param {Float32Array<ArrayBuffer>} buffer */
   recycle(buffer) {
     if (buffer.length === this.unitSamples && this.pool.length < 4) this.pool.push(buffer);
   }
 
-  /** @param {Float32Array} samples @param {number} [count] how many of them are valid */
+  /** @param {Float32Array} samples @param {number} [count] number of valid samples */
   push(samples, count = samples.length) {
     if (!this.isRunning) return;
     for (let i = 0; i < count; i++) {
@@ -61,7 +61,7 @@ export class UnitGatherer {
   }
 }
 
-/** Loudness of the microphone, reported at a steady pace. */
+/** Level meter of the microphone that reports at a fixed interval. */
 export class LevelMeter {
   /** @param {number} everySamples @param {(rms: number, peak: number) => void} onLevel */
   constructor(everySamples, onLevel) {

@@ -1,4 +1,4 @@
-/** WAV files: samples ↔ bytes. 16-bit PCM out; what browsers cannot decode themselves is not our business. */
+/** WAV encoder: samples to 16-bit PCM files. Decoding is left to the browser. */
 
 /**
  * @param {Float32Array[]} channels of equal length
@@ -36,7 +36,7 @@ export function encodeWav(channels, rateHz) {
 }
 
 /**
- * Several buffers as one.
+ * Concatenates buffers.
  * @param {Float32Array[]} parts
  * @returns {Float32Array<ArrayBuffer>}
  */
