@@ -1,40 +1,40 @@
 /**
- * How long a person waits for an answer, as they feel it: from the end of their last word to the first sound
- * from the loudspeaker. Measured from the levels of the microphone and of what is played, 20 times a second.
+ * Meter of the response time that the user perceives: from the end of their last word to the first sound from the
+ * loudspeaker. It is measured from the levels of the microphone and of the playback, 20 times a second.
  *
  * Pure: levels and times in, milliseconds out.
  */
 
-/** Below this nothing is speech. */
+/** Level below which nothing counts as speech. */
 const QUIET = 0.008;
-/** Speech is this many times louder than the quietest of late. */
+/** Ratio of speech to the noise floor. */
 const OVER_FLOOR = 3;
-/** How fast a room may become louder without being taken for speech, per level. */
+/** Maximum rise of the noise floor per level, so that a room that becomes louder is not taken for speech. */
 const FLOOR_RISE = 1.01;
-/** A shorter sound is a click: levels in a row. */
+/** Minimum number of consecutive loud levels; a shorter sound is a click. */
 const LEAST = 3;
-/** From here on the loudspeaker is heard. */
+/** Level from which the loudspeaker is heard. */
 const SOUNDING = 0.004;
-/** After a shorter silence it continues its sentence, which is not an answer. */
+/** Minimum silence before an answer; after a shorter one the assistant continues its sentence. */
 const REST_MS = 600;
-/** What comes later is no answer to what was said. */
+/** Maximum response time; later speech does not count as an answer. */
 const LONGEST_MS = 20_000;
 
 export class AnswerTime {
-  /** Of the last answer; null: none has been heard. @type {number | null} */
+  /** Response time of the last answer in ms; null if none has been heard. @type {number | null} */
   ms = null;
   #floor = QUIET;
   #run = 0;
-  /** When the last word ended. @type {number | null} */
+  /** Time at which the user's last word ended. @type {number | null} */
   #endedAt = null;
-  /** When the loudspeaker was last heard. */
+  /** Time at which the loudspeaker was last heard. */
   #soundedAt = -Infinity;
 
   /**
    * @param {{mic: number, voice: number, isMuted?: boolean}} levels
    * @param {number} now ms
-   * @param {number} [delayMs] from here to the ear
-   * @returns {number | null} the wait, when an answer begins to be heard
+   * @param {number} [delayMs] delay from the playback to the ear
+   * @returns {number | null} the response time in ms when the sound of an answer starts, otherwise null
    */
   note({ mic, voice, isMuted = false }, now, delayMs = 0) {
     const isSounding = voice > SOUNDING;
@@ -42,7 +42,7 @@ export class AnswerTime {
       this.#listen(isMuted ? 0 : mic, now);
       return null;
     }
-    // Its own voice does not count as a word of the person.
+    // The assistant's voice in the microphone does not count as the user's speech.
     this.#run = 0;
     const waited = now + delayMs - (this.#endedAt ?? -Infinity);
     const begins = now - this.#soundedAt > REST_MS;

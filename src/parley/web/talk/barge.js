@@ -1,12 +1,12 @@
 /**
- * Who decides what speaking over the assistant means. policy: the server, which distinguishes an interruption from
- * "mhm", coughs and its own echo; stop: the server, which takes any speech for one; duck: the model, and the server only
- * says when the voice is to be lowered; wait: it is ignored.
+ * Who decides what happens when the user speaks over the assistant. policy: the server, which distinguishes an
+ * interruption from "mhm", coughs and its own echo; stop: the server, which treats any speech as an interruption; duck:
+ * the model, and the server only reports when to lower the voice; wait: speech is ignored.
  * @typedef {'policy' | 'stop' | 'duck' | 'wait'} Interrupting
  */
 
 /**
- * What the server is asked to do; undefined: nothing.
+ * Returns the options to request from the server; undefined for none.
  * @param {Interrupting} how
  * @returns {import('../wire/protocol.js').duplex.InterruptionOptions | undefined}
  */

@@ -1,14 +1,13 @@
 /**
- * One call, from the click to its end: what it shows, what it said, and everything that belongs to it.
- * A page makes a new one for each call, so nothing of an earlier one can be left over.
+ * One call, from the click to its end, with its state, its captions and its connections. A page creates a new object
+ * for each call, so no state of an earlier one remains.
  *
- * The state changes in the click itself (`starting`), before anything is awaited: a second press finds a
- * call that is busy. The microphone is asked for before a place on a server is taken. A connection that
- * is lost in mid-call is made again with what was said carried over; so is one that gives no answer, and
- * one whose memory on the server is full.
+ * The state changes in the click itself (`starting`), before anything is awaited, so a second click finds a busy call.
+ * The microphone is requested before a slot on a server is taken. If the connection is lost during the call, if the
+ * server does not answer or if its context is full, the call reconnects and passes on what was said.
  *
- * No DOM. The `rig` is the only way to sound and `client` the only way to the server; tests pass their
- * own. State flows one way: events → `state` → 'change'.
+ * Does not use the DOM. All audio goes through `rig` and all messages through `client`; tests pass their own. State
+ * flows one way: events → `state` → 'change'.
  */
 
 import { Captions } from './captions.js';
@@ -22,17 +21,17 @@ import { freshState } from './state.js';
 /** @typedef {import('./state.js').Ending} Ending */
 /** @typedef {import('./state.js').Trouble} Trouble */
 
-/** A slow network is spoken of until it has been quick for this long. */
+/** Time without dropped audio after which the page stops reporting a slow network. */
 const SLOW_SHOWN_MS = 15_000;
-/** How often the age of the last answer is looked at. */
+/** Interval at which the age of the last answer is checked. */
 const WATCH_MS = 1000;
-/** Even a silent microphone reports its level 20 times a second; without one for this long it delivers nothing. */
+/** Time without a level after which the microphone counts as dead; even a silent one reports 20 levels a second. */
 const NO_SOUND_MS = 2500;
-/** A call that is lost is dialled again after this pause. */
+/** Pause before a lost call reconnects. */
 const REDIAL_PAUSE_MS = 500;
-/** A memory that is full sooner than that is too small to continue with. */
+/** Minimum time until the context is full; if it fills up faster, it is too small to continue the call. */
 const RENEW_AFTER_MS = 20_000;
-/** Without a network for longer than this a call is over. */
+/** Maximum time without a network, after which the call ends. */
 const OFFLINE_LIMIT_MS = 60_000;
 
 /**
@@ -48,7 +47,7 @@ export class Call extends CallKind {
   order = null;
   /** @type {import('../wire/connection.js').Connection | null} */
   client = null;
-  /** The assistant's latest turn; numbers are the rig's. */
+  /** The assistant's latest turn, numbered by the rig. */
   turn = 0;
   /** @type {import('../audio/rig.js').Position | null} */
   position = null;
@@ -68,11 +67,11 @@ export class Call extends CallKind {
   #hasBeenLive = false;
   #readyAt = 0;
   #levelAt = 0;
-  /** From the click to the end. */
+  /** Aborted at the end of the call. */
   #life = new AbortController();
-  /** One connection's. */
+  /** Aborted at the end of a connection. */
   #line = new AbortController();
-  /** Until the last sentence has been heard, which may be after the end. */
+  /** Aborted when the last sentence has been heard, which may be after the end of the call. */
   #listening = new AbortController();
 
   /** @param {import('./state.js').Sound} rig @param {import('./state.js').Surroundings} [surroundings] */
@@ -107,17 +106,17 @@ export class Call extends CallKind {
     return isOnIn(this.state.phase);
   }
 
-  // From the click to the first connection
+  // Start and first connection
 
   /**
-   * Must be called from a person's gesture, and once.
-   * @param {O | ((signal: AbortSignal) => O | null | Promise<O | null>)} order or what still has to be found
-   *   out for it; null: not now, and the page has said why
+   * Starts the call. Must be called from a user's gesture, and only once.
+   * @param {O | ((signal: AbortSignal) => O | null | Promise<O | null>)} order or a function that returns it; null if
+   *   the call cannot start, which the page has explained
    * @returns {Promise<boolean>} true if the call is connecting
    */
   start(order) {
     this.set({ phase: 'starting' });
-    // In the gesture itself: what is awaited below may take longer than the gesture counts.
+    // Called in the gesture itself: what is awaited below may take longer than the gesture is valid.
     const opening = this.rig.open();
     opening.catch(() => {});
     return this.#begin(typeof order === 'function' ? order : () => order, opening);
@@ -135,7 +134,7 @@ export class Call extends CallKind {
       }
       this.order = order;
       await opening;
-      // Before a place is taken: a worker must not wait for a person to answer a browser's question.
+      // Before connecting: a worker must not wait for the user to answer the browser's permission prompt.
       if (order.microphone) await this.rig.connectMicrophone(order.microphone);
     } catch (error) {
       if (!signal.aborted) this.#couldNotStart(error);
@@ -156,7 +155,7 @@ export class Call extends CallKind {
   /** @param {unknown} error */
   #couldNotStart(error) {
     const { trouble = 'failed', device = 'microphone' } = /** @type {any} */ (error);
-    // No device's: the program has a fault, of which the state says nothing.
+    // Not a device error but a bug, for which the state has no details.
     if (trouble === 'failed') console.error(error);
     this.#finish(
       { reason: 'not_started', code: '', sentence: '', wasReady: false },
@@ -174,7 +173,7 @@ export class Call extends CallKind {
     client.open();
   }
 
-  // What happens around it
+  // Events of rig, network and client
 
   #watchRig() {
     const { signal } = this.#listening;
@@ -208,7 +207,7 @@ export class Call extends CallKind {
     });
   }
 
-  /** After the end only the last sentence is waited for. */
+  /** After the end of the call, stops listening to the rig once the last sentence has been heard. */
   #mayBeSilentNow() {
     if (this.state.phase === 'ended') this.#listening.abort();
   }
@@ -281,7 +280,7 @@ export class Call extends CallKind {
     this.#wasPaused = false;
   }
 
-  /** The session is where it was: what was missed follows by itself. */
+  /** Called when the session was resumed; the server sends the missed messages. */
   #onReturned() {
     this.set({ isReturning: false, service: 'ok', waitedS: 0 });
     this.captions.note('note.returned');
@@ -289,7 +288,7 @@ export class Call extends CallKind {
     this.#watch();
   }
 
-  /** @param {number} dropped seconds given up so far */
+  /** @param {number} dropped seconds of audio dropped so far */
   #onDropped(dropped) {
     this.set({ trouble: { kind: 'network', dropped } });
     this.clearTimer(this.#timers.slow);
@@ -298,7 +297,7 @@ export class Call extends CallKind {
     }, SLOW_SHOWN_MS);
   }
 
-  // Answers that do not come
+  // Missing answers
 
   #watch() {
     this.clearTimer(this.#timers.watch);
@@ -307,20 +306,20 @@ export class Call extends CallKind {
       this.#lookForSound();
       const { service, waitedS, isLost } = serviceAfter(this.waitingMs());
       if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
-      // Without a network another attempt cannot succeed; `online` or the line's end decides.
+      // Without a network another attempt cannot succeed: wait for `online` or the end of the connection.
       if (isLost && !this.state.isOffline) this.client?.giveUp();
       else this.#watch();
     }, WATCH_MS);
   }
 
-  /** A microphone that gives nothing must not look like a conversation. */
+  /** Reports a microphone that delivers nothing. */
   #lookForSound() {
     if (!this.order?.microphone || !this.isLive) return;
     const since = Math.max(this.#levelAt, this.#readyAt);
     if (this.now() - since > NO_SOUND_MS && !this.state.hasNoSound) this.set({ hasNoSound: true });
   }
 
-  // The end, or the next connection
+  // End and reconnection
 
   /** @param {import('../wire/reasons.js').Ending} ending */
   #onEnded(ending) {
@@ -367,7 +366,7 @@ export class Call extends CallKind {
     this.rig.releaseMicrophone();
     this.rig.duck(false);
     const isQuiet = ['stopped', 'cancelled', 'not_started'].includes(ending.reason);
-    // Whoever hangs up wants silence; any other end lets the last sentence finish.
+    // A user who hangs up expects silence; after any other end the last sentence is played to its end.
     if (isQuiet) {
       this.rig.flush();
       this.captions.interrupt(this.turn);
@@ -388,7 +387,7 @@ export class Call extends CallKind {
     void this.#stopRecording();
   }
 
-  /** Nothing of this call reaches the page any more: another one begins. */
+  /** Detaches this call from the page before another one starts. */
   dispose() {
     if (this.isBusy) this.stop();
     if (this.position?.sounding) this.rig.flush();
@@ -417,20 +416,20 @@ export class Call extends CallKind {
     this.#recorder?.pause(on);
   }
 
-  // The person
+  // The user
 
-  /** The others in the queue must not wait for a person who has left. */
+  /** Gives the slot back, so that the next client in the queue does not wait for a user who has left. */
   #giveBack() {
     this.set({ hasGivenBack: true });
     this.stop();
   }
 
-  /** The person is here: they came back to the page, touched it, or spoke. */
+  /** Called when the user is present: they came back to the page, touched it, or spoke. */
   noticed() {
     this.#presence.noticed();
   }
 
-  /** The system gave the sound back, or a person tapped to have it. */
+  /** Resumes audio after the system has released it or the user has tapped. */
   async wake() {
     await this.rig.open();
     if (!this.rig.isHeld) this.set({ isSuspended: false });
@@ -454,7 +453,7 @@ export class Call extends CallKind {
     this.set({ trouble: null });
   }
 
-  /** Hang up, leave the queue, or think better of it. */
+  /** Hangs up, leaves the queue or cancels the start. */
   stop() {
     const { phase } = this.state;
     if (phase === 'idle' || phase === 'ended' || phase === 'ending') return;

@@ -1,6 +1,6 @@
 /**
- * The calls of a page, one at a time. Pages listen here: a new call replaces the previous one,
- * and its events arrive under the same names.
+ * The calls of a page, one at a time. Pages listen to this object: a new call replaces the previous one, and its events
+ * are emitted under the same names.
  */
 
 import { Emitter } from '../emitter.js';
@@ -14,7 +14,7 @@ const NO_CALL = freshState();
 /**
  * @template C
  * @typedef {import('./kind.js').CallEvents & import('./duplex.js').DuplexCallEvents & {call: C, captions: import('./captions.js').Captions}} CallsEvents
- *   `call`: a new one is there; `captions`: its words changed
+ *   `call`: a new call was created; `captions`: its captions changed
  */
 
 /** @template {AnyCall} C @extends {Emitter<CallsEvents<C>>} */
@@ -46,7 +46,7 @@ export class Calls extends Emitter {
   }
 
   /**
-   * Start a call; nothing happens during another one.
+   * Starts a call; does nothing during another one.
    * @param {Parameters<C['start']>[0]} prepare
    * @returns {Promise<boolean>} true if it is connecting
    */

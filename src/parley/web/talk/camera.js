@@ -12,7 +12,7 @@ import { encodeBlob } from '../wire/codec.js';
 const SIDE = 896;
 const SIDE_DETAILED = 1344;
 const QUALITY = 0.75;
-/** A picture later than this is left out: the voice must not wait. */
+/** Maximum time to wait for a picture. A later one is omitted, so that the audio is not delayed. */
 const LATE_MS = 150;
 export const ZOOM_LIMIT = 4;
 
@@ -23,11 +23,11 @@ export class Camera extends EventTarget {
   facing = 'user';
   isMirrored = false;
   isDetailed = false;
-  /** The picture stands still, here and in what is sent. */
+  /** True if the picture is frozen, in the preview and in what is sent. */
   isFrozen = false;
-  /** A screen or window instead of the camera. */
+  /** True if a screen or window is shown in place of the camera. */
   isScreen = false;
-  /** 1 to 4: the middle of the picture, larger. */
+  /** Enlargement of the centre of the picture, from 1 to 4. */
   zoom = 1;
   #canvas = document.createElement('canvas');
   /** @type {string | undefined} */
@@ -52,7 +52,7 @@ export class Camera extends EventTarget {
     await this.#take(stream, false);
   }
 
-  /** A screen, a window or a tab, as the person chooses; what was there before stays when they refuse. */
+  /** Opens a screen, a window or a tab that the user chooses; if they refuse, the previous source stays. */
   async share() {
     await this.#take(await openScreen(), true);
   }
@@ -70,7 +70,7 @@ export class Camera extends EventTarget {
     this.dispatchEvent(new Event('change'));
   }
 
-  /** Hold the picture, so that it can be talked about. @param {boolean} on */
+  /** Freezes the picture, so that it can be discussed. @param {boolean} on */
   async freeze(on) {
     this.isFrozen = on && this.isOn;
     if (this.isFrozen) this.video.pause();
@@ -91,12 +91,12 @@ export class Camera extends EventTarget {
     this.dispatchEvent(new Event('change'));
   }
 
-  /** The other side; stays as it is when there is none. @returns {Promise<boolean>} */
+  /** Switches to the camera on the other side; stays as it is if there is none. @returns {Promise<boolean>} */
   async flip() {
     const before = this.facing;
     this.facing = before === 'user' ? 'environment' : 'user';
     const old = this.stream;
-    // Phones give one camera at a time: let go of it first.
+    // Phones open only one camera at a time, so this one is released first.
     release(old);
     this.stream = null;
     try {
@@ -122,7 +122,7 @@ export class Camera extends EventTarget {
     await this.stream?.getVideoTracks()[0].applyConstraints(/** @type {any} */ ({ advanced: [{ torch: on }] }));
   }
 
-  /** The picture now. @returns {Promise<string | null>} base64 JPEG; null when there is none in time */
+  /** Returns the current picture. @returns {Promise<string | null>} base64 JPEG; null if there is none in time */
   async frame() {
     if (!this.isOn || document.hidden) return null;
     const late = new Promise((resolve) => setTimeout(() => resolve(null), LATE_MS));
@@ -187,7 +187,7 @@ export function drawJpeg(
 }
 
 /**
- * One picture per second of a clip, taken at `offset` of each second.
+ * Returns one picture per second of a clip, taken at `offset` within each second.
  * @param {string} url
  * @param {{offset?: number, limitS: number, isDetailed?: boolean, onProgress?: (part: number) => void}} how
  * @returns {Promise<string[]>} base64 JPEG
@@ -212,9 +212,9 @@ export async function framesOf(url, { offset = 0.5, limitS, isDetailed, onProgre
 }
 
 /**
- * How long a clip is. What a browser has recorded itself does not say so: it is known once somebody has
- * looked for the end.
- * @param {HTMLMediaElement} media with its metadata
+ * Returns the length of a clip in seconds. Recordings made by a browser do not contain it; it is known after seeking to
+ * the end.
+ * @param {HTMLMediaElement} media whose metadata is loaded
  * @returns {Promise<number>}
  */
 export async function secondsOf(media) {

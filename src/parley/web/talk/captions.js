@@ -1,9 +1,9 @@
 /**
- * The words of a call, both sides', and which of the assistant's have been heard.
+ * Captions of both sides of a call, and how much of the assistant's has been heard.
  *
- * Text runs ahead of its sound. A caption follows the loudspeaker: each piece of text is laid over the
- * sound that came with it (text without sound waits for the next sound), and `hear` says how far the
- * voice has come. What an interruption cut off stays known as not heard.
+ * Text arrives before its audio is heard. A caption follows the loudspeaker: each piece of text is mapped to the audio
+ * that arrived with it (text without audio waits for the next audio), and `hear` computes how much of the text has been
+ * heard. Text that an interruption cut off is marked as not heard.
  */
 
 /**
@@ -12,24 +12,25 @@
  * @property {'you' | 'assistant' | 'note'} who
  * @property {string} text
  * @property {number} heard characters that have been said aloud
- * @property {boolean} isComplete nothing is added any more
+ * @property {boolean} isComplete true if no more text will be added
  * @property {boolean} isInterrupted
- * @property {string} [key] a note's word in the dictionary
- * @property {Record<string, unknown>} [values] what the note's word needs
+ * @property {string} [key] key of a note in the dictionary
+ * @property {Record<string, unknown>} [values] values for the note's placeholders
  * @property {number} at Date.now()
  * @property {number} fromS seconds of the call at which it was first heard
- * @property {number} untilS and at which the last of it was
+ * @property {number} untilS seconds of the call at which the last of it was heard
  * @property {string} [image] a picture that was sent with it, as a URL
  */
 
-/** So much of what was said goes into a call that continues another, in characters. */
+/** Maximum length, in characters, of what was said that is passed to a call that continues another. */
 const CARRY_LIMIT = 4000;
 
-/** Longer names are cut in lists. */
+/** Maximum length of a title; longer ones are truncated. */
 const TITLE_SIGNS = 60;
 
 /**
- * What a conversation is called in lists and on its own page: the first words of the person, or else of anybody.
+ * Returns the title of a conversation, for lists and its own page: the first text of the user or, if there is none, of
+ * the assistant.
  * @param {{who: string, text: string}[]} said
  */
 export function titleOf(said) {
@@ -38,16 +39,20 @@ export function titleOf(said) {
   return text.length > TITLE_SIGNS ? `${text.slice(0, TITLE_SIGNS - 2).trimEnd()}…` : text;
 }
 
-/** Signs that change the direction of what follows: words of a call must not reorder the page. */
+/** Characters that change the text direction: text of a call must not reorder the page. */
 const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
 
 /** @param {string} text */
 export const withoutDirections = (text) => text.replace(DIRECTIONS, '');
 
-/** What a person was heard to say, without the quotation marks that some recognisers put around it. @param {string} text */
+/** Returns a transcript without the quotation marks that some recognisers put around it. @param {string} text */
 export const asSaid = (text) => withoutDirections(text.trim().replace(/^["“](.*)["”]$/s, '$1'));
 
-/** The end of the word in which `at` lies: half a word is hard to read. @param {string} text @param {number} at */
+/**
+ * Returns the end of the word that contains `at`: half a word is hard to read.
+ * @param {string} text
+ * @param {number} at
+ */
 function wordEnd(text, at) {
   let end = Math.min(text.length, Math.round(at));
   while (
@@ -62,7 +67,7 @@ function wordEnd(text, at) {
 
 export class CaptionTrack {
   text = '';
-  /** Samples of sound so far. */
+  /** Number of samples of audio so far. */
   samples = 0;
   isComplete = false;
   /** @type {{fromText: number, toText: number, fromSample: number, toSample: number}[]} */
@@ -88,7 +93,7 @@ export class CaptionTrack {
   }
 
   /**
-   * @param {number} samples heard of this turn
+   * @param {number} samples number of samples of this turn that have been heard
    * @returns {number} characters
    */
   hear(samples) {
@@ -115,12 +120,12 @@ export class Captions extends EventTarget {
   #nextId = 0;
   /** @type {Map<number, {track: CaptionTrack, caption: Caption}>} */
   #turns = new Map();
-  /** Which line holds which utterance of the person. @type {Map<string, Caption>} */
+  /** Captions of the user's utterances that are not final, by id. @type {Map<string, Caption>} */
   #yours = new Map();
   #now = () => 0;
   #since = 0;
 
-  /** Times count from here. @param {number} since @param {() => number} now ms */
+  /** Sets the time from which `fromS` and `untilS` are counted. @param {number} since @param {() => number} now ms */
   begin(since, now) {
     this.#since = since;
     this.#now = now;
@@ -153,27 +158,31 @@ export class Captions extends EventTarget {
     return whole;
   }
 
-  /** A line between the speakers. @param {string} key @param {Record<string, unknown>} [values] */
+  /** Adds a note between the captions. @param {string} key @param {Record<string, unknown>} [values] */
   note(key, values = {}) {
     this.#append({ who: 'note', key, values });
     this.#changed();
   }
 
-  /** What the person did, if their words are not transcribed. @param {string} key @param {Record<string, unknown>} [values] */
+  /**
+   * Adds what the user did, if their speech is not transcribed.
+   * @param {string} key
+   * @param {Record<string, unknown>} [values]
+   */
   you(key, values = {}) {
     this.#append({ who: 'you', key, values });
     this.#changed();
   }
 
-  /** What the person wrote, perhaps with a picture. @param {string} text @param {string} [image] */
+  /** Adds what the user wrote, optionally with a picture. @param {string} text @param {string} [image] */
   wrote(text, image) {
     this.#append({ who: 'you', text, heard: text.length, image });
     this.#changed();
   }
 
   /**
-   * What the person was heard to say.
-   * @param {string} id of the utterance: its text may come in several versions
+   * Sets the transcript of an utterance of the user.
+   * @param {string} id of the utterance, since its text may arrive in several versions
    * @param {string} text all of it so far
    * @param {boolean} isFinal
    */
@@ -181,7 +190,7 @@ export class Captions extends EventTarget {
     let caption = this.#yours.get(id);
     if (!caption) {
       const last = this.list.findLast(({ who }) => who === 'you');
-      // The line that said how long the person spoke becomes the one that says what.
+      // The caption that showed how long the user spoke becomes the one with the text.
       caption = last?.key && !last.text ? last : this.#append({ who: 'you', isComplete: false });
       delete caption.key;
       this.#yours.set(id, caption);
@@ -193,7 +202,7 @@ export class Captions extends EventTarget {
   }
 
   /**
-   * What both have said, for a call that continues from here; the newest of it if it is long.
+   * Returns what both sides said, for a call that continues this one; if it is long, only the end.
    * @param {string} [before] what was said in an earlier call
    */
   said(before = '') {
@@ -226,7 +235,7 @@ export class Captions extends EventTarget {
     this.#changed();
   }
 
-  /** @param {number} turn @param {number} samples that have left the loudspeaker */
+  /** @param {number} turn @param {number} samples number of samples that have left the loudspeaker */
   hear(turn, samples) {
     const entry = this.#turns.get(turn);
     if (!entry || entry.caption.isInterrupted) return;
@@ -244,7 +253,7 @@ export class Captions extends EventTarget {
     caption.heard = heard;
   }
 
-  /** Everything of this turn has been heard. @param {number} turn */
+  /** Marks a turn as completely heard. @param {number} turn */
   drained(turn) {
     const entry = this.#turns.get(turn);
     if (!entry || entry.caption.isInterrupted) return;
@@ -253,9 +262,10 @@ export class Captions extends EventTarget {
   }
 
   /**
-   * The rest of this turn will not be heard.
+   * Marks a turn as interrupted: the rest will not be heard.
    * @param {number} turn
-   * @param {string} [kept] what the server believes was heard, and the model remembers: both say the same then
+   * @param {string} [kept] the text that the server counts as heard and the model remembers, so that the caption
+   *   shows the same
    */
   interrupt(turn, kept) {
     const entry = this.#turns.get(turn);

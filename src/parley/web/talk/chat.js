@@ -1,10 +1,10 @@
 /**
- * A conversation by request and answer. The history lives here; every request carries all of it.
+ * A written conversation. The history is stored here, and every request contains all of it.
  *
  *   idle ─send→ connecting → (queued) → prefill → generating ─done→ idle
  *
- * Cancelling keeps what was said and marks it. A request is repeated, up to three times, only while
- * nothing has been heard of the server. No DOM.
+ * If an answer is cancelled, the text so far is kept and marked. A request is repeated, up to three times, only until
+ * the server has responded. Does not use the DOM.
  */
 
 import { join } from '../audio/wav.js';
@@ -14,7 +14,7 @@ import { Emitter } from '../emitter.js';
 /** @typedef {import('../wire/protocol.js').chat.Message} WireMessage */
 /** @typedef {Exclude<WireMessage['content'], string>[number]} WirePart */
 /**
- * A piece of a message as the page keeps it; `data` is base64 as it goes out.
+ * A part of a message as the page stores it; `data` is base64 as sent.
  * @typedef {{type: 'text', text: string}
  *  | {type: 'image' | 'audio' | 'video', data: string, name?: string, seconds?: number}} Part
  */
@@ -24,7 +24,7 @@ import { Emitter } from '../emitter.js';
  * @property {'user' | 'assistant'} role
  * @property {Part[]} parts
  * @property {boolean} [isInterrupted]
- * @property {string} [error] code of what went wrong
+ * @property {string} [error] error code
  * @property {Float32Array | null} [sound] 24 kHz
  * @property {{firstMs: number | null, totalMs: number}} [timing]
  * @property {{input: number, output: number}} [tokens]
@@ -42,7 +42,7 @@ import { Emitter } from '../emitter.js';
  * @property {number} [temperature]
  * @property {boolean} detailed
  * @property {boolean} [thinking]
- * @property {boolean} record whether the server may keep it
+ * @property {boolean} record true if the server may record it
  */
 /** @typedef {'idle' | 'connecting' | 'queued' | 'prefill' | 'generating'} ChatPhase */
 
@@ -55,7 +55,7 @@ function toWire(part) {
 }
 
 /**
- * The request for the messages so far.
+ * Builds the request for the messages so far.
  * @param {ChatMessage[]} messages
  * @param {ChatSettings} settings
  * @returns {import('../wire/protocol.js').chat.Request}
@@ -102,7 +102,7 @@ function content(parts) {
 /**
  * @typedef {object} ChatTalkEvents
  * @property {null} change messages or state
- * @property {{id: string}} delta more of an answer
+ * @property {{id: string}} delta an answer has grown
  * @property {{id: string, ending: import('../wire/reasons.js').Ending}} finished
  */
 
@@ -142,7 +142,7 @@ export class ChatTalk extends Emitter {
   }
 
   /**
-   * Say something and have it answered.
+   * Sends a message and requests an answer.
    * @param {Part[]} parts
    * @param {ChatSettings} settings
    */
@@ -153,7 +153,7 @@ export class ChatTalk extends Emitter {
   }
 
   /**
-   * Say the message `id` differently; what came after it is forgotten.
+   * Replaces the message `id` and requests an answer; later messages are removed.
    * @param {string} id
    * @param {Part[]} parts
    * @param {ChatSettings} settings
@@ -165,7 +165,7 @@ export class ChatTalk extends Emitter {
     this.send(parts, settings);
   }
 
-  /** Answer the last question again. @param {ChatSettings} settings */
+  /** Requests a new answer to the last message of the user. @param {ChatSettings} settings */
   regenerate(settings) {
     if (this.isBusy) return;
     while (this.messages.at(-1)?.role === 'assistant') this.messages.pop();
@@ -179,7 +179,7 @@ export class ChatTalk extends Emitter {
     const answer = { id: newId(), role: 'assistant', parts: [{ type: 'text', text: '' }], at: Date.now(), sound: null };
     this.messages.push(answer);
     const text = /** @type {{type: 'text', text: string}} */ (answer.parts[0]);
-    // The page may turn to another chat before this answer is complete.
+    // The page may switch to another chat before this answer is complete.
     const { messages } = this;
     const askedAt = this.now();
     /** @type {number | null} */

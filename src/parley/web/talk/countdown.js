@@ -1,6 +1,6 @@
 /**
- * The falling estimate of a queue: ticks by itself, and an update may only lower it, unless the place
- * changed. Below zero it counts how long the promise is overdue.
+ * Countdown of the estimated wait in a queue. It runs by itself, and an update can only lower it unless the place has
+ * changed. Below zero it counts the time by which the estimate is exceeded.
  */
 export class Countdown {
   /** @type {{position: number, length: number, dueAt: number | null} | null} */
@@ -28,7 +28,7 @@ export class Countdown {
     };
   }
 
-  /** @returns {{position: number, length: number, leftS: number | null} | null} leftS below zero: overdue */
+  /** @returns {{position: number, length: number, leftS: number | null} | null} leftS below zero if overdue */
   read() {
     if (!this.#place) return null;
     const { position, length, dueAt } = this.#place;

@@ -1,13 +1,14 @@
 /**
- * A call in full duplex: an answer per second, both may speak at any time. The microphone's sound leaves in
- * pieces, so that the server soon hears that someone interrupts or has finished; a file's leaves in whole seconds.
+ * A call in full duplex: one result per second, and both sides may speak at any time. Microphone audio is sent in short
+ * pieces, so that the server quickly detects that the user interrupts or has finished; audio of a file is sent in whole
+ * seconds.
  *
- * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
- * model listens again without having ended its turn it was interrupted: what waits for playback is
- * dropped within 40 ms. When it had ended it, the tail plays out.
+ * Turns: the first speaking unit after listening, or after a unit marked as last, starts one. If the model listens
+ * again without having ended its turn, it was interrupted, and queued playback is dropped within 40 ms. If it had ended
+ * the turn, the rest is played.
  *
- * Pause: the duplex dialect confirms it, and it is complete when the voice has ended too. Realtime has no
- * word for it: units are simply not sent.
+ * Pause: the duplex dialect confirms it, and it is complete when the voice has also ended. Realtime has no message for
+ * it: the client stops sending units.
  */
 
 import { EchoWatch } from '../audio/echo.js';
@@ -30,16 +31,16 @@ import { QualityMeter } from './quality.js';
  *   feed?: import('./files.js').FileFeed | null,
  *   frame?: (() => Promise<string | null>) | null,
  *   slices?: () => number,
- * }} DuplexOrder `options` are made for each connection, with what was said before it; `limitS`: the
- *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG
+ * }} DuplexOrder `options` are created for each connection, with what was said before it; `limitS`: the server's own
+ *   limit, if it reports one; `frame`: returns the camera's current picture, base64 JPEG
  */
 
-/** Seconds that can be in flight; more than that a server has dropped. */
+/** Maximum number of seconds in flight; the server has dropped any older ones. */
 const SENT_LIMIT = 30;
-/** Answers that say how quick the line is: a clock that is set has no effect beyond them. */
+/** Number of answers over which the transit time is compared; it limits the effect of a clock that is adjusted. */
 const TRANSITS = 30;
 
-/** Words without an answer for so long were not for the assistant. */
+/** Time after which speech without an answer counts as not meant for the assistant. */
 const DUE_MS = 3000;
 
 /**
@@ -63,22 +64,25 @@ export class DuplexCall extends Call {
   #forceNext = false;
   #turnFirstAt = 0;
   #firstTransit = NaN;
-  /** Our clock less the server's, for each of the last answers, in ms. @type {number[]} */
+  /** Our clock minus the server's for each of the last answers, in ms. @type {number[]} */
   #transits = [];
-  /** Samples of the present second that have been sent. */
+  /** Number of samples of the current second that have been sent. */
   #sent = 0;
-  /** When seconds that are not answered yet were sent. @type {number[]} */
+  /** Times at which the seconds that have no answer yet were sent. @type {number[]} */
   #sentAt = [];
   #answeredAt = 0;
   #droppedBefore = 0;
   #isServerPaused = false;
-  /** While the server hears the user's turn, or has all of it and owes an answer. @type {'hearing' | 'thinking'} */
+  /**
+   * Activity until an answer arrives: the server hears the user's turn, or has all of it.
+   * @type {'hearing' | 'thinking'}
+   */
   #due = 'hearing';
   #dueUntil = 0;
   /** @type {any} */
   #timer = null;
   #nextTick = 0;
-  /** Units leave in order although pictures take time. @type {Promise<void>} */
+  /** Chain of pending units: they are sent in order although pictures take time. @type {Promise<void>} */
   #outbox = Promise.resolve();
 
   /** @param {DuplexOrder} order @param {string} said */
@@ -126,7 +130,7 @@ export class DuplexCall extends Call {
     this.rig.duck(false);
   }
 
-  // Upwards
+  // Sending
 
   #feed() {
     if (this.order?.sound === 'file') {
@@ -140,7 +144,7 @@ export class DuplexCall extends Call {
     });
   }
 
-  /** A file has no sound card: units follow a timer that does not drift. */
+  /** Sends units of a file, which has no sound card's clock, with a timer that does not drift. */
   #tick() {
     this.#timer = this.setTimer(
       () => {
@@ -166,7 +170,7 @@ export class DuplexCall extends Call {
     const seen = endsSecond ? frame?.() : null;
     const picture = Promise.resolve(taken?.frame === undefined ? seen : taken.frame);
     this.#outbox = this.#outbox.then(async () => {
-      // A camera that does not answer must not hold the voice back.
+      // A camera that does not respond must not delay the audio.
       const image = (await picture.catch(() => null)) ?? null;
       if (!this.isLive) return;
       const forceListen = this.state.isForcingListen || this.#forceNext;
@@ -181,7 +185,7 @@ export class DuplexCall extends Call {
     });
   }
 
-  // Downwards
+  // Receiving
 
   /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onListen(result) {
@@ -200,7 +204,7 @@ export class DuplexCall extends Call {
   /** @param {{text: string, audio: Float32Array<ArrayBuffer>, isLast: boolean, contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onSpeak(result) {
     this.#account(result, true);
-    // An answer to a unit that was in flight when silence was asked for.
+    // This answers a unit that was in flight when silence was requested.
     if (this.#isHushing || this.state.isForcingListen) return;
     this.#dueUntil = 0;
     if (!this.#isTurnOpen) {
@@ -240,7 +244,7 @@ export class DuplexCall extends Call {
     this.emit('metrics', { ...metrics, isSpeaking });
   }
 
-  /** How much longer one answer took on the line than the quickest of the last ones. @param {number} transit */
+  /** Returns by how many ms the transit of one answer exceeded the fastest of the last ones. @param {number} transit */
   #lateMs(transit) {
     if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
     this.metrics.driftMs = transit - this.#firstTransit;
@@ -292,7 +296,7 @@ export class DuplexCall extends Call {
     if (state === 'stopped' && (this.#isTurnOpen || this.position?.sounding)) this.#hush();
   }
 
-  /** True if the microphone hears what the loudspeaker plays: headphones would help. */
+  /** True if the microphone picks up the loudspeaker, in which case headphones would help. */
   get hasEcho() {
     return this.#hasEcho;
   }
@@ -308,15 +312,15 @@ export class DuplexCall extends Call {
     this.#settlePause();
   }
 
-  // Wishes
+  // Requests of the user
 
-  /** Be silent and listen until told otherwise. @param {boolean} on */
+  /** Makes the assistant silent and listening until this is switched off. @param {boolean} on */
   forceListen(on) {
     this.set({ isForcingListen: on });
     if (on) this.#hush();
   }
 
-  /** Be silent now, for this once. */
+  /** Silences the current answer. */
   interrupt() {
     this.#forceNext = true;
     this.#hush();
@@ -360,25 +364,28 @@ export class DuplexCall extends Call {
     this.set({ phase: 'live', activity: 'listening' });
   }
 
-  /** Seconds left of the total limit; null when there is none to show. */
+  /** Returns the seconds left of the total limit; null if there is none to show. */
   leftS() {
     if (!this.client?.limitS || !this.client.isOpen) return null;
     return Math.max(0, this.client.limitS - (this.now() - this.client.openedAt) / 1000);
   }
 
-  /** What is left of the total limit, from 1 to 0; null when there is none to show. */
+  /** Returns the remaining fraction of the total limit, from 1 to 0; null if there is none to show. */
   leftPart() {
     const left = this.leftS();
     return left === null || !this.client?.limitS ? null : left / this.client.limitS;
   }
 
-  /** Since the last answer, or since what is to be answered was sent. */
+  /** Returns the ms since the last answer, or since the oldest unanswered second was sent. */
   waitingMs() {
     const [oldest] = this.#sentAt;
     return oldest === undefined ? 0 : this.now() - Math.max(oldest, this.#answeredAt);
   }
 
-  /** One sign for everyone; none unless the call is live. @returns {import('./quality.js').Quality | null} */
+  /**
+   * Returns the quality of the call; null unless it is live and connected.
+   * @returns {import('./quality.js').Quality | null}
+   */
   quality() {
     const isConnected = this.isLive && !this.state.isReturning;
     return isConnected ? this.#quality.grade(this.now(), this.waitingMs()) : null;

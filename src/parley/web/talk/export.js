@@ -1,21 +1,21 @@
 /**
- * A conversation as a file: plain text, or subtitles that fit a recording of it. Only what was heard is
- * in it; interruptions are marked.
+ * Export of a conversation: plain text, or subtitles that match a recording of it. It contains only what was heard;
+ * interruptions are marked.
  *
- * Pure; the words for "You", "Assistant" and "(interrupted)" are the reader's.
+ * Pure; the texts for "You", "Assistant" and "(interrupted)" are in the reader's language.
  */
 
 /**
  * @typedef {object} Line
- * @property {string} who as it is shown
- * @property {string} text what was heard of it
+ * @property {string} who name of the speaker as shown
+ * @property {string} text the part that was heard
  * @property {boolean} isNote
  * @property {boolean} isInterrupted
  * @property {number} fromS
  * @property {number} untilS
  */
 
-/** A subtitle stays at least this long, and no longer than that. */
+/** Minimum and maximum duration of a subtitle. */
 const LEAST_S = 1.2;
 const MOST_S = 8;
 
@@ -36,7 +36,7 @@ export function linesOf(captions, t) {
     .filter(({ text, isInterrupted }) => text || isInterrupted);
 }
 
-/** @param {Line[]} lines @param {string} interrupted the word for it */
+/** @param {Line[]} lines @param {string} interrupted text for an interruption */
 export function plainText(lines, interrupted) {
   const ending = (/** @type {Line} */ line) => (line.isInterrupted ? `${line.text ? '… ' : ''}(${interrupted})` : '');
   return lines
@@ -84,5 +84,5 @@ export function vtt(lines) {
   return `WEBVTT\n\n${body.join('\n')}`;
 }
 
-/** An empty line would end a subtitle. @param {string} text */
+/** Removes empty lines, which would end a subtitle. @param {string} text */
 const oneLine = (text) => text.replace(/\s*\n\s*/g, ' ');

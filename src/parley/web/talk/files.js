@@ -1,13 +1,13 @@
 /**
- * A file in place of, or together with, the microphone: cut into units before the call begins.
+ * File used in place of, or together with, the microphone: split into units before the call starts.
  *
- * Pure: takes decoded samples and ready JPEGs. Padding freezes the first and last picture and is silent.
+ * Pure: processes decoded samples and encoded JPEGs. Padding repeats the first and last picture and is silent.
  */
 
 import { mixInto } from '../audio/mixer.js';
 import { UNIT_SAMPLES } from '../wire/duplex.js';
 
-/** What pages accept. */
+/** Maximum sizes and lengths that pages accept. */
 export const VIDEO_LIMIT_S = 120;
 export const AUDIO_LIMIT_S = 300;
 
@@ -33,7 +33,7 @@ function peaks(samples, gain) {
  * @property {number} [beforeS] padding
  * @property {number} [afterS]
  * @property {{mic: number, file: number}} [gain]
- * @property {'file' | 'mic' | 'mixed'} [source] whose sound the units carry
+ * @property {'file' | 'mic' | 'mixed'} [source] whose audio the units contain
  */
 
 export class FileFeed {
@@ -50,7 +50,7 @@ export class FileFeed {
     this.totalS = this.before + this.playS + Math.round(afterS);
   }
 
-  /** Seconds into the file; below 0 and beyond `playS` lies the padding. */
+  /** Position in the file in seconds; below 0 and beyond `playS` it is in the padding. */
   get at() {
     return this.index - this.before;
   }
@@ -60,7 +60,7 @@ export class FileFeed {
   }
 
   /**
-   * The next second, or null when the file is over: the conversation continues without it.
+   * Returns the next second; null at the end of the file, after which the conversation continues without it.
    * @param {Float32Array<ArrayBuffer> | null} mic
    * @param {boolean} [isMuted]
    * @returns {{audio: Float32Array<ArrayBuffer>, frame: string | null | undefined, levels: Levels} | null}

@@ -4,9 +4,9 @@
  *   listening ─vad true→ hearing ─vad false→ listening
  *   listening ─generating→ thinking ─first sound→ speaking ─turn done, last sample heard, 800 ms→ listening
  *
- * The microphone is sent only while listening or hearing: the assistant must not hear itself. The 800 ms
- * let the room fall silent. Source: service.md 4.3. Where the person wants to be able to
- * interrupt, it is sent all the time, and the server distinguishes speech from echo.
+ * Microphone audio is sent only while listening or hearing, because the assistant must not hear itself. The 800 ms let
+ * the room fall silent. Source: service.md 4.3. If the user wants to be able to interrupt, it is sent all the time, and
+ * the server distinguishes speech from echo.
  */
 
 import { HalfDuplexClient } from '../wire/half-duplex.js';
@@ -15,7 +15,7 @@ import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 
 const RESUME_AFTER_MS = 800;
-/** Of what is heard. */
+/** Samples per ms of the assistant's audio. */
 const SAMPLES_PER_MS = 24;
 
 /**
@@ -25,8 +25,8 @@ const SAMPLES_PER_MS = 24;
  *   isPushToTalk?: boolean,
  *   mayInterrupt?: boolean,
  *   trailingMs?: number,
- * }} HalfDuplexOrder `options` are made for each connection, with what was said before it;
- *   `trailingMs`: the silence by which the server finds the end when the button is let go
+ * }} HalfDuplexOrder `options` are created for each connection, with what was said before it; `trailingMs`: silence
+ *   sent after the button is released, with which the server detects the end
  */
 
 /** @extends {Call<HalfDuplexOrder>} */
@@ -37,15 +37,15 @@ export class HalfDuplexCall extends Call {
   metrics = { turns: 0, speechMs: 0 };
   #isSending = false;
   #isHeld = false;
-  /** Units of silence that still follow. */
+  /** Number of units of silence still to be sent. */
   #trailing = 0;
   #hasSound = false;
   #headStart = new HeadStart();
-  /** When the sound of the answer will have been heard that has come, if it is heard as it comes. */
+  /** Time at which the audio received so far will have been played, if it is played on arrival. */
   #heardAt = 0;
   #isTurnDone = true;
   #isHeard = true;
-  /** When the answer that is being made last gave a sign of itself; 0: none is. */
+  /** Time of the last message about the answer that is being generated; 0 if none is. */
   #signAt = 0;
   /** @type {any} */
   #timer = null;
@@ -70,7 +70,7 @@ export class HalfDuplexCall extends Call {
       this.#isTurnDone = false;
       this.#isHeard = false;
       this.metrics.speechMs = speechMs;
-      // A turn that was written has its words already.
+      // A written turn already has its caption.
       if (speechMs > 0) this.captions.you('caption.you_spoke', { seconds: speechMs / 1000 });
       this.set({ activity: 'thinking' });
     });
@@ -97,7 +97,7 @@ export class HalfDuplexCall extends Call {
     });
   }
 
-  /** How late the next sound of an answer has come. @param {number} samples */
+  /** Measures how late the next audio of an answer has arrived. @param {number} samples */
   #time(samples) {
     if (this.#hasSound) this.#headStart.answered(this.now() - this.#heardAt);
     else {
@@ -109,7 +109,7 @@ export class HalfDuplexCall extends Call {
 
   /**
    * @param {'suspected' | 'dismissed' | 'stopped'} state
-   * @param {string} text what was heard of the answer, and all that the model remembers of it
+   * @param {string} text the part of the answer that was heard, and all that the model remembers of it
    */
   #onInterruption(state, text) {
     this.rig.duck(state === 'suspected');
@@ -135,7 +135,7 @@ export class HalfDuplexCall extends Call {
     this.clearTimer(this.#timer);
   }
 
-  /** An answer that has started and does not come, or sound that cannot leave. */
+  /** Returns the ms for which an answer has been due or audio has been waiting to be sent. */
   waitingMs() {
     const stuck = this.client?.stuckMs() ?? 0;
     return Math.max(stuck, this.#signAt > 0 ? this.now() - this.#signAt : 0);
@@ -144,14 +144,14 @@ export class HalfDuplexCall extends Call {
   #listen() {
     if (!this.isLive) return;
     if (!this.#isSending) this.#send();
-    // Whoever began to speak before the last sample had been heard is heard already.
+    // A user who started to speak before the last sample was heard is already being heard.
     if (this.state.activity !== 'hearing') this.set({ activity: 'listening' });
   }
 
   #send() {
     this.#isSending = true;
     this.lastSentAt = this.now();
-    // Starting again drops what was gathered while the assistant was audible.
+    // Starting again discards the samples gathered while the assistant was audible.
     this.rig.capture(PIECE_SAMPLES, (audio) => {
       if (this.#isSending && audio.length === PIECE_SAMPLES && this.#mayLeave()) {
         this.client?.sendAudio(audio);
@@ -162,14 +162,16 @@ export class HalfDuplexCall extends Call {
     if (this.order?.isPushToTalk) this.rig.mute(!this.#isHeld || this.state.isMuted);
   }
 
-  /** True if a unit is sent. After the button is let go silence follows, so that the server finds the end. */
+  /**
+   * True if the next unit is sent. After the button is released silence is sent, so that the server detects the end.
+   */
   #mayLeave() {
     if (this.state.isMuted) return false;
     if (!this.order?.isPushToTalk || this.#isHeld) return true;
     return this.#trailing-- > 0;
   }
 
-  /** Push to talk: only while this is held is the person heard. @param {boolean} on */
+  /** Push to talk: the user is heard only while this is on. @param {boolean} on */
   hold(on) {
     if (!this.order?.isPushToTalk || !this.isLive || on === this.#isHeld) return;
     this.#isHeld = on;
@@ -201,15 +203,15 @@ export class HalfDuplexCall extends Call {
     if (this.#isTurnDone && this.isLive) this.#resumeAfter(RESUME_AFTER_MS);
   }
 
-  /** Seconds until the server gives up waiting for sound; null while it is not counting. */
+  /** Returns the seconds until the server stops waiting for audio; null while it is not waiting. */
   idleLeftS() {
     if (!this.isLive || !this.client?.timeoutS) return null;
     return Math.max(0, this.client.timeoutS - (this.now() - this.lastSentAt) / 1000);
   }
 
   /**
-   * Silence this answer and listen again.
-   * @param {(sessionId: string) => Promise<unknown>} stopTurn asks the server to stop making it
+   * Silences this answer and listens again.
+   * @param {(sessionId: string) => Promise<unknown>} stopTurn requests that the server stop generating it
    */
   async skip(stopTurn) {
     if (this.state.activity !== 'thinking' && this.state.activity !== 'speaking') return;

@@ -1,20 +1,21 @@
 /**
- * How long a turn waits before it is heard, so that its next part is there in time.
+ * Delay before a turn is played, so that its next part arrives in time.
  *
- * The next part is taken to come as late as the latest of the last ones. The first has to hear and to find words: if it
- * was later than that, there is no need to wait. After a hole in the voice nothing is taken on trust for a while. Pure.
+ * The next part is expected to be as late as the latest of the last ones. If the first part, which takes longer to
+ * generate, was later than that, no delay is needed. After a gap in the voice the default delay is used until enough
+ * new parts have arrived. Pure.
  */
 
-/** What a turn waits at most where nothing else was said. */
+/** Default maximum delay of a turn. */
 const DELAY_MS = 200;
-/** Number of answers that say something about the line, and of those that are looked at. */
+/** Number of answers needed for an estimate, and number of the last answers used for it. */
 const ENOUGH = 3;
 const REMEMBERED = 8;
-/** After a hole. */
+/** Number of answers needed after a gap. */
 const ENOUGH_AFTER_GAP = 20;
-/** Less than this is lost in the sound card's own blocks. */
+/** Minimum delay; a shorter one is lost in the sound card's blocks. */
 const LEAST_MS = 40;
-/** Beyond what was seen. */
+/** Factor applied to the observed lateness. */
 const MARGIN = 1.5;
 
 export class HeadStart {
@@ -23,23 +24,23 @@ export class HeadStart {
   #wanted = ENOUGH;
   #seen = 0;
 
-  /** @param {number} ms how late a part that was not the first of its turn came, compared with others */
+  /** @param {number} ms lateness of a part that was not the first of its turn, compared with others */
   answered(ms) {
     this.#seen++;
     this.#answers.push(ms);
     if (this.#answers.length > REMEMBERED) this.#answers.shift();
   }
 
-  /** A hole in what was heard. */
+  /** Called on a gap in the playback. */
   gap() {
     this.#seen = 0;
     this.#wanted = ENOUGH_AFTER_GAP;
   }
 
   /**
-   * What a turn waits.
-   * @param {number} first how late its first part has come, in ms
-   * @param {{ms: number, isFixed: boolean}} [delay] where nothing is known, or always
+   * Returns the delay of a turn.
+   * @param {number} first lateness of its first part, in ms
+   * @param {{ms: number, isFixed: boolean}} [delay] maximum, used as it is if `isFixed` or without an estimate
    * @returns {number} ms
    */
   ms(first, { ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {

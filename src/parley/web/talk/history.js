@@ -1,19 +1,24 @@
-/** Chats kept in this browser (IndexedDB): they hold pictures and sound, too much for localStorage. */
+/**
+ * Chats stored in this browser. They are in IndexedDB because their pictures and audio are too large for localStorage.
+ */
 
-/** @typedef {{id: string, title: string, name?: string, updatedAt: number, messages: import('./chat.js').ChatMessage[]}} Chat `name`: given by the person, shown instead of the title */
+/**
+ * @typedef {{id: string, title: string, name?: string, updatedAt: number, messages: import('./chat.js').ChatMessage[]}} Chat
+ *   `name`: set by the user, shown instead of the title
+ */
 
 const STORE = 'chats';
 
 /** @type {BroadcastChannel | undefined} */
 let channel;
 
-/** To other tabs of this browser. */
+/** Returns the channel to other tabs of this browser. */
 function tabs() {
   channel ??= new BroadcastChannel('parley.chats');
   return channel;
 }
 
-/** @param {(id: string) => void} changed another tab has kept, renamed or deleted that chat */
+/** @param {(id: string) => void} changed called when another tab has stored, renamed or deleted that chat */
 export function watchChats(changed) {
   tabs().onmessage = ({ data }) => changed(data);
 }
@@ -48,7 +53,7 @@ async function inStore(mode, act) {
   }
 }
 
-/** @returns {Promise<Chat[]>} newest first; none where the browser keeps nothing (private windows) */
+/** @returns {Promise<Chat[]>} newest first; empty if the browser stores nothing (private windows) */
 export async function listChats() {
   const all = /** @type {Chat[]} */ (await inStore('readonly', (store) => store.getAll()).catch(() => []));
   return all.sort((a, b) => b.updatedAt - a.updatedAt);
@@ -65,14 +70,14 @@ async function write(id, act) {
   );
 }
 
-/** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
+/** @param {Chat} chat @returns {Promise<boolean>} true if it could be stored */
 export async function keepChat(chat) {
   return await write(chat.id, (store) => store.put(chat));
 }
 
 /**
- * In one step with looking it up: an answer that ends meanwhile is kept too.
- * @param {string} id @param {string} name empty: its title again
+ * Renames a chat. It is read and written in one transaction, so an answer that ends meanwhile is not lost.
+ * @param {string} id @param {string} name empty: its title is shown again
  */
 export async function nameChat(id, name) {
   await write(id, (store) => {
@@ -89,7 +94,7 @@ export async function forgetChat(id) {
   await write(id, (store) => store.delete(id));
 }
 
-/** The first words of a person. @param {import('./chat.js').ChatMessage[]} messages */
+/** Returns the first text of the user. @param {import('./chat.js').ChatMessage[]} messages */
 export function titleOf(messages) {
   for (const { role, parts } of messages) {
     const text = role === 'user' ? parts.find((part) => part.type === 'text') : undefined;

@@ -1,4 +1,4 @@
-/** What a kind of call fills in: its own client, and what it does when something happens to the call. */
+/** Base class of the kinds of call: each creates its own client and overrides the callbacks it needs. */
 
 import { Emitter } from '../emitter.js';
 
@@ -18,15 +18,15 @@ export class CallKind extends Emitter {
     throw new Error('a kind of call makes its own client');
   }
 
-  /** Say goodbye over the wire. */
+  /** Ends the conversation on the server. */
   hangUp() {}
   /** @param {any} _client @param {AbortSignal} _signal */
   wire(_client, _signal) {}
   pause() {}
   onReady() {}
-  /** The same session, over another connection. */
+  /** Called when the session was resumed over another connection. */
   onReturned() {}
-  /** The connection is gone and will be made again. */
+  /** Called when the connection is lost and the call will reconnect. */
   onCut() {}
   /** @param {number} _mic @param {number} _voice */
   onLevel(_mic, _voice) {}
@@ -40,7 +40,7 @@ export class CallKind extends Emitter {
   onGap(_gap) {}
   onEnded() {}
 
-  /** How long an answer has been due, in ms; 0 while none is. */
+  /** Returns the time for which an answer has been due, in ms; 0 if none is. */
   waitingMs() {
     return 0;
   }

@@ -1,4 +1,4 @@
-/** What is measured in a call in full duplex. */
+/** Metrics of a call in full duplex. */
 
 /** @typedef {ReturnType<typeof freshMetrics>} DuplexMetrics */
 
@@ -9,9 +9,9 @@ export const freshMetrics = () => ({
   turns: 0,
   contextTokens: 0,
   responseMs: UNKNOWN, // from sending a unit to its answer
-  costMs: UNKNOWN, // the server's own measure
-  playDelayMs: UNKNOWN, // first result to sound
-  driftMs: UNKNOWN, // growth of the way back since the first result
+  costMs: UNKNOWN, // measured by the server
+  playDelayMs: UNKNOWN, // from the first result to its sound
+  driftMs: UNKNOWN, // growth of the transit time from the server since the first result
   aheadMs: 0,
   gaps: 0,
   shiftMs: 0,

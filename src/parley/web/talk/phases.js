@@ -1,11 +1,11 @@
 /**
- * The states of a call, and which may follow which. One table, so that a state that makes no sense is an
- * error in a test and not a puzzle on a person's screen.
+ * States of a call and the transitions between them. They are in one table, so that an invalid transition is an error
+ * in a test and not a wrong page.
  *
  *   idle → starting → connecting ⇄ queued → live ⇄ pausing, paused → ending → ended
  *                                             live → reconnecting → live
  *
- * `starting` is entered by the click itself, before anything is awaited. Every state may end.
+ * `starting` is entered by the click itself, before anything is awaited. Every state can change to `ended`.
  */
 
 /**
@@ -32,8 +32,8 @@ export function mayFollow(from, to) {
   return from === to || NEXT[from].includes(to);
 }
 
-/** True if a call in this state holds the microphone or a place on the server. @param {CallPhase} phase */
+/** True if a call in this state uses the microphone or a slot on the server. @param {CallPhase} phase */
 export const isBusyIn = (phase) => phase !== 'idle' && phase !== 'ended';
 
-/** True if the two can hear each other, or could but for a pause. @param {CallPhase} phase */
+/** True if both sides can hear each other, or the call is paused. @param {CallPhase} phase */
 export const isOnIn = (phase) => phase === 'live' || phase === 'pausing' || phase === 'paused';

@@ -1,8 +1,8 @@
-/** Finds out if the person whose turn has come is there to take it. */
+/** Detector of whether the user is present when their turn in the queue comes. */
 
-/** Who waited, and is not there when the turn comes, has this long. */
+/** Time that an absent user has to return when their turn comes. */
 const AWAY_MS = 20_000;
-/** This many loud reports in a row (20 a second) are speech. */
+/** Level and number of consecutive reports (20 a second) that count as speech. */
 const VOICE_LEVEL = 0.05;
 const VOICE_REPORTS = 6;
 
@@ -16,7 +16,11 @@ export class Presence {
     this.clock = clock;
   }
 
-  /** The page is hidden. @param {() => void} onAbsent after a while without a sign of the person */
+  /**
+   * void} onAbsent after a while without a sign of the person => Starts waiting for the user while the page is hidden.
+   * @param {() => void} onAbsent called if no sign of the user arrives in time => void} onAbsent after a while without
+   * a sign of the person
+   */
   wait(onAbsent) {
     this.noticed();
     this.#timer = this.clock.setTimer(() => {
@@ -25,13 +29,13 @@ export class Presence {
     }, AWAY_MS);
   }
 
-  /** Somebody is there. */
+  /** Called when the user is present. */
   noticed() {
     this.clock.clearTimer(this.#timer);
     this.#timer = null;
   }
 
-  /** @param {number} rms of the microphone */
+  /** @param {number} rms level of the microphone */
   heard(rms) {
     this.#loudReports = rms > VOICE_LEVEL ? this.#loudReports + 1 : 0;
     if (this.#loudReports >= VOICE_REPORTS) this.noticed();

@@ -1,19 +1,19 @@
 /**
- * How well a call goes, from what happened in the last ten seconds: a sign that recovers.
+ * Meter of the quality of a call over the last ten seconds, so that the rating recovers.
  *
- * Pure: every reading comes with its time in ms.
+ * Pure: every reading is passed with its time in ms.
  */
 
 /** @typedef {'good' | 'fair' | 'poor'} Quality */
 
-/** What happened longer ago than this says nothing about now. */
+/** Time after which an event no longer affects the quality. */
 const MEMORY_MS = 10_000;
-/** Answers later than this come in the next unit's time. */
+/** Maximum response times for good and for fair quality; later answers arrive in the time of the next unit. */
 const GOOD_MS = 700;
 const FAIR_MS = 1300;
-/** One slow answer among quick ones is soon forgotten. */
+/** Number of the last answers considered, so that one slow answer soon loses its effect. */
 const ANSWERS = 3;
-/** Without any answer for this long the page does not claim that all is well. */
+/** Time without an answer after which the quality is poor. */
 const WAIT_MS = 3000;
 
 export class QualityMeter {
@@ -28,20 +28,20 @@ export class QualityMeter {
     if (this.#answers.length > ANSWERS) this.#answers.shift();
   }
 
-  /** A hole in what was heard. @param {number} at */
+  /** Called on a gap in the playback. @param {number} at */
   gap(at) {
     this.#gapAt = at;
   }
 
-  /** Sound that could not be sent. @param {number} at */
+  /** Called when audio could not be sent. @param {number} at */
   dropped(at) {
     this.#dropAt = at;
   }
 
   /**
    * @param {number} at
-   * @param {number} waitingMs how long an answer has been due
-   * @returns {Quality | null} null: nothing is known yet
+   * @param {number} waitingMs time for which an answer has been due
+   * @returns {Quality | null} null if nothing is known yet
    */
   grade(at, waitingMs = 0) {
     if (this.#answers.length === 0) return waitingMs > WAIT_MS ? 'poor' : null;

@@ -1,13 +1,13 @@
 /**
- * A recording made in the browser: both voices as a stereo WAV, or the picture with both voices.
- * Made of what was really heard, at the time it was heard.
+ * Recording made in the browser: both voices as a stereo WAV, or the picture with both voices. It contains what was
+ * actually heard, at the time it was heard.
  */
 
 import { resample } from '../audio/resample.js';
 import { encodeWav, join } from '../audio/wav.js';
 
 const RATE_HZ = 16000;
-/** Half an hour of two channels; beyond that the beginning is kept and the rest is not recorded. */
+/** Maximum length of a recording: half an hour of two channels. The rest is not recorded. */
 const LIMIT_S = 1800;
 
 export class VoiceRecorder {
@@ -44,7 +44,7 @@ export class VoiceRecorder {
     this.#tap?.node.port.postMessage({ type: 'pause', on });
   }
 
-  /** @returns {Promise<Blob | null>} left the person, right the assistant; null when nothing was heard */
+  /** @returns {Promise<Blob | null>} the user left, the assistant right; null if nothing was heard */
   async stop() {
     const tap = this.#tap;
     if (!tap) return null;
@@ -62,7 +62,10 @@ export class VoiceRecorder {
   }
 }
 
-/** Formats a person can choose, by name; the first that this browser can make. @type {Record<string, string[]>} */
+/**
+ * Formats that the user can choose, by name; the first that this browser supports is used.
+ * @type {Record<string, string[]>}
+ */
 export const RECORD_FORMATS = {
   auto: ['video/webm;codecs=vp9,opus', 'video/webm;codecs=vp8,opus', 'video/mp4', 'video/webm'],
   vp9: ['video/webm;codecs=vp9,opus'],
@@ -83,8 +86,8 @@ export class VideoRecorder {
   /**
    * @param {import('../audio/rig.js').Rig} rig
    * @param {HTMLVideoElement} video
-   * @param {{format?: string, megabits?: number, subtitle?: (() => string) | null}} [how] a format that this
-   *   browser cannot make gives way to one that it can
+   * @param {{format?: string, megabits?: number, subtitle?: (() => string) | null}} [how] a format that this browser
+   *   does not support is replaced by one that it does
    */
   constructor(rig, video, { format = 'auto', megabits = 2, subtitle = null } = {}) {
     this.rig = rig;
@@ -109,7 +112,7 @@ export class VideoRecorder {
     this.#recorder.start(1000);
   }
 
-  /** The picture with what is being said over its lower quarter. @param {() => string} subtitle */
+  /** Returns a track of the picture with the current subtitle over its lower quarter. @param {() => string} subtitle */
   #canvasTrack(subtitle) {
     const canvas = document.createElement('canvas');
     canvas.width = this.video.videoWidth || 1280;

@@ -1,15 +1,15 @@
-/** What is believed of a server that gives no answer, and how often a call is dialled again because of it. */
+/** State of a server that does not answer, and the limit of reconnections because of it. */
 
-/** An answer that is due for this long is late; for this long, missing; for this long, will not come. */
+/** Time for which an answer is due until it counts as late, as missing, and as lost. */
 const SLOW_MS = 3000;
 const SILENT_MS = 8000;
 const LOST_MS = 20_000;
-/** A call is dialled again so often within that time. */
+/** Maximum number of reconnections of a call, and the time in which they are counted. */
 const REDIALS = 3;
 const REDIALS_WITHIN_MS = 120_000;
 
 /**
- * @param {number} waitedMs for how long an answer has been due
+ * @param {number} waitedMs time for which an answer has been due
  * @returns {{service: 'ok' | 'slow' | 'silent', waitedS: number, isLost: boolean}}
  */
 export function serviceAfter(waitedMs) {
@@ -17,12 +17,12 @@ export function serviceAfter(waitedMs) {
   return { service, waitedS: service === 'ok' ? 0 : Math.floor(waitedMs / 1000), isLost: waitedMs > LOST_MS };
 }
 
-/** When a call was dialled again. */
+/** Limits the reconnections of a call. */
 export class Redials {
   /** @type {number[]} */
   #at = [];
 
-  /** True if it may be dialled again; if so, that counts. @param {number} now ms */
+  /** Returns true if the call may reconnect, and counts the reconnection. @param {number} now ms */
   take(now) {
     this.#at = this.#at.filter((then) => now - then < REDIALS_WITHIN_MS);
     if (this.#at.length >= REDIALS) return false;

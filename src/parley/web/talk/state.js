@@ -1,4 +1,4 @@
-/** What a call shows of itself, and its order. */
+/** State of a call and its order. */
 
 /**
  * @typedef {import('./phases.js').CallPhase} CallPhase
@@ -18,24 +18,24 @@ export const freshState = () => ({
   retrying: /** @type {{attempt: number} | null} */ (null),
   isMuted: false,
   isForcingListen: false,
-  isSuspended: false, // the system took the sound away
+  isSuspended: false, // the system has suspended audio
   hasLostMic: false,
-  hasNoSound: false, // nothing comes from the microphone, not even silence
-  isOffline: false, // the browser says that there is no network
-  isReturning: false, // the line broke, and the same session is being resumed over another
-  isRenewing: false, // it is dialled again because its memory was full
-  service: /** @type {'ok' | 'slow' | 'silent'} how long an answer has been due */ ('ok'),
-  waitedS: 0, // whole seconds without an answer that is due
+  hasNoSound: false, // the microphone delivers nothing, not even silence
+  isOffline: false, // the browser reports that there is no network
+  isReturning: false, // the connection broke, and the session is being resumed over another
+  isRenewing: false, // the call reconnects because its context was full
+  service: /** @type {'ok' | 'slow' | 'silent'} by the time for which an answer has been due */ ('ok'),
+  waitedS: 0, // whole seconds for which an answer has been due
   sessionId: '',
   recordingId: '',
   liveSince: 0, // `now` when the conversation first became live
   trouble: /** @type {Trouble | null} */ (null),
   ending: /** @type {Ending | null} */ (null),
-  hasGivenBack: false, // the turn came, the person was away, and the place went to the next
+  hasGivenBack: false, // the user was away when their turn came, and the slot was given to the next client
 });
 
 /**
- * What a call needs of the sound equipment; `Rig` is one.
+ * The part of `Rig` that a call uses.
  * @typedef {EventTarget & {
  *   open: () => Promise<void>,
  *   isHeld?: boolean,
@@ -56,11 +56,11 @@ export const freshState = () => ({
  */
 
 /**
- * @typedef {object} Surroundings what tests replace
+ * @typedef {object} Surroundings parts of the environment that tests replace
  * @property {() => number} [now] ms
  * @property {(callback: () => void, ms: number) => any} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
- * @property {EventTarget} [network] says 'online' and 'offline'
+ * @property {EventTarget} [network] dispatches 'online' and 'offline'
  */
 
 /** @typedef {{start: () => Promise<void>, pause: (on: boolean) => void, stop: () => Promise<Blob | null>}} Recorder */
@@ -68,9 +68,9 @@ export const freshState = () => ({
 /**
  * The order of every kind of call.
  * @typedef {object} Order
- * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
+ * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null if none is needed
  * @property {string} [said] what was said in the call that this one continues
  * @property {(() => Promise<Recorder>) | null} [recorder] a recording in this browser
- * @property {{ms: number, isFixed: boolean}} [delay] what a turn waits before it is heard, at most unless the person
- *   has set it
+ * @property {{ms: number, isFixed: boolean}} [delay] time for which a turn waits before it is played: the maximum, or
+ *   the exact time if the user has set it
  */
