@@ -1,8 +1,8 @@
 """Conversations for the model contract, and a way to run them without an engine.
 
 A conversation is a list of works with fixed seeds. `Cast` runs several of them on one model, in as
-few steps as possible (all rows at the same stage move together) or one after the other, and writes
-down what came of each.
+few steps as possible (all rows at the same stage move together) or one after the other, and records
+the results of each.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ORDER = tuple(Stage)
 
 
 def voice(seconds: float, seed: int = 0) -> Pcm:
-    """Something like speech: a gliding tone that swells, with a little noise; 16 kHz."""
+    """Audio similar to speech: a gliding tone that swells, with a little noise; 16 kHz."""
     t = np.arange(round(seconds * 16_000)) / 16_000
     noise = np.random.default_rng(seed).standard_normal(len(t))
     glide = np.sin(2 * np.pi * (120 + 37 * seed + 90 * t) * t)
@@ -61,11 +61,11 @@ def unit(sound: Pcm, *frames) -> Prefill:
 
 @dataclass(frozen=True)
 class Style:
-    """What differs between the models under test.
+    """Options that differ between the models under test.
 
     Args:
-        speaks: ask for sound.
-        max_new_tokens: length of replies.
+        speaks: request audio.
+        max_new_tokens: maximum length of replies.
         is_greedy: take the best token instead of drawing one.
     """
 
@@ -82,7 +82,7 @@ class Style:
         )
 
     def chat(self, seed: int = 11, *, streaming: bool = True) -> list[Work]:
-        """A request with words, a picture and sound, and its answer."""
+        """A request with text, a picture and audio, and its answer."""
         return [
             StartSession("chat", voice=voice(2.0, 1), speak=self.speaks, seed=seed),
             Prefill(
@@ -110,7 +110,7 @@ class Style:
         ]
 
     def units(self, seed: int = 13, count: int = 5) -> list[Work]:
-        """Some seconds of duplex: voice, then silence, with a picture now and then."""
+        """Some seconds of duplex: voice, then silence, with a picture in some units."""
         options = DuplexConfig(
             force_listen_count=0,
             generate_audio=self.speaks,
@@ -134,7 +134,7 @@ class Style:
 
 @dataclass
 class Outcome:
-    """What came of one piece of work."""
+    """The result and the pieces of one piece of work."""
 
     work: Work
     result: object
@@ -150,7 +150,7 @@ class Outcome:
         return np.concatenate(sounds) if sounds else np.zeros(0, np.float32)
 
     def facts(self) -> tuple:
-        """Everything that has to be the same in two equal runs, sound excepted."""
+        """All values that must be the same in two equal runs, except the samples."""
         match self.result:
             case GenerateResult():
                 return (
@@ -172,14 +172,14 @@ class Outcome:
 
 
 def assert_same(first: Sequence[Outcome], second: Sequence[Outcome], tolerance: float) -> None:
-    """Two runs agree: words, counts and lengths exactly, samples within `tolerance`."""
+    """Check that two runs agree: text, counts and lengths exactly, samples within `tolerance`."""
     assert [one.facts() for one in first] == [one.facts() for one in second]
     for one, other in zip(first, second, strict=True):
         np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=tolerance)
 
 
 def known(outcome: Outcome) -> Work:
-    """The work again, with nothing to choose."""
+    """The same work with its choices given, so that nothing is chosen again."""
     chosen = getattr(outcome.result, "chosen", None)
     return outcome.work if chosen is None else replace(outcome.work, again=chosen)
 
@@ -191,13 +191,14 @@ class Cast:
         self.model = model
 
     def play(self, row: int, works: Sequence[Work]) -> list[Outcome]:
-        """One conversation, nobody else around."""
+        """Run one conversation alone."""
         return self.play_together({row: works})[row]
 
     def play_together(
         self, parts: dict[int, Sequence[Work]], *, delays: dict[int, int] | None = None
     ) -> dict[int, list[Outcome]]:
-        """Several at the same time; `delays` says how many steps a row waits before it begins."""
+        """Run several conversations together; `delays`: number of steps for which a row waits
+        before it starts."""
         delays = dict(delays or {})
         waiting = {row: list(works) for row, works in parts.items()}
         outcomes: dict[int, list[Outcome]] = {row: [] for row in parts}
@@ -217,8 +218,8 @@ class Cast:
         return outcomes
 
     def play_and_drop(self, row: int, works: Sequence[Work], stage: Stage, *, after: int) -> bool:
-        """Stop for good when `after` steps at `stage` were made and another is due, as the engine
-        does when that step fails. False when it never came to that."""
+        """Stop a conversation when another step at `stage` is due after `after` of them, as the
+        engine does if that step fails. Returns False if that step is never due."""
         for work in works:
             job = self.model.start(row, work)
             while job.stage is not None:
@@ -231,7 +232,7 @@ class Cast:
         return False
 
     def stages_of(self, row: int, works: Sequence[Work]) -> dict[Stage, int]:
-        """How many steps of which stage a conversation takes."""
+        """Number of steps per stage that a conversation takes."""
         counts: dict[Stage, int] = {}
         for work in works:
             job = self.model.start(row, work)
@@ -261,7 +262,7 @@ class Cast:
 
 @contextlib.contextmanager
 def closing(model: Model) -> Iterator[None]:
-    """All rows are closed afterwards."""
+    """Close all rows on exit."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What every dialect satisfies, whatever its words are."""
+"""The contract of every dialect, as tests."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ from parley.protocol.values import QueuePlace, ToolCallPart
 
 ANSWER = events.TurnStarted("r1", "i2", "i1", True, events.ResponseRequested(), speech_ms=900)
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
-"""More than a second, which no message may hold."""
+"""More than a second of audio, the maximum of one message."""
 
 REASONS = ("done", "disconnected", "stopped", "timeout", "context_full", "server_shutdown", "error")
 
@@ -93,7 +93,7 @@ VALUES = some.recursive(
 )
 
 
-# Every subclass runs the same method, each with a dialect of its own.
+# Every subclass runs the same method, each with its own dialect.
 FUZZED = settings(
     max_examples=times(60, 400),
     deadline=None,
@@ -102,7 +102,7 @@ FUZZED = settings(
 
 
 class DialectContract:
-    """Subclass it, name it `Test…`, and say which dialect in `spoken`."""
+    """Subclass it as `Test…`, with the dialect in `spoken`."""
 
     spoken: type[Dialect]
 

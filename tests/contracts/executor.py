@@ -1,4 +1,4 @@
-"""What every executor does with its workers, whatever starts them."""
+"""The contract of every executor, as tests: how it starts, replaces and stops its workers."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ while time.monotonic() - began < 3 * LIMIT_S:
 print("silent", flush=True)
 signal.pause()
 """
-"""Comes further for three times `LIMIT_S`, which is to be replaced, and then no more."""
+"""Reports progress for three times `LIMIT_S`, which the test replaces, and then stops."""
 
 MISSING = "import sys; print('no such model', flush=True); sys.exit(2)"
 
 
 @dataclass(slots=True)
 class Kept:
-    """What an executor told."""
+    """News and output lines that an executor reported."""
 
     news: list[WorkerNews] = field(default_factory=list)
     lines: list[tuple[int, str]] = field(default_factory=list)
@@ -44,12 +44,13 @@ class Kept:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """Process id of the process that was started last."""
         return self.of("started")[-1].pid
 
 
 Make = Callable[[Kept, str, int], Executor]
-"""From where to tell, a Python program, and how many workers run it."""
+"""Creates an executor that reports to a `Kept`, and runs a Python program in a number of
+workers."""
 
 
 @contextlib.asynccontextmanager

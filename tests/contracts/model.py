@@ -1,13 +1,13 @@
-"""What every model has to do, as tests. See `parley.engine.model`.
+"""The contract of every model, as tests. See `parley.engine.model`.
 
     class TestMine(ModelContract):
         @classmethod
         def make(cls):
             return Mine(rows=3)
 
-The model is made once per class and needs three rows. Override the class attributes where the
-model calls for it: on a GPU a `tolerance` for samples, and a `style` with `is_greedy` where
-sampling would not survive rounding.
+The model is created once per class and needs three rows. Override the class attributes if the model
+requires it: on a GPU a `tolerance` for samples, and a `style` with `is_greedy` if rounding would
+change sampling.
 """
 
 import contextlib
@@ -54,20 +54,20 @@ NAMES: Final = ("chat", "turns", "units")
 """The conversations of `Style.conversations`, in its order."""
 
 FEW: Final = {"chat": {}, "turns": {}, "units": {"count": 4}}
-"""Options of conversations that are played many times: units in which the model listens, speaks,
-ends its turn and speaks again."""
+"""Options for conversations that are run many times: units in which the model listens, speaks, ends
+its turn and speaks again."""
 
 
 class ModelContract:
-    """Inherit, and say how to `make` the model."""
+    """Subclass it and override `make`."""
 
     style = Style()
     tolerance = 0.0
-    """Of samples, absolute."""
+    """Absolute tolerance of samples."""
     lives = times(30, 100)
-    """How many conversations a row lives through in the test for growth."""
+    """Number of conversations of a row in the test for growth."""
     cancel_steps = 8
-    """Steps that may follow a cancel."""
+    """Maximum number of steps after a cancel."""
 
     @classmethod
     def make(cls) -> Model:
@@ -83,9 +83,8 @@ class ModelContract:
     @pytest.fixture(scope="class")
     @classmethod
     def alone(cls, model: Model) -> Callable[..., list[Outcome]]:
-        """What comes of a conversation of the style (its name and seed) on a row without company;
-        played once, with all rows closed afterwards. That every time is like the first has a
-        test of its own."""
+        """Runs a conversation of the style (by name and seed) alone on a row, once, and closes all
+        rows. A separate test checks that every run equals the first."""
 
         @functools.cache
         def play(name: str, **options: int) -> list[Outcome]:
@@ -100,8 +99,8 @@ class ModelContract:
             yield Cast(model)
 
     def sabotage(self, model: Model, row: int) -> contextlib.AbstractContextManager[None]:
-        """Make steps fail in which `row` takes part, deep inside the model, with an error that says
-        `sabotage`. Models that offer no place for it skip the test."""
+        """Make steps that contain `row` fail deep inside the model, with an error that contains
+        `sabotage`. Models that do not support it skip the test."""
         pytest.skip("this model has no place to make a step fail")
 
     def conversation(self, name: str, **options):
@@ -168,7 +167,7 @@ class ModelContract:
         assert len(cast.play(0, works)[-1].samples) == 0
 
     def shown(self, text: str) -> str:
-        """How the model's tokenizer shows a text that it has read."""
+        """A text after the model's tokenizer has encoded and decoded it."""
         return text
 
     def test_given_words_are_said_as_they_stand(self, model, cast):
@@ -306,7 +305,8 @@ class ModelContract:
         expected = cast.play(0, works[cut:])
 
         for number, (stage, count) in enumerate(counts.items()):
-            # At its first step, in the middle, at its last one: in turn, or all three.
+            # At its first step, in the middle, or at its last one: one of them in turn, or all
+            # three.
             places = sorted({0, count // 2, count - 1})
             for after in places if IS_LONG else [places[number % len(places)]]:
                 model.roll_back(checkpoint)
@@ -322,7 +322,7 @@ class ModelContract:
 
         for number, (stage, count) in enumerate(cast.stages_of(0, works).items()):
             assert cast.play_and_drop(0, works, stage, after=count - 1)
-            # The three ways of talking: in turn, or all three.
+            # The three modes of conversation: one of them in turn, or all three.
             for name in NAMES if IS_LONG else [NAMES[number % len(NAMES)]]:
                 assert_same(expected[name], cast.play(0, self.conversation(name)), self.tolerance)
 
@@ -456,7 +456,7 @@ class ModelContract:
 
         decoded = cast.play(0, works)[-1].result
 
-        # The reference produces tokens in tens and may round up. Source: sessions.md 2.4.
+        # The reference generates tokens in tens and may round up. Source: sessions.md 2.4.
         assert decoded.text_tokens <= 10 * math.ceil(limit / 10)
 
     def test_forcing_to_listen_listens(self, cast):
@@ -553,7 +553,7 @@ class ModelContract:
             assert model.memory().used_bytes <= peak
 
     def test_a_unit_needs_its_marker_only_once(self, cast):
-        """Words may be cut anywhere: neighbouring texts are one text."""
+        """Text may be split anywhere: neighbouring texts are one text."""
         whole = [StartSession("chat", seed=1, speak=False), turn("user", Text("Good morning"))]
         cut = [
             StartSession("chat", seed=1, speak=False),
