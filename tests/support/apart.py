@@ -1,4 +1,4 @@
-"""Gateway and workers as processes of their own, as on several hosts."""
+"""Gateway and workers as separate processes, as on several hosts."""
 
 import signal
 import time
@@ -55,7 +55,7 @@ class Apart:
         return dict(asked(f"http://127.0.0.1:{self.port}/status")[1])
 
     def until(self, limit_s: float, **expected: int) -> float:
-        """Wait for a status; gives the seconds it took."""
+        """Wait for a status; returns the seconds it took."""
         began = time.monotonic()
         while True:
             status = self.status()

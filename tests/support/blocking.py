@@ -1,4 +1,4 @@
-"""A server without an event loop: requests and conversations in which each call waits."""
+"""Blocking requests and conversations with a server, without an event loop."""
 
 import json
 import time
@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 
 
 def eventually(look: Callable[[], Found], what: str, limit_s: float = HANG_S) -> Found:
-    """What `look` finds, once it is something; fails with `what` if it never is."""
+    """The result of `look` once it is true; fails with `what` if it never is."""
     deadline = time.monotonic() + limit_s
     while not (found := look()):
         assert time.monotonic() < deadline, what
@@ -25,7 +25,7 @@ def eventually(look: Callable[[], Found], what: str, limit_s: float = HANG_S) ->
 
 
 def asked(url: str, *, method: str = "GET", body: Any = None) -> tuple[int, Any]:
-    """Status and JSON of an answer; 0 and the reason without one."""
+    """Status and JSON of an answer; 0 and the reason if there is no answer."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
     try:
@@ -54,7 +54,7 @@ def hear_until(client: ClientConnection, kind: str) -> Message:
 
 
 def prepare(client: ClientConnection, **settings: str) -> Message:
-    """A session of its own, until it is ready."""
+    """Prepare a session and wait until it is ready."""
     assert hear(client)["type"] == "queue_done"
     say(client, "prepare", **settings)
     prepared = hear(client)
@@ -63,7 +63,7 @@ def prepare(client: ClientConnection, **settings: str) -> Message:
 
 
 def ending(client: ClientConnection) -> tuple[list[Message], int | None]:
-    """What comes until the server closes, and its close code."""
+    """The messages until the server closes, and its close code."""
     messages = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Every function of parley that runs while something happens, in order, in every thread."""
+"""Records every function of parley that is called, in order, in every thread."""
 
 import contextlib
 import sys
@@ -11,14 +11,14 @@ from typing import Any
 import parley
 
 SOURCE = Path(parley.__file__).parent
-# Comprehensions and the like are part of the function they stand in.
+# Comprehensions and the like are part of the function that contains them.
 _INNER = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 
 
 class CallTrace:
     """Calls in order, as `file.py::qualified.name`; a coroutine that continues counts again.
 
-    It sees threads that were started while it was installed, so install it before the server.
+    It records threads that are started while it is installed, so install it before the server.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class CallTrace:
             threading.setprofile(None)
 
     def start(self) -> None:
-        """Forget what was seen, and record."""
+        """Clear the recorded calls and start recording."""
         self.calls.clear()
         self.is_on = True
 

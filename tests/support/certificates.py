@@ -1,4 +1,4 @@
-"""A self-signed certificate for loopback, made in the test."""
+"""A self-signed certificate for loopback, created in the test."""
 
 import datetime
 import ipaddress
@@ -12,11 +12,11 @@ from cryptography.x509.oid import NameOID
 
 
 def pair(folder: Path, *, name: str, days: float, ca: bool) -> tuple[Path, Path]:
-    """Files of a certificate, as some program made it a hundred days ago, and of its key.
+    """Files of a certificate that was issued a hundred days ago, and of its key.
 
     Args:
-        days: for how long it is valid from now on.
-        ca: whether it may sign others.
+        days: number of days for which it is valid from now on.
+        ca: it may sign other certificates.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -50,7 +50,7 @@ def pair(folder: Path, *, name: str, days: float, ca: bool) -> tuple[Path, Path]
 
 
 def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server context and the file a client may trust."""
+    """A server's TLS context, and the certificate file for a client to trust."""
     pem, private = pair(folder, name="localhost", days=1, ca=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, private)

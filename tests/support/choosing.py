@@ -1,4 +1,4 @@
-"""Halves of the choice of a text token, for tests and vectors that look at them apart."""
+"""The two halves of choosing a text token, for tests and vectors that check them separately."""
 
 from collections.abc import Sequence
 

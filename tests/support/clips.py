@@ -1,4 +1,4 @@
-"""Small video clips made on the spot."""
+"""Small video clips, generated in the test."""
 
 import io
 from fractions import Fraction
@@ -10,8 +10,8 @@ import numpy as np
 def make_clip(
     seconds=2.0, fps=10, size=(64, 48), sound=True, container="mp4", codec="mpeg4", gop=None
 ):
-    """A clip whose frame `i` is uniformly grey `i * 7 % 256`, with a 440 Hz tone; with `gop`,
-    every so many frames one is a key frame."""
+    """A clip whose frame `i` is uniformly grey `i * 7 % 256`, with a 440 Hz tone; with `gop`, every
+    `gop`-th frame is a key frame."""
     width, height = size
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as out:

@@ -1,4 +1,4 @@
-"""The command line, in this process."""
+"""Runs the command line in this process."""
 
 import pytest
 

@@ -1,9 +1,10 @@
-"""What each test costs in CPU seconds, as a pytest plugin: wall time says little on a busy machine.
+"""A pytest plugin that records the CPU seconds of each test: wall time means little on a busy
+machine.
 
-`python -m pytest -p tests.support.costs --costs costs.tsv` writes one line per test: seconds of CPU
-of its own process and of what it has started, ended or not (set-up, test and tear-down together),
-seconds of wall time, name. A fixture shared by several tests counts for the test that makes it and
-the one after which it ends.
+`python -m pytest -p tests.support.costs --costs costs.tsv` writes one line per test: CPU seconds of
+its process and of all processes that it started, running or not (set-up, test and tear-down
+together), wall seconds, name. A fixture shared by several tests counts for the test that creates it
+and the test after which it ends.
 """
 
 import os
@@ -22,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     cpu, wall = _cpu_seconds(), time.monotonic()
     result = yield
-    # What ended without being waited for is lost.
+    # The times of processes that ended without being waited for are lost.
     cpu, wall = max(0.0, _cpu_seconds() - cpu), time.monotonic() - wall
     path = item.config.getoption("--costs")
     if path is not None:
@@ -38,7 +39,7 @@ def _cpu_seconds() -> float:
 
 
 def _of_descendants(parent: int) -> Iterator[float]:
-    """CPU seconds of each, with those of children it has waited for."""
+    """CPU seconds of each descendant, with those of children that it has waited for."""
     for path in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
             children = path.read_text(encoding="ascii").split()

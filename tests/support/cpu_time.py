@@ -1,9 +1,8 @@
-"""What work costs in seconds of processor, wherever a test says that it is little.
+"""Checks of the CPU time of work, for tests that require it to be small.
 
-One measurement would be a matter of chance: the garbage collector looks through what other tests
-have left, other threads of the process count too, and a core shared with others does less in a
-second. So the work is done until it was cheap enough, five times at most; what is too slow by
-design is so every time.
+A single measurement is unreliable: the garbage collector scans objects of other tests, other
+threads of the process count too, and a shared core does less in a second. So the work is repeated
+until it is fast enough, at most five times; work that is too slow by design fails every time.
 """
 
 import time
@@ -13,7 +12,7 @@ TRIES = 5
 
 
 def takes_less_than(limit_s: float, work: Callable[[], object]) -> bool:
-    """True if one of five tries took less, counted in the seconds of this thread alone."""
+    """True if one of five tries took less CPU time of this thread."""
     for _ in range(TRIES):
         began_s = time.thread_time()
         work()

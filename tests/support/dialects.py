@@ -1,4 +1,4 @@
-"""The shipped dialects as tests use them: objects of one connection, and their messages."""
+"""The shipped dialects for tests: objects of one connection, and their messages."""
 
 from types import ModuleType
 from typing import Any, Literal
@@ -29,7 +29,7 @@ def connection(
     extensions: bool = False,
     clock: Clock | None = None,
 ) -> Dialect:
-    """A shipped dialect as one client speaks it."""
+    """A shipped dialect for one client."""
     spoken = installed().find(name)
     assert spoken is not None
     return spoken(
@@ -40,7 +40,7 @@ def connection(
 
 
 def decode_client(dialect: Dialect, raw: bytes | str) -> Any:
-    """A client's message, whatever the phase."""
+    """Parse a client's message, in any phase."""
     return MESSAGES[dialect.name].decode_client(raw)
 
 

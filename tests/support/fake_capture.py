@@ -1,11 +1,11 @@
 """A stand-in for CUDA graphs that works on a CPU.
 
-`FakeCapture` records the callable instead of the kernels: a replay calls it again, on the same
-static inputs, and puts what it gives into the same static results. So everything around a graph is
-the real thing: what was not part of the key is the value of capture time, what was not copied in is
-stale, and what was not copied out is overwritten by the next replay. While it records, operations
-that a real capture forbids (reading a value on the host, data-dependent shapes, new tensors from
-host data) raise.
+`FakeCapture` records the callable instead of the kernels: a replay calls it again on the same
+static inputs, and copies its results to the same static tensors. So everything around a graph
+behaves as on a GPU: a value that is not part of the key stays that of the capture, inputs that are
+not copied in are stale, and results that are not copied out are overwritten by the next replay.
+During recording, operations that a real capture forbids (reading a value on the host,
+data-dependent shapes, new tensors from host data) raise.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 
 
 class InPlace(FusedAttention):
-    """A stand-in for the kernel: any subset of rows is read without a copy, as it says."""
+    """A stand-in for the kernel, which reports that it reads any subset of rows without a copy."""
 
     reads_in_place = True
 
@@ -33,11 +33,11 @@ FORBIDDEN = (
     "unique",
     "equal",
 )
-"""Operators that wait for the device, or bring data from the host."""
+"""Operators that wait for the device, or copy data from the host."""
 
 
 class CaptureRules(TorchDispatchMode):
-    """Refuses what a capture refuses."""
+    """Raises for operators that a capture forbids."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -54,7 +54,7 @@ READING = {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__",
 
 
 class ReadingRules(TorchFunctionMode):
-    """The same for readings that inference mode answers without the dispatcher."""
+    """The same for reads that inference mode handles without the dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -64,7 +64,7 @@ class ReadingRules(TorchFunctionMode):
 
 
 class FakeCapture:
-    """See the module's text. `replays` counts them."""
+    """See the module's docstring. `replays` counts the replays."""
 
     def __init__(self) -> None:
         self.replays = 0
@@ -81,7 +81,7 @@ class FakeCapture:
 
         def replay() -> None:
             self.replays += 1
-            # As a capture would: it runs without anybody in Python seeing it.
+            # As in a real replay, no Python mode sees the operators.
             for mine, new in zip(results, step(), strict=True):
                 mine.copy_(new)
 

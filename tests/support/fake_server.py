@@ -3,9 +3,9 @@
     async with FakeServer(find("half_duplex", "two turns")) as server:
         client = HalfDuplexClient(server.url)
 
-Each connection plays the next conversation of the list (the last one again and again): server
-lines are sent, client lines are awaited and must have the recorded type. What clients really sent
-is kept in `heard`.
+Each connection plays the next conversation of the list (the last one repeatedly): server lines are
+sent, client lines are awaited and must have the recorded type. `heard` contains the messages that
+clients sent.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from websockets.exceptions import ConnectionClosed
 
 @dataclass
 class Drop:
-    """Instead of a conversation: cut the connection after `after` frames of one, or immediately."""
+    """In place of a conversation: cut the connection after `after` frames of `talk`, or
+    immediately."""
 
     talk: Conversation | None = None
     after: int = 0
@@ -32,7 +33,7 @@ GOODBYES = {"stop", "session.close"}
 
 
 class _Left(Exception):
-    """The client said goodbye before the recorded end."""
+    """The client ended the session before the recorded end."""
 
 
 class FakeServer:
@@ -82,7 +83,7 @@ class FakeServer:
             else:
                 await socket.close(item.close_code or 1000)
         except ConnectionClosed:
-            return  # The client left in the middle, as clients do.
+            return  # The client disconnected in the middle.
         except _Left:
             await socket.close(1000)
 
@@ -100,7 +101,7 @@ class FakeServer:
 
 
 class Elsewhere:
-    """A FakeServer in a thread of its own."""
+    """A FakeServer in a separate thread."""
 
     def __init__(self, *talks: Conversation) -> None:
         self._loop = asyncio.new_event_loop()

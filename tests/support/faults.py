@@ -1,4 +1,4 @@
-"""Models that fail, or wait, when told to."""
+"""Models that fail or wait when a test requests it."""
 
 import asyncio
 import threading
@@ -12,11 +12,11 @@ from parley.engine.work import Stage
 
 
 class Failure(Exception):
-    """What an injected fault raises."""
+    """The error of an injected fault."""
 
 
 class Faulty:
-    """Passes everything on to a real model, except the steps that were told to fail."""
+    """Forwards everything to a real model, except the steps that are set to fail."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -34,14 +34,14 @@ class Faulty:
         times: int = 1,
         error: Exception | None = None,
     ) -> None:
-        """Fail `times` steps at `stage` (None: at any) in which `row` (None: any) takes part, once
-        `after` of them have gone well."""
+        """Fail `times` steps at `stage` (None: any) that contain `row` (None: any), after `after`
+        such steps have succeeded."""
         self._plans.append(
             {"stage": stage, "after": after, "row": row, "times": times, "error": error}
         )
 
     def heal(self) -> None:
-        """Fail no more."""
+        """Clear all planned failures."""
         self._plans.clear()
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
@@ -59,9 +59,9 @@ class Faulty:
 
 
 class Gated:
-    """Passes everything on to a model; steps of a chosen stage wait until the test says so.
+    """Forwards everything to a model; steps of a chosen stage wait until the test opens the gate.
 
-    Always open it again: a step that waits for ever would keep the engine thread.
+    Always open it again: a waiting step blocks the engine thread.
     """
 
     def __init__(self, model: Model) -> None:
@@ -83,11 +83,11 @@ class Gated:
         self._open.set()
 
     async def arrived(self) -> None:
-        """Until a step waits at the gate."""
+        """Wait until a step waits at the gate."""
         assert await asyncio.to_thread(self._arrived.wait, HANG_S)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         if stage is self._stage:
             self._arrived.set()
-            self._open.wait(4 * HANG_S)  # longer than anybody waits for what must not
+            self._open.wait(4 * HANG_S)  # longer than any test waits
         self._model.step(stage, jobs)

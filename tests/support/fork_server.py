@@ -1,13 +1,13 @@
-"""A process that has imported what parley's processes import, and becomes one of them on request.
+"""A process that has imported the modules of parley's processes, and forks these on request.
 
     python fork_server.py SOCKET_FD PADDING
 
-More than half of what it takes to start `parley serve` is its imports. This process makes them once
-and forks for each order: the child takes the order's arguments, environment, working folder and
-standard streams, and runs the module as `python -m` would. Through a second fork it ends up as a
-child of the process that ordered it (`tests/support/starts.py`). It begins with the imports of what
-is started most often and needs the least, and makes the others for the first order that needs them.
-Has no threads and no event loop; ends when the other end of its socket is closed. Linux only.
+More than half of the start time of `parley serve` is imports. This process imports once and forks
+for each order: the child takes over the order's arguments, environment, working folder and standard
+streams, and runs the module as `python -m` would. Through a second fork it becomes a child of the
+process that sent the order (`tests/support/starts.py`). The imports of the small modules, which are
+started most often, run first; the others run at the first order that needs them. It has no threads
+and no event loop, and ends when the other end of its socket is closed. Linux only.
 """
 
 import array
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 SMALL: Final = ("parley.media.decoder_child", "parley.recording.render")
-"""Modules whose processes import little."""
+"""Modules with few imports."""
 MODULES: Final = (
     *("parley.cli.serve", "parley.cli.serving", "parley.cli.gateway", "parley.cli.worker"),
     *("parley.executor.child", "parley.models.parrot", "parley.session_log.places"),
@@ -39,17 +39,17 @@ MODULES: Final = (
     *("parley.dialects.openai_realtime", "uvicorn.lifespan.on"),
 )
 STARTERS: Final = ("serve", "gateway", "worker")
-"""Verbs whose processes start others: each gets a fork server of its own."""
+"""Verbs whose processes start others: each gets its own fork server."""
 NAME: Final = "fork-server"
-"""What command lines of these processes say."""
+"""Command line of these processes."""
 ORDER_BYTES: Final = 1 << 18
 
 
 def main() -> None:
-    """Import, and become whatever is ordered."""
+    """Import, then fork a process for each order and run it."""
     link = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a script finds first, and `python -m` does not: its own folder.
+    # The folder of the script is first on a script's path, but not with `python -m`.
     del sys.path[0]
     prepare(SMALL)
     order = serve(link)
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def prepare(modules: Sequence[str]) -> None:
-    """Make the imports of modules."""
+    """Import modules, and load the libraries that they would load later."""
     from parley.importing import importing
 
     with importing(plain=True):
@@ -90,7 +90,7 @@ def prepare(modules: Sequence[str]) -> None:
 
 
 def import_starts() -> Any:
-    """`tests.support.starts`, without the folder of tests on the path."""
+    """Import `tests.support.starts` without adding the folder of tests to the path."""
     from importlib import util
 
     spec = util.spec_from_file_location("starts", Path(__file__).with_name("starts.py"))
@@ -102,7 +102,7 @@ def import_starts() -> Any:
 
 
 def serve(link: socket.socket) -> dict[str, Any]:
-    """Answer each order with the id of a process; returns in that process, with the order."""
+    """Answer each order with the id of a new process; returns in that process, with the order."""
     while True:
         data, ancillary, _, _ = link.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4 * 4))
         if not data:
@@ -120,7 +120,7 @@ def serve(link: socket.socket) -> dict[str, Any]:
             if child:
                 link.send(str(child).encode())
                 os._exit(0)
-            # Nobody's child for a moment, then that of the process which gave the order.
+            # An orphan for a moment, then a child of the process that sent the order.
             while os.getppid() == parent:
                 time.sleep(0.0002)
             link.close()
@@ -131,7 +131,7 @@ def serve(link: socket.socket) -> dict[str, Any]:
 
 
 def become(order: dict[str, Any]) -> None:
-    """Take over what a new process has of its own."""
+    """Take over the environment, folder, streams and session of an order."""
     if order["new_session"]:
         os.setsid()
     *streams, folder = order["fds"]
@@ -147,7 +147,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> NoReturn:
-    """What `python -P -m MODULE …` does, or the same without -P."""
+    """Run a module as `python -P -m MODULE …` does, or as without -P."""
     args: list[str] = order["args"]
     sys.orig_argv = args
     if args[1] != "-P":
@@ -162,7 +162,7 @@ def run(order: dict[str, Any]) -> NoReturn:
         code = _exit_code(end.code)
     except BaseException:
         traceback.print_exc()
-    # As the interpreter ends, but for taking apart every module, whose memory would be copied.
+    # The interpreter's shutdown, without the teardown of modules, which would copy their memory.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -180,8 +180,8 @@ def _exit_code(said: object) -> int:
 
 
 def show(command: str) -> None:
-    """Have `ps` show a command. The kernel shows what is where the arguments were; when its last
-    byte is not 0 it shows it up to the first 0, and takes it for a title."""
+    """Set the command that `ps` shows. The kernel reads it from the memory of the arguments; if its
+    last byte is not 0, the kernel treats it as a title and shows it up to the first 0."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     text = command.encode()[: end - start - 2]

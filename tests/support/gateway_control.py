@@ -1,4 +1,4 @@
-"""A gateway's control socket for workers to dial, run by a test."""
+"""A gateway's control socket, run by a test, to which workers connect."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ _decoder = msgspec.json.Decoder(FromWorker)
 
 
 class FakeGatewayControl:
-    """Hears workers in `heard`, speaks with `say`, hangs up with `drop`."""
+    """Stores workers' messages in `heard`, sends with `say`, disconnects with `drop`."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []

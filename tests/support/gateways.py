@@ -28,13 +28,14 @@ from parley.gateway.upstream import DialPolicy
 from parley.settings import GatewaySettings, SecuritySettings, Settings
 
 _scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
-"""Every runtime gets a data folder of its own in here; it goes when the tests end."""
+"""Every runtime gets its own data folder in here; it is removed when the tests end."""
 atexit.register(_scratch.cleanup)
 
 
 class _Impatient:
-    """What uvicorn's server has of asyncio, with a hundredth of a second where it waits a tenth for
-    its end, connections and tasks: up to four times for each of a thousand servers."""
+    """Replacement of asyncio in uvicorn's server that sleeps a hundredth of a second instead of a
+    tenth while the server waits for its end, connections and tasks: up to four times for each of a
+    thousand servers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -46,16 +47,16 @@ class _Impatient:
 
 uvicorn.server.asyncio = _Impatient()  # type: ignore[assignment, attr-defined]
 
-# A worker that is reached half a second late, because other tests compute, puts no client's
-# `queued` before the message that a test expects.
+# If other tests delay the connection to a worker by half a second, no `queued` may be sent before
+# the message that a test expects.
 acquisition.QUIET_S = HANG_S  # type: ignore[misc]
 
 QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S, probe_every_s=0.05)
 
 
 def settings(**parts: dict[str, Any]) -> Settings:
-    """Settings for tests: plain HTTP on a free loopback port, no recordings unless asked for, parts
-    as given."""
+    """Settings for tests: plain HTTP on a free loopback port, no recordings by default, and the
+    given parts."""
     gateway = {"host": "127.0.0.1", "port": 0, "http": True, **parts.pop("gateway", {})}
     if "data_dir" not in (storage := {"recording": False, **parts.get("storage", {})}):
         storage["data_dir"] = Path(_scratch.name, secrets.token_hex(8))
@@ -64,13 +65,13 @@ def settings(**parts: dict[str, Any]) -> Settings:
 
 
 def authenticator(clock: Clock | None = None, **security: Any) -> Authenticator:
-    """One with no stored keys and an admission of its own."""
+    """An authenticator without stored keys and with its own admission."""
     rules = SecuritySettings(**security)
     return Authenticator(rules, clock or ManualClock(), Admission(rules, sessions_per_client=2))
 
 
 class RunningGateway:
-    """A gateway and how to reach it."""
+    """A running gateway and its addresses."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -84,19 +85,19 @@ class RunningGateway:
         return f"http://127.0.0.1:{self.gateway.port}"
 
     def ws(self, path: str, *, extensions: bool = True) -> str:
-        """A socket's address; without `extensions` the server says only what the requirement texts
-        name."""
+        """A socket's address; without `extensions` the server sends only what the requirement texts
+        specify."""
         if extensions:
             path += ("&" if "?" in path else "?") + "extensions=true"
         return f"ws://127.0.0.1:{self.gateway.port}{path}"
 
     def http(self, **more: Any) -> httpx.AsyncClient:
-        """A client of the REST side. Reading certificates, which plain HTTP needs none of, would
-        take longer than most tests."""
+        """A client of the REST API. It does not load certificates, which plain HTTP does not need:
+        that would take longer than most tests."""
         return httpx.AsyncClient(base_url=self.url, verify=False, **{"timeout": HANG_S} | more)
 
     async def new_key(self, name: str = "kiosk", **limits: Any) -> dict[str, Any]:
-        """A key as an admin makes it; `key` is what its holder shows."""
+        """A key, created by an admin; `key` is the secret that its holder sends."""
         token = self.runtime.settings.security.admin_token
         async with self.http(headers={"x-admin-token": token} if token else {}) as http:
             answer = await http.post("/api/admin/keys", json={"name": name, **limits})
@@ -111,7 +112,7 @@ async def running_gateway(
     web: Path | None = None,
     **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
-    """Serve while the block runs; stops immediately afterwards."""
+    """Run a gateway within the context; it stops immediately afterwards."""
     gateway = Gateway(
         settings(**parts),
         make_runtime=lambda s, **more: make_runtime(s, dial_policy=policy, **more),
@@ -149,7 +150,8 @@ async def refusal_of(url: str, **more: Any) -> tuple[int, str]:
 
 
 async def turned_away(url: str, *said: str | bytes, **more: Any) -> tuple[str, int]:
-    """Code of the error with which a client is turned away that says so much, and of the close."""
+    """Send frames to a server that refuses them; returns the codes of its error and of its
+    close."""
     async with connect(url, **more) as client:
         for frame in said:
             await client.send(frame)
@@ -159,7 +161,7 @@ async def turned_away(url: str, *said: str | bytes, **more: Any) -> tuple[str, i
 
 
 def error_of(message: dict[str, Any]) -> dict[str, Any]:
-    """Its code and message, which the realtime dialect has in an object of their own."""
+    """An error's code and message, which the realtime dialect sends in a separate object."""
     return message["error"] if isinstance(message["error"], dict) else message
 
 
@@ -167,7 +169,8 @@ def error_of(message: dict[str, Any]) -> dict[str, Any]:
 async def arriving(
     gateway: RunningGateway, dialect: str, path: str = ""
 ) -> AsyncIterator[ClientConnection]:
-    """A client that connects; with chat it also asks, because it has no place before."""
+    """A client that connects; with chat it also sends a request, because it is not queued
+    before."""
     async with connect(gateway.ws(path or PATHS[dialect])) as client:
         if dialect == "chat":
             await say(client, **HELLO)
@@ -178,7 +181,8 @@ async def arriving(
 async def occupied(gateway: RunningGateway, session_id: str = "busy"):
     """A half-duplex session that holds the only slot."""
     async with connect(gateway.ws(f"/ws/half_duplex/{session_id}")) as socket:
-        # On a busy machine the worker may take longer to reach than a client is left unnotified.
+        # On a busy machine, connecting to the worker may take so long that the client receives
+        # `queued`.
         heard = await hear(socket)
         while heard["type"] == "queued":
             heard = await hear(socket)
@@ -187,7 +191,7 @@ async def occupied(gateway: RunningGateway, session_id: str = "busy"):
 
 
 async def all_free(gateway: RunningGateway) -> None:
-    """Wait until nobody waits and every slot is free again."""
+    """Wait until the queue is empty and every slot is free again."""
     runtime = gateway.runtime
     await until(
         lambda: (

@@ -1,4 +1,4 @@
-"""A parrot that says what it heard in words, as models with a recogniser do."""
+"""A parrot that returns a transcript of its input, as models with a recogniser do."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,10 +12,10 @@ WORDS = "what is the time"
 
 
 class HearingParrot(Parrot):
-    """Hears the same words in every turn of half-duplex, and in every unit that begins to answer.
+    """Recognises the same words in every half-duplex turn, and in every unit that starts an answer.
 
     Args:
-        reads_in_units: False refuses nothing itself; its spec says that it cannot.
+        reads_in_units: as reported in its spec; the model itself does not refuse anything.
     """
 
     def __init__(self, rows: int = 1, *, reads_in_units: bool = True) -> None:

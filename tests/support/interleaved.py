@@ -1,4 +1,4 @@
-"""Speech of the published interleaved chat, which parley does not serve: for the vectors of it."""
+"""Speech of the published interleaved chat, which parley does not serve, for its golden vectors."""
 
 import torch
 from torch import Tensor
@@ -10,10 +10,10 @@ from parley.models.minicpmo45.tts.turns import BLOCK_LIMIT
 
 
 class Interleaved:
-    """Chat with `interleaved` on: blocks of ten rows, recomputed in a rhythm.
+    """Chat with `interleaved` on: blocks of ten rows, recomputed at intervals.
 
-    The rhythm: from block `window_blocks` on, every `window_blocks - recomputed_blocks` blocks the
-    cache is dropped and the last `recomputed_blocks` blocks are fed again.
+    From block `window_blocks` on, every `window_blocks - recomputed_blocks` blocks the cache is
+    dropped and the last `recomputed_blocks` blocks are fed again.
     """
 
     def __init__(

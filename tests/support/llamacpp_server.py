@@ -1,8 +1,9 @@
-"""A stand-in for the llama.cpp-omni server: its protocol to the letter, and a model of three rules.
+"""A stand-in for the llama.cpp-omni server: its exact protocol, and a model of three rules.
 
-What it sends, refuses and leaves out is what `ws_handler.cpp`, `protocol.cpp` and `server-omni.cpp`
-of tc-mb/llama.cpp-omni do. In duplex it listens while sound is loud, speaks in the two units after
-that, has one unit without any answer, and listens again; in turns it repeats the last text.
+It sends, refuses and omits the same messages as `ws_handler.cpp`, `protocol.cpp` and
+`server-omni.cpp` of tc-mb/llama.cpp-omni. In duplex it listens while the audio is loud, speaks in
+the two units after that, does not answer one unit, and listens again; in turns it repeats the last
+text.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Refused(Exception):
 
 
 class LlamaCppServer:
-    """One process: one session at a time.
+    """One server process, with one session at a time.
 
     Args:
-        sound_delay_s: how long after the text of a unit its sound comes.
-        token_s: between two texts of an answer.
+        sound_delay_s: delay of a unit's audio after its text.
+        token_s: time between two texts of an answer.
     """
 
     def __init__(self, *, sound_delay_s: float = 0.0, token_s: float = 0.0) -> None:
@@ -220,7 +221,7 @@ class _Session:
             await self._done(text, None)
             return
         if self._idle:
-            # It neither listens nor says anything: nothing is sent.
+            # It neither listens nor speaks: nothing is sent.
             self._idle = False
             return
         await self.delta("listen")
@@ -231,7 +232,7 @@ class _Session:
 
         async def later() -> None:
             await asyncio.sleep(delay_s)
-            # Of the response that is the newest then.
+            # Of the response that is the newest at that time.
             await self.delta("audio", audio=encoded(np.full(12_000, 0.25, np.float32)))
 
         task = asyncio.get_running_loop().create_task(later())
@@ -280,7 +281,7 @@ class _Session:
 
 
 def decoded(text: str) -> np.ndarray:
-    """Base64 float32 as samples; sound that is too long is none."""
+    """Samples of base64 float32; audio that is too long is refused."""
     raw = base64.b64decode(text)
     if len(raw) % 4 or len(raw) > 4 * MOST_SAMPLES:
         raise Refused("voice_audio_decode_failed")

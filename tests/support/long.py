@@ -1,7 +1,7 @@
-"""How often tests repeat what they repeat.
+"""Number of repetitions in tests that repeat.
 
-`make test-long` runs the long form of tests that look for what shows after many repetitions only;
-what they prove is the same.
+`make test-long` runs tests that look for rare faults with many more repetitions; they check the
+same.
 """
 
 import os
@@ -13,7 +13,7 @@ IS_LONG = bool(os.environ.get("LONG_TESTS"))
 
 
 def times(usual: int, long: int) -> int:
-    """Repetitions of this run: the usual number, or that of the long form."""
+    """Number of repetitions in this run: the usual one, or that of the long form."""
     return long if IS_LONG else usual
 
 

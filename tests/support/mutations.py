@@ -1,7 +1,7 @@
-"""Conversations that a client of each dialect may lead, and what chance makes of them.
+"""Valid conversations of a client in each dialect, and random mutations of them.
 
-`mutated` changes one or a few things in a conversation that is right: a value, a name, a message,
-or the bytes on the wire. Everything follows from the seed of its dice.
+`mutated` changes one or a few things in a valid conversation: a value, a name, a message, or the
+bytes on the wire. All changes are determined by the seed of `dice`.
 """
 
 import base64
@@ -30,18 +30,18 @@ MEDIA: Final = {
         f"$TURN{number}": b64(TURN.slice(8000 * number, 8000 * (number + 1))) for number in range(5)
     },
 }
-"""What stands for sound and pictures in the file of right conversations."""
+"""Placeholders for audio and pictures in the file of valid conversations."""
 
 
 @dataclass(frozen=True)
 class Talk:
-    """A right conversation of one dialect.
+    """A valid conversation in one dialect.
 
     Args:
-        waits_for: the type of what comes before the client's first message; "": nothing does.
-        ready: the type of what answers it; "": nothing does.
+        waits_for: type of the server's message before the client's first one; "": none.
+        ready: type of the answer to the client's first message; "": none.
         says: the client's messages.
-        ends: with which the server closes; None: the client does.
+        ends: type of the client's message after which the server closes; None: the client closes.
     """
 
     dialect: str
@@ -53,7 +53,7 @@ class Talk:
 
 
 def _right_talks() -> Iterator[Talk]:
-    """A line with `connect` begins a conversation; each other line is a message of its client."""
+    """A line with `connect` starts a conversation; every other line is a message of its client."""
     text = Path(__file__).with_name("right_talks.jsonl").read_text(encoding="utf-8")
     for name, value in MEDIA.items():
         text = text.replace(name, value)
@@ -125,7 +125,7 @@ Place = tuple[Any, Any]
 
 
 def mutated(talk: Talk, dice: random.Random) -> list[Frame]:
-    """The frames of a conversation in which one to three things are wrong."""
+    """The frames of a conversation with one to three faults."""
     messages = [_copied(message) for message in talk.says]
     frames: dict[int, Frame] = {}
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
@@ -138,7 +138,7 @@ def mutated(talk: Talk, dice: random.Random) -> list[Frame]:
         else:
             frames[index] = dice.choice(_BYTES)(_text(messages[index]), dice)
     sent = [frames.get(index, _text(message)) for index, message in enumerate(messages)]
-    # A lone surrogate has no UTF-8: it goes over the wire as its escape, or as bytes that are none.
+    # A lone surrogate cannot be encoded in UTF-8: it is sent as its escape, or as invalid bytes.
     return [
         each if isinstance(each, bytes) else each.encode("utf-8", "replace").decode()
         for each in sent
@@ -146,7 +146,7 @@ def mutated(talk: Talk, dice: random.Random) -> list[Frame]:
 
 
 def mutated_json(value: Message, dice: random.Random) -> str:
-    """A JSON body, right or with one to three things wrong."""
+    """A JSON body, valid or with one to three faults."""
     body = _copied(value)
     for _ in range(dice.choice((0, 1, 1, 3))):
         _change(body, dice)
@@ -163,7 +163,7 @@ def _text(message: Any) -> str:
 
 
 def _places(value: Any) -> list[Place]:
-    """Every place in a message, however deep."""
+    """Every place in a message, at any depth."""
     found: list[Place] = []
     keys = value if isinstance(value, dict) else range(len(value))
     for key in keys:
@@ -217,7 +217,7 @@ def _many(container: Any, key: Any, places: list[Place], dice: random.Random) ->
 
 
 def _near(container: Any, key: Any, places: list[Place], dice: random.Random) -> None:
-    """A value that is nearly right."""
+    """Replace a value by one that is nearly valid."""
     value = container[key]
     if isinstance(value, bool) or value is None:
         container[key] = dice.choice(("true", 1, [], "false"))
@@ -310,7 +310,7 @@ def _noise(text: str, dice: random.Random) -> Frame:
 
 
 def _literal(text: str, dice: random.Random) -> Frame:
-    """JSON that `json.dumps` does not write."""
+    """JSON that `json.dumps` would not write."""
     choices = (
         "[" * 100_000,
         '{"a":' * 400 + "1" + "}" * 400,

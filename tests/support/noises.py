@@ -1,6 +1,6 @@
 """Sounds around an assistant: coughs, clicks, music, a crowd, its own echo, and people.
 
-Made by rule from a seed, and of espeak-ng's voices; levels in dB of full scale (RMS).
+Generated from a seed and with espeak-ng's voices; levels in dB of full scale (RMS).
 """
 
 import numpy as np
@@ -31,20 +31,20 @@ ACKNOWLEDGEMENTS = ("mhm", "yes", "okay", "uh huh", "right", "yeah", "sure", "I 
 
 
 def spoken(text: str, voice: str = "en", dbfs: float = -26.0) -> Samples:
-    """A sentence without the synthesiser's silence around it."""
+    """A spoken sentence without the synthesiser's silence around it."""
     samples = say(text, voice).samples
     loud = np.flatnonzero(np.abs(samples) > 0.01 * np.abs(samples).max())
     return at_level(samples[loud[0] : loud[-1] + 1], dbfs)
 
 
 def crowd(seconds: float, dbfs: float = -36.0, voices: int = 6) -> Samples:
-    """Several people who talk at the same time."""
+    """Several people talking at the same time."""
     talks = [talk(20.0, voice, start=start) for start, voice in enumerate(VOICES)]
     return noises.crowd(seconds, talks, dbfs, voices)
 
 
 def talk(seconds: float, voice: str = "en", dbfs: float = -26.0, start: int = 0) -> Samples:
-    """One person who talks on."""
+    """One person talking continuously."""
     count = round(seconds * INPUT_RATE_HZ)
     said = [spoken(SENTENCES[(start + k) % len(SENTENCES)], voice) for k in range(len(SENTENCES))]
     once = np.concatenate(said)
@@ -52,5 +52,5 @@ def talk(seconds: float, voice: str = "en", dbfs: float = -26.0, start: int = 0)
 
 
 def pcm(samples: Samples) -> Pcm:
-    """As sound of a microphone."""
+    """Samples as audio of a microphone."""
     return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)

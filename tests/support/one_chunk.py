@@ -1,4 +1,4 @@
-"""One second of duplex audio, traced: the functions it passes, and the table of them in the docs.
+"""Trace of the functions that process one second of duplex audio, and their table in the docs.
 
     python -m tests.support.one_chunk
 
@@ -20,10 +20,10 @@ from websockets.asyncio.client import connect
 PAGE = Path(__file__).resolve().parents[2] / "docs/understand/one-chunk.md"
 BEGIN, END = "<!-- traced: begin -->", "<!-- traced: end -->"
 ROUNDS = 4
-# A unit is over when nothing of it is left to run: the engine has closed it and both sides sleep.
+# Time after which a unit is complete: the engine has closed it and both sides sleep.
 _CALM_S = 0.15
-# Probes and timers, several times in a second, and the pages, which are made while the server
-# starts. Heartbeats are rare: the least of several units has none of them.
+# Probes and timers, which run several times per second, and the pages, which are built while the
+# server starts. Heartbeats are rare: the unit with the fewest calls contains none.
 _BESIDE = (
     "gateway/http/",
     "gateway/main.py",
@@ -41,9 +41,9 @@ class Traced:
     """Units of one kind.
 
     Args:
-        calls: least number of calls of a unit: others have a heartbeat among them.
+        calls: minimum number of calls of a unit: others contain a heartbeat.
         functions: those that every unit called, in order of their first call.
-        sometimes: those that any unit called: whether a message arrives whole is up to the network.
+        sometimes: those that any unit called: a message may arrive in one piece or in several.
     """
 
     calls: int
@@ -53,14 +53,15 @@ class Traced:
 
 @dataclass(frozen=True)
 class OneChunk:
-    """Units that the model listened to, and those in which it spoke."""
+    """Units in which the model listened, and units in which it spoke."""
 
     listened: Traced
     spoke: Traced
 
 
 async def trace(*, resume: bool = False) -> OneChunk:
-    """A conversation with the parrot, unit by unit, on a stack in this process, not recorded."""
+    """Trace a conversation with the parrot, unit by unit, on a stack in this process, without
+    recording."""
     seen: dict[bool, list[list[str]]] = {True: [], False: []}
     calls = CallTrace()
     options = {"resume": True} if resume else {}
@@ -79,7 +80,7 @@ async def trace(*, resume: bool = False) -> OneChunk:
                 await asyncio.sleep(_CALM_S)
                 heard = [name for name in calls.stop() if not name.startswith(_BESIDE)]
                 seen[result["is_listen"]].append(heard)
-    # The first ones do what is done once.
+    # The first units include work that is done only once.
     return OneChunk(_traced(seen[True][2:]), _traced(seen[False][1:]))
 
 
@@ -91,7 +92,7 @@ def _traced(units: list[list[str]]) -> Traced:
 
 
 def table(chunk: OneChunk) -> str:
-    """Markdown: every function, with the first line of its docstring."""
+    """Markdown table of every function with the first line of its docstring."""
     spoken = set(chunk.listened.functions)
     rows = [(name, "") for name in chunk.listened.functions]
     rows += [(name, "speaks") for name in chunk.spoke.functions if name not in spoken]
@@ -120,7 +121,7 @@ def _purpose(name: str) -> str:
 
 
 def main() -> None:
-    """Write the page's table again."""
+    """Write the page's table."""
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]

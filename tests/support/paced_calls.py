@@ -1,8 +1,9 @@
-"""A call in time that only the test moves: a microphone that sends 100 ms at a time, a loudspeaker
-that plays without delay, and a person who interrupts, in any dialect of live conversation.
+"""A call whose clock only the test advances: a microphone that sends 100 ms at a time, a
+loudspeaker that plays without delay, and a person who interrupts, in any dialect of live
+conversation.
 
-What the machine needs to compute takes no time in it, so figures are the server's own rules: how
-long it listens before it is sure, and what it sends when.
+Computation takes no time on this clock, so results show the server's own rules: how long it listens
+before it decides, and when it sends each message.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from parley.protocol.values import BARGE_IN
 CHUNK_S = 0.1
 CHUNK = round(CHUNK_S * INPUT_RATE_HZ)
 LATE_S = 0.008
-"""At most so much later than it was said does a chunk arrive."""
+"""Maximum delay between speech and the arrival of its chunk."""
 GAP_S = 0.3
-"""Sound later than this is another answer."""
+"""Audio after a longer gap is another answer."""
 
 OWN = ("half_duplex", "duplex", "realtime")
 KINDS = {"openai_realtime": None, "openai_live": "audio_duplex"}
@@ -61,7 +62,7 @@ class _Socket:
 
 
 class _Harness:
-    """A talker's network."""
+    """A talker's network, which connects it to the harness."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -74,7 +75,7 @@ class _Harness:
 
 
 class PacedCall:
-    """One call; `open` begins it."""
+    """One call; `open` starts it."""
 
     def __init__(
         self,
@@ -97,26 +98,26 @@ class PacedCall:
         self.received_ms = 0.0
         self.plays_until_s = 0.0
         self.played_ms = 0.0
-        """Of the newest answer."""
+        """Played milliseconds of the newest answer."""
         self.stopped_s: float | None = None
-        """When the newest answer was cut."""
+        """Time at which the newest answer was cut."""
         self.heard_ms: float | None = None
-        """What the server takes for heard of it."""
+        """Milliseconds of it that the user heard, as the server reports."""
         self.late_samples = 0
-        """That came for an answer after it was cut."""
+        """Number of samples that arrived for an answer after it was cut."""
 
     @classmethod
     async def open(cls, harness: WorkerHarness, dialect: str) -> PacedCall:
-        """A call of this dialect that is ready."""
+        """Start a call in this dialect and wait until it is ready."""
         if dialect not in OWN:
             talk = harness.begin(dialect, kind=KINDS.get(dialect, "audio_duplex"))
             talker = TALKERS[dialect]("http://test", {"transport": _Harness(talk)}, BARGE_IN)
             if dialect == "minicpmo_v2":
-                # The gateway says so.
+                # The gateway sends this.
                 talk.socket.sent.append({"type": "session.queue_done"})
             await talker._open()
             await talker.ready()
-            # From here on the call reads and writes by itself.
+            # From here on the call itself reads and writes.
             await talker._connected().abandon()
             call = cls(harness, talk, talker.append, talker.translate)
             talker.loudspeaker = call.left_s
@@ -143,24 +144,24 @@ class PacedCall:
         return {"received_ms": self.received_ms, "buffered_ms": 1000 * self.left_s()}
 
     def left_s(self) -> float:
-        """Seconds that have come and have not been played."""
+        """Seconds of received audio that have not been played."""
         return max(0.0, self.plays_until_s - self._clock.monotonic())
 
     # ---- time ------------------------------------------------------------------------------
 
     def say(self, words: Samples, after_s: float = 0.0) -> float:
-        """From now on; returns when it begins."""
+        """Say something from now on; returns the time at which it starts."""
         lead = np.zeros(round(after_s * INPUT_RATE_HZ), np.float32)
         self._said = np.concatenate([lead, words])
         return self._begun_s + CHUNK_S * self._chunks + after_s
 
     @property
     def is_talking(self) -> bool:
-        """True if something is left to say."""
+        """True if the user is still speaking."""
         return len(self._said) > 0
 
     async def step(self) -> None:
-        """The next chunk, and all that comes of it."""
+        """Send the next chunk and process its effects."""
         start = self._chunks * CHUNK % (len(self._room) - CHUNK)
         chunk = self._room[start : start + CHUNK].copy()
         said, self._said = self._said[:CHUNK], self._said[CHUNK:]
@@ -178,7 +179,7 @@ class PacedCall:
         self._hear()
 
     async def _settle(self) -> None:
-        """Until the session waits for more."""
+        """Wait until the session is idle."""
         async with asyncio.timeout(HANG_S):
             for _ in range(2):
                 await asyncio.sleep(0.0005)
@@ -222,7 +223,7 @@ class PacedCall:
         self.plays_until_s = max(self.plays_until_s, now_s) + sound.duration_s
 
     async def until_answered(self) -> None:
-        """Until what was said has been said, and an answer is heard."""
+        """Wait until the user has finished and an answer is heard."""
         while self.is_talking:
             await self.step()
         limit_s = self._clock.monotonic() + 10.0
@@ -231,7 +232,7 @@ class PacedCall:
             await self.step()
 
     async def interrupt(self, words: Samples, after_s: float) -> float:
-        """Milliseconds from the first sample until nothing is played."""
+        """Interrupt; returns the milliseconds from the first sample until nothing is played."""
         begins_s = self.say(words, after_s)
         while self.stopped_s is None:
             await self.step()
@@ -240,7 +241,7 @@ class PacedCall:
 
 
 def _translate(message: dict[str, Any]) -> Told | None:
-    """What a client of an own dialect is told."""
+    """The event of a server's message in one of parley's own dialects."""
     match message["type"]:
         case "interruption" | "response.interruption":
             return Interruption(message["state"], message["heard_ms"], message["text"])

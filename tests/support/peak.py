@@ -1,4 +1,4 @@
-"""What a computation holds at the same time."""
+"""Peak memory of a computation."""
 
 from typing import Any
 
@@ -8,11 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that were alive at the same time, of what was made within.
+    """Measures the maximum number of bytes of tensors that are alive at the same time, of those
+    created within the context.
 
     Args:
-        returned: what operators are known to return; layers repeat the same ones. With it tensors
-            without memory are counted, without it those of the processor.
+        returned: known results of operators, since layers repeat the same ones. With it, tensors
+            without memory are counted; without it, those in CPU memory.
     """
 
     def __init__(self, returned: Returned | None = None) -> None:

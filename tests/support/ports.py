@@ -1,4 +1,4 @@
-"""Ports for servers that need to know theirs before they listen, or that come back to it."""
+"""Ports for servers that must know theirs before they listen, or that return to it."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from typing import Final
 
 FIRST: Final = 10_000
 COUNT: Final = 20_000
-"""Below those that a system hands out by itself: what a system has handed out and taken back, it
-hands out again, to whatever connects or listens meanwhile in any other test."""
+"""Below the ephemeral ports of the system: it would assign a released port again, to any other test
+that connects or listens."""
 
-# Each test process begins elsewhere.
+# Each test process starts at another port.
 _next = count(os.getpid() * 101)
 
 
 def free_port() -> int:
-    """A port of loopback on which nothing listens, another one each time."""
+    """A port of loopback on which no server listens, a different one each time."""
     while True:
         port = FIRST + next(_next) % COUNT
         with socket.socket() as probe, contextlib.suppress(OSError):

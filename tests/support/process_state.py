@@ -1,8 +1,8 @@
-"""What belongs to a whole test process: put back after each test, whichever left it changed.
+"""State of a whole test process, restored after each test.
 
-The product sets some of it on purpose, because its processes are its own: a gateway makes its files
-private (umask), a server that is started catches signals and configures the log, pocket takes one
-thread for each session. In a test process the next test, of any file, would find it so.
+The product sets some of it on purpose in its own processes: a gateway makes its files private
+(umask), a server catches signals and configures the log when it starts, pocket uses one thread for
+each session. In a test process the change would affect the next test of any file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import structlog
 from parley import logs
 
 UMASK: Final = os.umask(0o022)
-"""What this process began with. To read it is to set it, so it is read once."""
+"""The initial umask of this process. Reading it means setting it, so it is read once."""
 os.umask(UMASK)
 
 SIGNALS: Final = (
@@ -33,7 +33,7 @@ LOGGERS: Final = (
     *("", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access"),
     *("httpx", "httpcore", "websockets", "parley.settings"),
 )
-"""Those that the product changes; "" is the root."""
+"""Loggers that the product changes; "" is the root logger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Logger:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What it is when this is made."""
+    """The state at the time of creation."""
 
     environment: dict[str, str] = field(default_factory=lambda: _environment())
     folder: Path = field(default_factory=Path.cwd)
@@ -76,10 +76,10 @@ class ProcessState:
     threads: int | None = field(default_factory=lambda: _torch_threads())
 
     def restore(self) -> list[str]:
-        """Put back what is otherwise now.
+        """Restore everything that has changed.
 
         Returns:
-            What was otherwise, but for the log.
+            Names of what has changed, except the log.
         """
         changed = []
         if os.umask(UMASK) != UMASK:
@@ -119,7 +119,7 @@ class ProcessState:
 
 
 def seed(name: str) -> None:
-    """Random numbers depend on the name of a test, not on which tests ran before it."""
+    """Seed random numbers by a test's name, so that they do not depend on previous tests."""
     number = zlib.crc32(name.encode())
     random.seed(number)
     if "numpy" in sys.modules:
@@ -129,14 +129,15 @@ def seed(name: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without what pytest itself keeps there."""
+    """The environment without pytest's own variable."""
     now = os.environ.copy()
     now.pop("PYTEST_CURRENT_TEST", None)
     return now
 
 
 def _torch_threads() -> int | None:
-    """None before anything has imported torch: only those that compute pay for that."""
+    """Number of threads of torch; None if torch has not been imported, since only some tests need
+    it."""
     torch: Any = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
 

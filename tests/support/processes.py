@@ -1,4 +1,4 @@
-"""parley's own processes, started as people start them, and ended whatever happens."""
+"""parley's processes, started as users start them, and ended in every case."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ SECRET = "a-secret-for-tests"
 
 
 class Process:
-    """A running `parley VERB`, and the lines it writes."""
+    """A running `parley VERB` and its output lines."""
 
     def __init__(self, folder: Path, verb: str, *flags: str) -> None:
         self.popen = subprocess.Popen(
@@ -46,12 +46,12 @@ class Process:
         with self.popen.stdout as lines:
             for line in lines:
                 self._lines.put(line)
-                # pytest shows it where the test fails.
+                # pytest shows it if the test fails.
                 print(self._title, line, sep="", end="")
         self._lines.put(None)
 
     def line_with(self, words: str, limit_s: float = PROCESS_S) -> str:
-        """Wait for a line. Fails with everything that was written when none comes."""
+        """Wait for a line with `words`. If it does not appear, fails with all output."""
         deadline = time.monotonic() + limit_s
         while True:
             why = f"in {limit_s:.0f} s"
@@ -70,14 +70,15 @@ class Process:
 
     @property
     def url(self) -> str:
-        """Where a server that runs on plain HTTP said it answers."""
+        """URL that a server on plain HTTP has printed."""
         said = re.search(r"ready.* http://\S+?:(\d+)", "".join(self.seen))
         assert said is not None, self.seen
         return f"http://127.0.0.1:{said[1]}"
 
     @property
     def children(self) -> list[psutil.Process]:
-        """Its processes, and theirs, without those that tests add (`tests/support/starts.py`)."""
+        """All its descendant processes, without the fork servers of tests
+        (`tests/support/starts.py`)."""
         found = psutil.Process(self.popen.pid).children(recursive=True)
         return [each for each in found if not is_fork_server(each)]
 
@@ -85,7 +86,7 @@ class Process:
         self.popen.send_signal(number)
 
     def end(self) -> None:
-        """Kill it and its children; harmless when it has ended."""
+        """Kill it and its children; does nothing if it has ended."""
         children: list[psutil.Process] = []
         if self.popen.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -107,7 +108,7 @@ def is_fork_server(process: psutil.Process) -> bool:
 
 
 PARROT = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")
-"""Flags of a server for tests: a free loopback port, the model that is there immediately."""
+"""Flags of a server for tests: a free loopback port, and a model that loads immediately."""
 
 
 @contextlib.contextmanager
@@ -121,7 +122,7 @@ def running(folder: Path, verb: str, *flags: str) -> Iterator[Process]:
 
 @contextlib.contextmanager
 def serving(folder: Path, *flags: str) -> Iterator[Process]:
-    """`parley serve` with the parrot, from when it is ready."""
+    """A ready `parley serve` with the parrot."""
     with running(folder, "serve", *PARROT, *flags) as process:
         process.line_with("ready after")
         yield process

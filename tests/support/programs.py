@@ -1,4 +1,4 @@
-"""Programs that are not ours and not everywhere."""
+"""External programs that may not be installed."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ from tests.support.patience import HANG_S, PROCESS_S
 
 
 def tool(name: str) -> str:
-    """Where a program is, in this environment or on this machine; else the test is skipped."""
+    """Path of a program in this environment or on this machine; skips the test if there is none."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -21,14 +21,14 @@ def tool(name: str) -> str:
 
 
 def run(*command: str) -> str:
-    """What it writes; fails with what it complains of."""
+    """The output of a command; fails with its errors."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A Python that has ended, well or not, with what it wrote."""
+    """Run Python to its end, successful or not; returns its exit code and output."""
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, **more)
 
@@ -39,7 +39,7 @@ async def ended(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, str, str]:
-    """Exit code, output and complaints of a program that ends by itself within `limit_s`."""
+    """Exit code, output and errors of a program that must end by itself within `limit_s`."""
     program = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,

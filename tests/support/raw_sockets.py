@@ -1,4 +1,4 @@
-"""Clients that keep no rules: bytes on a socket, and what came back."""
+"""Clients that break the protocol: raw bytes on a socket, and the server's answers."""
 
 import asyncio
 import contextlib
@@ -18,8 +18,8 @@ WS_HEAD = (
 
 
 class RawClient:
-    """One TCP connection. What the server said before it reset the connection can still be read,
-    which asyncio's streams do not let one do."""
+    """One TCP connection. Data that the server sent before it reset the connection can still be
+    read, unlike with asyncio's streams."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -27,7 +27,7 @@ class RawClient:
         self._received = bytearray()
 
     async def send(self, data: bytes) -> bool:
-        """True if the server still takes anything."""
+        """Send data; returns False if the connection has ended."""
         try:
             await self._loop.sock_sendall(self._socket, data)
         except OSError:
@@ -35,7 +35,7 @@ class RawClient:
         return True
 
     async def head(self) -> bytes:
-        """The answer's head, "" when the connection ends before it."""
+        """The head of the answer; "" if the connection ends before it."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if not await self._receive():
                 return b""
@@ -44,26 +44,26 @@ class RawClient:
         return head
 
     async def flood(self, piece: bytes) -> None:
-        """Send `piece` again and again until the server ends the connection."""
+        """Send `piece` repeatedly until the server ends the connection."""
         sending = True
         while sending:
             sending = await self.send(piece)
 
     async def until(self, part: bytes, limit_s: float = HANG_S) -> None:
-        """Until the server has said `part`."""
+        """Wait until the server has sent `part`."""
         async with asyncio.timeout(limit_s):
             while part not in self._received:
                 assert await self._receive(), "the server hung up"
 
     async def rest(self, limit_s: float = HANG_S) -> bytes:
-        """Everything that still comes."""
+        """All data until the connection ends."""
         async with asyncio.timeout(limit_s):
             while await self._receive():
                 pass
         return bytes(self._received)
 
     def abort(self) -> None:
-        """Leave without a word."""
+        """Reset the connection."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
@@ -100,7 +100,7 @@ async def raw_websocket(port: int, path: str, headers: str = "") -> AsyncIterato
 
 
 class Answers:
-    """What a server said, by kind."""
+    """A server's frames, by kind."""
 
     def __init__(self, data: bytes) -> None:
         events = FrameReader(masked=False, limit_bytes=1 << 30).feed(data)

@@ -1,4 +1,4 @@
-"""Recorded sessions made on the spot, without a model."""
+"""Recorded sessions, created in the test without a model."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
 def recordings(
     data_dir: Path, *, exact_inputs: bool = True, min_free_gb: float = 0.0, **more: Any
 ) -> Recordings:
-    """What a worker of a parrot keeps there."""
+    """The recordings of a worker with the parrot in this folder."""
     storage = StorageSettings(data_dir=data_dir, exact_inputs=exact_inputs, min_free_gb=min_free_gb)
     given = {"worker_id": "w", "model": "parrot", "clock": SystemClock(), **more}
     return Recordings(storage, **given)
@@ -71,7 +71,8 @@ def entry(at_ms: float, what: Recorded, *sounds: KeptSound, **more: Any) -> Reco
 def a_unit(
     index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)
 ) -> tuple[UnitDone, float]:
-    """Unit `index` came at `index` seconds and was answered 100 ms later."""
+    """Unit `index`, which arrived `index` seconds after the start, and its time in milliseconds;
+    the answer took 100 ms."""
     heard, said = tone(1.0, 16_000, 0.1), tone(1.0, 24_000)
     result = units.result(
         is_listen=not speaks, text=f"word {index} " if speaks else "", pcm=said if speaks else None
@@ -81,12 +82,12 @@ def a_unit(
 
 
 def started(asked_id: str | None = None, *, speech_ms: int = 0) -> TurnStarted:
-    """The answer to an item begins."""
+    """The event that the answer to an item starts."""
     return TurnStarted("r1", "a1", asked_id, True, ResponseRequested(), speech_ms)
 
 
 def begun(folder: Folder, writer: JournalWriter, **more: Any) -> Journal:
-    """A journal with its head and the moment at which the session was ready."""
+    """A journal with its head and the time at which the session was ready."""
     journal = Journal(folder, writer)
     journal.begin(head(folder.recording_id, **more))
     journal.put(SessionReady(), 0.0, ready_s=1_700_000_000.0)
@@ -105,7 +106,7 @@ def recorded(data_dir: Path, recording_id: str, *, units: int = 2, **more: Any) 
 
 
 class Running:
-    """A recording that is live while the block runs."""
+    """A recording that is live within the context."""
 
     def __init__(self, data_dir: Path, recording_id: str) -> None:
         self._writer = JournalWriter()

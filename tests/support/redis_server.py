@@ -1,4 +1,4 @@
-"""A real redis-server on loopback, where one is installed."""
+"""A real redis-server on loopback, if one is installed."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 class RedisServer:
-    """Started and stopped by the test; keeps its port."""
+    """A redis-server that the test starts and stops; it keeps its port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,14 +44,14 @@ class RedisServer:
             time.sleep(0.1)
 
     def keys(self, pattern: str) -> list[bytes]:
-        """What it holds."""
+        """The keys that it stores."""
         import redis
 
         with redis.Redis.from_url(self.url) as client:
             return list(client.scan_iter(pattern))
 
     def kill(self) -> None:
-        """Harmless when it does not run."""
+        """Kill it; does nothing if it is not running."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait(HANG_S)
@@ -60,7 +60,7 @@ class RedisServer:
 
 @contextlib.contextmanager
 def redis_server(folder: Path) -> Iterator[RedisServer]:
-    """One that runs; the test is skipped where none is installed."""
+    """A running server; the test is skipped if none is installed."""
     pytest.importorskip("redis", reason="the package 'redis' is not installed")
     if PROGRAM is None:
         pytest.skip("no redis-server or valkey-server is installed (Debian: redis-server)")

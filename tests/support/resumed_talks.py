@@ -1,5 +1,5 @@
-"""The same short conversation in every dialect that can be resumed, in lock-step, so that it
-comes out the same however often it is cut."""
+"""The same short conversation in every dialect that can be resumed. It runs in lock-step, so that
+its result does not depend on the number of cuts."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -20,11 +20,11 @@ VARIES = frozenset(
         *("item_id", "previous_item_id", "id", "conversation_id"),
     }
 )
-"""What differs between two runs of one conversation."""
+"""Fields that differ between two runs of one conversation."""
 
 
 def comparable(messages: list[Message]) -> list[Message]:
-    """Without what differs between two runs."""
+    """The messages without fields that differ between two runs."""
     return [_comparable(message) for message in messages]
 
 
@@ -37,33 +37,34 @@ def _comparable(value: Any) -> Any:
 
 
 MAILBOX_UNITS = 8
-"""`limits.mailbox_units` of servers of these conversations. OpenAI Live sends nothing when it has
-listened to a unit, so on a busy machine more than two wait, and the oldest is dropped."""
+"""`limits.mailbox_units` for these conversations. OpenAI Live sends nothing after it has listened
+to a unit, so on a busy machine more than two units wait, and with the default the oldest would be
+dropped."""
 
 Step = Message | str
-"""What the client says, or the type of the message for which it waits, or its `input_id`."""
+"""A message that the client sends, or the type or `input_id` of the message for which it waits."""
 
 
 def matches(heard: Message, wanted: str) -> bool:
-    """True if it is the message for which a step waits."""
+    """True if a message is the one for which a step waits."""
     return bool(heard["type"].startswith(wanted)) or heard.get("input_id") == wanted
 
 
 def spoken_turn(after_s: float) -> list[Step]:
-    """Somebody speaks, and is silent for so long."""
+    """The user speaks, then is silent for `after_s`."""
     said = sound(silence(0.6), speak(1.0), silence(after_s))
     pieces = [b64(said.slice(at, at + 8000)) for at in range(0, len(said), 8000)]
     return [*({"type": "audio_chunk", "audio_base64": piece} for piece in pieces), "turn_done"]
 
 
 def in_units(name: str, answer: str) -> list[Step]:
-    """Each unit when the previous one is answered."""
+    """Units, each sent when the previous one has been answered."""
     field = {"audio_chunk": "audio_base64"}.get(name, "audio")
     return [step for unit in UNITS for step in ({"type": name, field: unit}, answer)]
 
 
 LIVE = "session.input_audio"
-# A mute is answered immediately, so it marks the time where the model is silent.
+# A mute is answered immediately, so it serves as a mark when the model is silent.
 MARK: list[Step] = [
     *({"type": f"{LIVE}.mute"}, f"{LIVE}.muted"),
     *({"type": f"{LIVE}.unmute"}, f"{LIVE}.unmuted"),
@@ -81,7 +82,7 @@ def written(number: int) -> Message:
 
 
 def openai_turns() -> Iterator[Step]:
-    """A spoken and a written turn, twice; the client says when one is complete."""
+    """A spoken and a written turn, twice; the client commits each turn."""
     update: dict[str, Any] = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     update |= {"max_output_tokens": 12}
     yield {"type": "session.update", "session": update}
@@ -104,12 +105,13 @@ def openai_turns() -> Iterator[Step]:
 
 
 LAST_OF_ALL = "rate_limits.updated"
-"""Anyone who has heard it leaves, where there is no word for it."""
+"""Type of the last message in a dialect without a message for leaving: the client then
+disconnects."""
 
 
 @dataclass(frozen=True)
 class ResumedTalk:
-    """A whole conversation: where, what comes first, and then."""
+    """A whole conversation: its path, its first message, and the following steps."""
 
     path: Callable[[], str]
     first: Message
@@ -124,7 +126,7 @@ TALKS: dict[str, ResumedTalk] = {
     "half_duplex": ResumedTalk(
         lambda: f"/ws/half_duplex/hdx_{secrets.token_hex(8)}",
         {"type": "prepare", "resume": True},
-        # The first half second is not heard.
+        # The server ignores the first half second.
         [*spoken_turn(1.5), *spoken_turn(1.5), {"type": "stop"}, "stopped"],
         names_session=True,
     ),
@@ -154,8 +156,8 @@ TALKS: dict[str, ResumedTalk] = {
             *({"type": "session.close"}, "session.closed"),
         ],
     ),
-    # Nothing is said while the model listens. The first second is a little longer, because the
-    # resampler keeps the end of what it was given.
+    # The server sends nothing while the model listens. The first second is a little longer, because
+    # the resampler keeps the end of its input.
     "openai_live": ResumedTalk(
         lambda: "/v1/live/sessions",
         {"type": "session.start", "session": {"model": "parrot", "resume": True}},
@@ -177,7 +179,7 @@ TALKS: dict[str, ResumedTalk] = {
 
 
 async def go_through(client: ResumingClient, steps: list[Step]) -> None:
-    """The rest of a conversation that was started."""
+    """Run the given steps of a started conversation."""
     for step in steps:
         if isinstance(step, str):
             while not matches(await client.hear(), step):
@@ -189,7 +191,7 @@ async def go_through(client: ResumingClient, steps: list[Step]) -> None:
 
 
 async def whole_talk(client: Client, name: str, path: str) -> Client:
-    """A conversation from its beginning to its end."""
+    """Run a conversation from start to end."""
     spoken = TALKS[name]
     try:
         await client.begin(session_id=spoken.session_id(path), first=spoken.first)
@@ -200,10 +202,10 @@ async def whole_talk(client: Client, name: str, path: str) -> Client:
 
 
 async def ready_session(address: Callable[[str], str]) -> ResumingClient:
-    """A duplex session that is ready and has heard nothing yet.
+    """A duplex session that is ready and has not received audio yet.
 
     Args:
-        address: of the server's socket with this path.
+        address: returns the URL of the server's socket for a path.
     """
     spoken = TALKS["duplex"]
     path = spoken.path()
@@ -213,6 +215,6 @@ async def ready_session(address: Callable[[str], str]) -> ResumingClient:
 
 
 async def unit(client: ResumingClient) -> Message:
-    """The answer to one unit."""
+    """Send one unit; returns the answer."""
     await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
     return await client.hear()

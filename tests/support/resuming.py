@@ -1,5 +1,5 @@
-"""A client that keeps to docs/protocols/resume.md, written from that page alone: it shares no code
-with the SDK."""
+"""A client for docs/protocols/resume.md, written from that page only: it does not share code with
+the SDK."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ AGAIN_S = 0.1
 
 
 class ResumeFailed(Exception):
-    """The server refused; `args[0]` is its reason, with the sentence."""
+    """The server refused to resume; `args[0]` contains its reason and message."""
 
 
 class ResumingClient:
-    """One session over as many connections as it takes.
+    """One session over any number of connections.
 
-    `heard` holds every numbered message once, without its numbers; `doubles` counts those that came
-    a second time.
+    `heard` contains every numbered message once, without its numbers; `doubles` counts those that
+    arrived again.
     """
 
     def __init__(self, url: str) -> None:
@@ -43,11 +43,12 @@ class ResumingClient:
         self._unsure: deque[str] = deque()
 
     async def begin(self, *, session_id: str = "", first: dict[str, Any]) -> dict[str, Any]:
-        """Until the session is ready; its message."""
+        """Wait until the session is ready; returns that message."""
         self.session_id = session_id
         self.socket = await connect(self.url, max_size=None, compression=None)
         if "/live/" not in self.url:
-            # OpenAI Realtime greets with its session where the others speak of the queue.
+            # OpenAI Realtime starts with `session.created`, the others with messages about the
+            # queue.
             async with asyncio.timeout(PROCESS_S):
                 while not (await self._next())["type"].endswith(("queue_done", "session.created")):
                     pass
@@ -68,8 +69,8 @@ class ResumingClient:
         await self._control(type="session.ack", seq=self.seq, generation=self.generation)
 
     async def hear(self) -> dict[str, Any]:
-        """The next numbered message; comes back by itself where the connection has ended. Others,
-        which come as long as a session lives, prolong nothing."""
+        """The next numbered message; resumes if the connection has ended. Other messages, which
+        arrive as long as a session lives, do not extend the time limit."""
         async with asyncio.timeout(PROCESS_S):
             return await self._hear()
 
@@ -97,20 +98,20 @@ class ResumingClient:
             return message
 
     def cut(self) -> None:
-        """The network goes, without a word to anybody."""
+        """Break the connection without a close."""
         if self.socket is not None:
             self.socket.transport.abort()
             self.socket = None
 
     def half_open(self) -> None:
-        """This side gives the connection up; the other side does not learn of it."""
+        """Abandon the connection; the server does not notice it."""
         if self.socket is not None:
             self.socket.transport.pause_reading()
             self.abandoned.append(self.socket)
             self.socket = None
 
     async def resume(self) -> dict[str, Any]:
-        """Come back; what the server answers."""
+        """Resume the session; returns the server's answer."""
         self.cut()
         while True:
             self.socket = await connect(
@@ -128,7 +129,7 @@ class ResumingClient:
                 answer = await self._next()
             except ConnectionClosed:
                 assert self.socket.close_code != REFUSED_CODE
-                # As clients do: who comes again and again immediately is taken for a flood.
+                # Like real clients: repeated immediate connections would be treated as a flood.
                 await asyncio.sleep(AGAIN_S)
                 continue
             break
@@ -144,7 +145,8 @@ class ResumingClient:
         return answer
 
     async def leave(self) -> None:
-        """End the session where the dialect has no message for it: nobody waits for its return."""
+        """End the session in a dialect without a message for it: the server does not wait for a
+        return."""
         if self.socket is not None:
             await self.socket.close()
 
@@ -176,7 +178,8 @@ class ResumingClient:
 
 
 class WaitingClient(ResumingClient):
-    """Waits after so many messages until all others have come as far, and something was done."""
+    """Waits after `waits_after` messages until the test, which waits for all clients, lets it
+    continue."""
 
     waits_after = -1
     there: asyncio.Semaphore

@@ -1,4 +1,4 @@
-"""The made-up weights and inputs of the golden vectors.
+"""The generated weights and inputs of the golden vectors.
 
 Every number follows a rule that any program can evaluate: a name and a flat index are hashed to a
 value in (-1, 1). Nothing is stored, so a test can build the same tiny model as the program that
@@ -23,13 +23,13 @@ _ROW_FACTORS = {
     151718: 2.5,
     151721: 2.0,
 }
-"""Rows of the language head that greedy decoding must meet."""
+"""Factors of the rows of the language head that greedy decoding must choose."""
 
 _END_OF_SPEECH_ROW = -1
 
 
 _AT_ONCE = 1 << 15
-"""Values that are computed together: they stay in the processor's cache."""
+"""Number of values that are computed together, so that they stay in the processor's cache."""
 
 
 def uniform(name: str, count: int, start: int = 0) -> Array:
@@ -49,7 +49,7 @@ def uniform(name: str, count: int, start: int = 0) -> Array:
             z *= np.uint64(0x94D049BB133111EB)
             z ^= np.right_shift(z, np.uint64(31), out=other)
             z >>= np.uint64(41)
-            # Odd numbers of 24 bits: float32 holds them, and their quotients, exactly.
+            # Odd numbers of 24 bits: they and their quotients are exact in float32.
             odd = z.astype(np.int32)
             odd *= 2
             odd += 1 - 2**23

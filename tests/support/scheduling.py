@@ -1,13 +1,13 @@
-"""Which test process runs which test: a scheduler of pytest-xdist (`--dist loadgroup`).
+"""Scheduler for pytest-xdist that assigns tests to processes (`--dist loadgroup`).
 
-Some tests compute. Others wait most of their time, for servers that start, sound that plays, time
-that passes. Two processes in five begin with tests that compute, at a lower priority; the others
-with those that wait, so the processors are never idle and seldom keep a conversation waiting.
-Anyone who is done helps the others. The longest begin (`tests/costs.tsv`), because a long one that
-begins last is waited for: a test that takes seconds belongs in the table.
+Some tests compute. Others wait most of their time: for servers to start, audio to play, time to
+pass. Two processes in five start with tests that compute, at a lower priority; the others start
+with tests that wait, so that processors are never idle and rarely delay a conversation. A process
+that is finished helps the others. The longest tests run first (`tests/costs.tsv`), because a long
+test at the end delays the whole run: a test that takes seconds belongs in the table.
 
-What has to stay in one process is told here, by file: xdist's own mark, `xdist_group`, changes a
-private name of pytest's that pytest 9.2 does not have, and does nothing there.
+Files whose tests must stay in one process are listed here: xdist's own mark, `xdist_group`, changes
+a private name of pytest that pytest 9.2 does not have, and has no effect there.
 """
 
 import os
@@ -30,8 +30,8 @@ COMPUTING: Final = tuple(
         *("tools", "vad", "views"),
     )
 )
-"""Folders whose tests compute. What is in one file there stays in one process: models and networks
-that its tests share are made once."""
+"""Folders whose tests compute. The tests of one file there stay in one process, so that models and
+networks that they share are created once."""
 
 TOGETHER: Final = {
     "tests/bench/test_bench_interruption.py": "bench interruption",
@@ -51,22 +51,22 @@ TOGETHER: Final = {
     "tests/test_starts.py": "starts",
     "tests/test_wheel.py": "wheel",
 }
-"""Files whose tests share a server, a cluster, weights or a package, by what is shared."""
+"""Files whose tests share a server, a cluster, weights or a package, with a name for the group."""
 
 BROWSERS: Final = "tests/web/test_browser.py::"
 SLOW_CPU_S: Final = 0.3
-"""What has taken more than this is left out of `make test-fast`, as if it were marked `slow`."""
+"""Tests that took more CPU time are left out of `make test-fast`, as if they were marked `slow`."""
 
 LANES: Final = 3
-"""Browsers at a time, each with a server, that all scenarios of a lane share: calls mostly wait for
-sound, but more would starve each other on a small machine."""
+"""Number of lanes, each with a browser and a server that its scenarios share: calls mostly wait for
+audio, but more lanes would starve each other on a small machine."""
 LANE_OF: Final = {
     "test_recorded_in_a_browser": 0,
     "test_in_firefox": 0,
     "test_the_shipped_model_answers_in_a_browser": 0,
 }
-"""Browser tests that need a server of their own have a lane; the others are dealt out to the other
-lanes in turn."""
+"""Lane of browser tests that need their own server; the others are distributed over the other lanes
+in turn."""
 
 
 def measured() -> Iterator[tuple[float, float, str]]:
@@ -77,17 +77,17 @@ def measured() -> Iterator[tuple[float, float, str]]:
 
 
 def wall_seconds() -> dict[str, float]:
-    """How long tests took when they were measured."""
+    """Wall seconds of tests when they were measured."""
     return {name: wall for _, wall, name in measured()}
 
 
 def slow_tests() -> set[str]:
-    """Names of tests that took more processor than `make test-fast` has for one."""
+    """Names of tests that took more CPU time than `make test-fast` allows for one test."""
     return {name for cpu, _, name in measured() if cpu > SLOW_CPU_S}
 
 
 def computes(worker_id: str, processes: int) -> bool:
-    """True if a process (`gw0`, `gw1`, …) begins with tests that compute."""
+    """True if a process (`gw0`, `gw1`, …) starts with tests that compute."""
     computing = max(1, processes * 2 // 5)
     return int(worker_id.removeprefix("gw")) % processes < computing
 
@@ -102,7 +102,7 @@ def _file(nodeid: str) -> str:
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -128,7 +128,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
                     self.workqueue.move_to_end(scope, last=False)
                     super()._assign_work_unit(node)
                     return
-        # What a process that crashed has left.
+        # The remaining tests of a process that crashed.
         super()._assign_work_unit(node)
 
     def _in_order(self) -> dict[bool, deque[str]]:
@@ -137,7 +137,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             scope: sum(known.get(nodeid, 0.0) for nodeid in tests)
             for scope, tests in self.workqueue.items()
         }
-        # Tests that nobody has measured stay in the order in which they were found.
+        # Tests that have not been measured stay in the order in which they were found.
         ordered = sorted(self.workqueue.items(), key=lambda unit: -costs[unit[0]])
         queues: dict[bool, deque[str]] = {True: deque(), False: deque()}
         for scope, tests in ordered:
@@ -147,13 +147,13 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
-    """The hook of xdist."""
+    """Hook of xdist: creates the scheduler."""
     return Scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Test processes count tries for themselves: this scheduler never gives a test whose process
-    crashed to another one, and asking the first process takes 40 ms a test."""
+    """Let each test process count reruns itself: this scheduler never gives the test of a crashed
+    process to another one, and asking the first process takes 40 ms per test."""
     config: Any = session.config
     if hasattr(config, "workerinput"):
         config.failures_db.sock.close()
@@ -161,7 +161,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes that begin with tests that compute leave the others the processor first."""
+    """Lower the priority of processes that start with tests that compute."""
     told = getattr(config, "workerinput", None)
     if told is not None and computes(told["workerid"], told["workercount"]):
         os.nice(5)

@@ -1,7 +1,7 @@
-"""A model without a mind: every piece of work passes through the stages its script says.
+"""A fake model: every piece of work passes through the stages of its script.
 
-It checks what the engine owes a model (one job per row, distinct rows in a step, calls from one
-thread) and writes down every step it takes.
+It checks the engine's obligations to a model (one job per row, distinct rows in a step, calls from
+one thread) and records every step.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class ScriptedJob:
 
 
 class ScriptedModel:
-    """See the module's text.
+    """See the module's docstring.
 
     Args:
-        clock: moved by `costs_s` of the stage at every step.
-        scripts: stages per kind of work, where they differ from `STEPS`.
-        on_step: called in every step before anything happens; may raise or block.
+        clock: advanced by `costs_s` of the stage at every step.
+        scripts: stages per kind of work, if they differ from `STEPS`.
+        on_step: called at the start of every step; may raise or block.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""A fake backend of session logs: in memory, with what each log held after each update."""
+"""A fake backend of session logs in memory, which records the contents of each log after each
+update."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from parley.session_log.contract import (
 
 @dataclass(eq=False)
 class FakeSessionLogs(SessionLogs):
-    """See the module.
+    """See the module's docstring.
 
     Attributes:
-        taken: what a log held after each update, in order.
+        taken: contents of a log after each update, in order.
         updates: all updates.
         dropped: number of times that a writer dropped its log.
-        answer: what updates result in; None: they are not answered until `release`.
+        answer: result of updates; None: they are not answered until `release`.
     """
 
     name: str = "fake:1"
@@ -54,7 +55,7 @@ class FakeSessionLogs(SessionLogs):
         return self.offered, _FakeWriter(self, session)
 
     def release(self, answer: AppendResult = "stored") -> None:
-        """Answer what waits."""
+        """Answer all waiting updates."""
         waiting, self.waiting = self.waiting, []
         for done in waiting:
             done(answer)
@@ -86,8 +87,8 @@ class _FakeWriter:
             done(owner.answer)
 
     def drop(self) -> None:
-        """What was taken stays for the test."""
+        """`taken` stays for the test."""
         self._owner.dropped += 1
 
     def leave(self) -> None:
-        """What was taken stays for the test."""
+        """`taken` stays for the test."""

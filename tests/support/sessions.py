@@ -1,4 +1,4 @@
-"""A worker's host on a parrot, with clients that are fake sockets: whole sessions, one process."""
+"""A worker's host on a parrot, with fake sockets as clients: whole sessions in one process."""
 
 import asyncio
 import base64
@@ -60,11 +60,11 @@ class Talk:
         return await self.socket.until(type_name, count)
 
     async def drained(self) -> None:
-        """Until the session has handled everything that was said."""
+        """Wait until the session has handled all messages."""
         await until(lambda: self.socket.is_drained)
 
     async def over(self) -> int | None:
-        """Until the session has been given back; the close code."""
+        """Wait until the session's slot has been returned; returns the close code."""
         async with asyncio.timeout(HANG_S):
             await self.task
         return self.socket.close_code
@@ -108,7 +108,7 @@ class WorkerHarness:
         return talk
 
     async def _serve(self, lease: LeasedSlot, socket: FakeSocket) -> None:
-        """As the worker's application does."""
+        """Admit and serve a lease as the worker's application does."""
         try:
             slot = await self.host.admit(lease)
         except Refused as error:
@@ -117,7 +117,7 @@ class WorkerHarness:
         await self.host.hold(lease, slot, socket)
 
     async def ready(self, dialect: DialectName, session_id: str = "session", **more: Any) -> Talk:
-        """A live conversation that is prepared."""
+        """Start a live conversation and prepare it."""
         kind = more.pop("kind", None)
         talk = self.begin(
             dialect, session_id, kind=kind, extensions=more.pop("asks_for_extensions", True)
@@ -139,7 +139,8 @@ class WorkerHarness:
         ]
 
     async def pass_time(self, seconds: float, *, due: str) -> None:
-        """Move the clock once some session has set the deadline `due`, and let it be noticed."""
+        """Wait until a session has set the deadline `due`, then advance the clock and check
+        deadlines."""
         assert isinstance(self.host.clock, ManualClock)
         await until(lambda: any(session.deadlines.get(due) for session in self._lives()))
         self.host.clock.advance(seconds)
@@ -172,7 +173,7 @@ async def worker_harness(
     model: Model | None = None,
     **limits: Any,
 ) -> AsyncIterator[WorkerHarness]:
-    """A warm worker; on leaving, everything it held must be free again.
+    """A warm worker; on exit, all its slots must be free again.
 
     Args:
         model: with as many rows as `slots`; None: the parrot.
@@ -216,9 +217,9 @@ def pcm64(pcm: Pcm) -> str:
 
 
 def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
-    """Sound, in the words of the talk's dialect."""
+    """Send audio in the talk's dialect."""
     if talk.lease.dialect == "openai_realtime":
-        # Cut afterwards: where pieces are resampled one by one, they click.
+        # Cut after resampling: pieces that are resampled one by one would click.
         for chunk in chunks(resample(pcm, 24_000), chunk_s):
             talk.say({"type": "input_audio_buffer.append", "audio": pcm16(chunk)})
         return
@@ -227,20 +228,20 @@ def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
 
 
 async def feed_in_time(talk: Talk, pcm: Pcm) -> None:
-    """As in real time: the early work starts between two chunks."""
+    """Send audio with pauses, as in real time, so that early work starts between two chunks."""
     for chunk in chunks(pcm, 0.1):
         feed(talk, chunk)
         await asyncio.sleep(0.02)
 
 
 def stranger(seconds: float) -> Pcm:
-    """A voice as loud as the user's, and not the parrot's, which says again what it heard."""
+    """A voice as loud as the user's that differs from the parrot's, which repeats the user's."""
     samples = 0.3 * np.random.default_rng(1).standard_normal(round(seconds * INPUT_RATE_HZ))
     return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)
 
 
 def heard(text: str) -> Pcm:
-    """Sound that came over the wire."""
+    """Audio from its encoding in a message."""
     return Pcm(np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32), 24_000)
 
 

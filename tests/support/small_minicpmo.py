@@ -1,7 +1,8 @@
-"""MiniCPM-o 4.5 small enough for a test that talks a lot: 400 words, two layers, bytes as text.
+"""MiniCPM-o 4.5, small enough for long conversations in tests: 400 tokens, two layers, bytes as
+text.
 
-The same classes as in service, with made-up weights and the tags at ids of their own. The tags'
-rows of the language head are louder than the others, so that conversations listen, speak and end.
+The same classes as in production, with generated weights and its own ids of tags. The tags' rows of
+the language head are larger than the others, so that conversations listen, speak and end.
 """
 
 import dataclasses
@@ -79,7 +80,7 @@ CONFIG: dict[str, Any] = {
 
 
 class ByteTokenizer:
-    """Bytes as ids, tags above them; ids above the tags are letters, too."""
+    """Bytes as ids, with the tags above them; ids above the tags are decoded as letters, too."""
 
     def __init__(self) -> None:
         self.ids = IDS
@@ -112,7 +113,7 @@ class ByteTokenizer:
 
 
 def decoded(text: str) -> str:
-    """A text as the small model shows it: encoded, and decoded again."""
+    """A text as the small model returns it: encoded and decoded."""
     tokenizer = ByteTokenizer()
     return tokenizer.decode(tokenizer.encode(text))
 
@@ -122,7 +123,7 @@ def small_config() -> MiniCPMOConfig:
 
 
 def small_network(device: str = "cpu") -> weights.Network:
-    """Weights by rule; the tags' rows of the head are scaled."""
+    """A network with generated weights; the tags' rows of the head are scaled."""
     network = weights.build(small_config())
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
@@ -149,7 +150,7 @@ def small_speech_output(
     slots: int,
     graphs: GraphRunner | None = None,
 ) -> SpeechOutput:
-    """The real speech decoder and vocoder, tiny, with a voice of noise."""
+    """The real speech decoder and vocoder in a tiny size, with a voice of noise."""
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
@@ -158,7 +159,7 @@ def small_speech_output(
 
 
 class NoiseVoices(VoiceStore):
-    """Every reference is a voice of its own, without networks."""
+    """A different voice for every reference, without networks."""
 
     def __init__(self) -> None:
         super().__init__(None, default=tiny_voice())
@@ -175,7 +176,7 @@ def small_model(
     device: str = "cpu",
     **options: Any,
 ) -> MiniCPMO45:
-    """A model of its own: nothing is shared with other tests.
+    """A new model that does not share anything with other tests.
 
     Args:
         capture: captures steps.

@@ -1,4 +1,4 @@
-"""Conversations with the small MiniCPM-o, piece of work by piece of work."""
+"""Conversations with the small MiniCPM-o, one piece of work at a time."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from parley.protocol.values import DuplexConfig
 
 
 class Script:
-    """Chooses what it is told, then the end; remembers how it was asked."""
+    """Chooses the given tokens, then `end`; records its calls."""
 
     def __init__(self, *tokens: int, end: int = IDS.chunk_eos) -> None:
         self.tokens = list(tokens)
@@ -35,7 +35,7 @@ def do(model, work, row=0):
 
 
 def together(model, jobs) -> list:
-    """Results of jobs that share each step, as the engine runs them."""
+    """Run jobs in shared steps, as the engine does; returns their results."""
     while waiting := [job for job in jobs if job.stage is not None]:
         stage = waiting[0].stage
         model.step(stage, [job for job in waiting if job.stage is stage])
@@ -67,7 +67,7 @@ def duplex(model, *, window=None, row=0, speak=True, **options):
 
 
 def answer(model, *tokens: int, force=False, sound=None, row=0):
-    """One unit whose text is scripted."""
+    """Run one unit whose text is scripted."""
     do(model, unit(sound or voice(1.0, 5)), row)
     chooser, model.chooser = model.chooser, Script(*tokens)
     try:

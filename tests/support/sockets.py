@@ -11,7 +11,7 @@ from parley.session.socket import Disconnected
 
 
 def _text_of(frame: str | bytes) -> str:
-    """A message as JSON; a binary one has its sound in `audio_data` or `audio`."""
+    """A message as JSON; a binary one contains its audio in `audio_data` or `audio`."""
     if isinstance(frame, str):
         return frame
     head = frame[4 : 4 + int.from_bytes(frame[:4], "big")]
@@ -19,10 +19,11 @@ def _text_of(frame: str | bytes) -> str:
 
 
 class FakeSocket:
-    """Messages in by `say`, out in `sent`; `close` is remembered, `hang_up` is the client leaving.
+    """Messages enter by `say` and leave in `sent`; `closed` records `close`, and `hang_up`
+    disconnects the client.
 
-    While `reads` is cleared the client reads nothing, and sends wait. `confirms`: what `close`
-    returns.
+    While `reads` is cleared the client does not read, and sends wait. `confirms`: result of
+    `close`.
     """
 
     def __init__(self) -> None:
@@ -71,13 +72,13 @@ class FakeSocket:
         self._incoming.put_nowait(None)
 
     def leave(self) -> None:
-        """As `hang_up`, with a goodbye."""
+        """Disconnect with a regular close."""
         self.hang_up(1000)
 
     @property
     def is_drained(self) -> bool:
-        """True if the session handled every message and waits for another: taking the last one is
-        not enough, a thread may decode it."""
+        """True if the session has handled every message and waits for another. Receiving the last
+        one is not enough, because a thread may still decode it."""
         return self._is_receiving and self._incoming.empty()
 
     @property

@@ -1,4 +1,4 @@
-"""Spoken words for tests, from espeak-ng through the wheel `espeakng_loader`."""
+"""Spoken words for tests, from espeak-ng in the wheel `espeakng_loader`."""
 
 import _ctypes
 import contextlib
@@ -32,9 +32,8 @@ _lock = threading.Lock()
 def _synthesiser() -> Iterator[tuple[ctypes.CDLL, int]]:
     """A newly loaded espeak-ng and its rate in Hz.
 
-    What the library said before changes how it says the next words (phases and noise are static
-    variables), and there is no call that resets it. So it is unloaded: the same words sound the
-    same in every test.
+    Earlier speech affects the next words (phases and noise are static variables of the library),
+    and no call resets it. So the library is unloaded: the same words sound the same in every test.
     """
     with _lock:
         library = ctypes.CDLL(espeakng_loader.get_library_path())
@@ -55,7 +54,8 @@ def _synthesiser() -> Iterator[tuple[ctypes.CDLL, int]]:
 
 @functools.lru_cache(maxsize=256)
 def say(text: str, voice: str = "en", rate_hz: int = INPUT_RATE_HZ) -> Pcm:
-    """`text` spoken, about 150 words a minute, with the synthesiser's own short silences around."""
+    """`text` as speech, about 150 words per minute, with the synthesiser's short silences at both
+    ends."""
     parts: list[np.ndarray] = []
 
     def take(samples, count, events):

@@ -1,6 +1,6 @@
 """The whole server on loopback: a real gateway and real workers, all in the test's event loop.
 
-What crosses processes (kill, stop, restart) is tested with `serve` as a child process instead;
+Faults across processes (kill, stop, restart) are tested with `serve` as a child process instead;
 see tests/system/test_processes.py.
 """
 
@@ -30,7 +30,7 @@ class RunningStack(gateways.RunningGateway):
 
     @property
     def ws_url(self) -> str:
-        """`localhost`, because that is a name in the generated certificate."""
+        """URL with `localhost`, because the generated certificate contains that name."""
         scheme = "ws" if self.settings.gateway.http else "wss"
         return f"{scheme}://localhost:{self.gateway.port}"
 
@@ -45,13 +45,13 @@ async def running_stack(
     model_settings: dict[str, Any] | None = None,
     **parts: dict[str, Any],
 ) -> AsyncIterator[RunningStack]:
-    """Serve while the block runs; everybody has joined when it begins.
+    """Run a gateway and workers within the context; all workers have joined when it is entered.
 
     Args:
-        load_model: instead of finding `model` by its name.
-        model_settings: what else the model is told, e.g. `{"default_voice": path}`.
-        parts: settings, e.g. `limits={"realtime_video_s": 2}`; workers use an inner plain listener
-            when `gateway={"http": False, …}` makes clients come by TLS.
+        load_model: used in place of the model's name to load it.
+        model_settings: further settings of the model, e.g. `{"default_voice": path}`.
+        parts: settings, e.g. `limits={"realtime_video_s": 2}`; with `gateway={"http": False, …}`
+            clients connect by TLS, and workers use an inner plain listener.
     """
     parts["security"] = {"worker_secret": SECRET, **parts.get("security", {})}
     parts["model"] = {"name": model, "slots": slots, **(model_settings or {})}

@@ -1,7 +1,7 @@
 """A fake worker: real sockets, the real control protocol, no model.
 
-It dials the gateway like a worker does and answers each dialect with the fewest messages that make
-a conversation. Tests drive it: it can die, fall silent, refuse, or hold its cleanup.
+It connects to the gateway like a worker and answers each dialect with the minimum of messages for a
+conversation. Tests control it: it can die, stop sending, refuse, or delay its cleanup.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _pids = iter(range(100_000, 1_000_000))
 
 
 class StandInWorker:
-    """`async with StandInWorker(gateway_url) as worker`: connected and welcomed inside."""
+    """`async with StandInWorker(gateway_url) as worker`: connected and welcomed within the
+    context."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class StandInWorker:
         self.state = "idle"
         self.headers: list[dict[str, str]] = []
         self.heard: list[Any] = []
-        """Everything clients sent, parsed, in order."""
+        """All messages of clients, parsed, in order."""
         self.ended: list[str] = []
         """Session ids, in the order in which they ended."""
         self.most_at_once = 0
@@ -80,7 +81,7 @@ class StandInWorker:
         self.may_answer.set()
         self.joined = asyncio.Event()
         self.kept: tuple[SessionPhase, ...] = ()
-        """Sessions that it says it has kept."""
+        """Sessions that it reports as kept."""
         self.answers_health = True
         self._server: uvicorn.Server | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -95,7 +96,7 @@ class StandInWorker:
             await self.listen()
             await self.join()
         except BaseException:
-            # Nobody leaves what was never entered.
+            # `__aexit__` is not called if `__aenter__` fails.
             await self.leave()
             raise
         return self
@@ -126,13 +127,13 @@ class StandInWorker:
         self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
 
     async def join(self) -> None:
-        """Dial the control socket and wait for the welcome."""
+        """Connect to the control socket and wait for the welcome."""
         self.joined.clear()
         self._tasks.append(asyncio.create_task(self._talk_to_gateway()))
         await asyncio.wait_for(self.joined.wait(), HANG_S)
 
     async def leave(self) -> None:
-        """Stop everything, politely or after whatever a test did before."""
+        """Stop everything, in any state."""
         self.may_clean_up.set()
         self.may_answer.set()
         if self._control is not None:
@@ -147,7 +148,7 @@ class StandInWorker:
         await asyncio.wait(self._tasks)
 
     def kill(self) -> None:
-        """As `kill -9` looks from outside: every socket breaks, nothing is said."""
+        """The effect of `kill -9`: every socket breaks without a message."""
         self.is_dead = True
         if self._control is not None:
             self._control.transport.abort()
@@ -161,11 +162,11 @@ class StandInWorker:
                 transport.abort()
 
     def freeze(self) -> None:
-        """As SIGSTOP looks from outside: sockets stay, nothing is said."""
+        """The effect of SIGSTOP: sockets stay open, but no message is sent."""
         self._is_silent = True
 
     def break_control(self) -> None:
-        """The control socket breaks; sessions live on."""
+        """Break the control socket; sessions continue."""
         assert self._control is not None
         self._control.transport.abort()
 
@@ -212,7 +213,7 @@ class StandInWorker:
             case Welcome():
                 self.joined.set()
             case StopTurn(request_id=request_id):
-                # It never says anything for long.
+                # It has no long answers to stop.
                 await self._say(StopResult(request_id, False))
             case EndSession(lease_id=lease_id, reason=reason, request_id=request_id):
                 session_id = self.leases.get(lease_id, "")
@@ -286,7 +287,7 @@ class StandInWorker:
             yield message["bytes"] if text is None else json.loads(text)
 
     async def _answer(self, socket: WebSocket, dialect: str, session_id: str, message: Any) -> bool:
-        """Say the next thing; whether the session is over."""
+        """Send the next answer; returns True if the session has ended."""
         if isinstance(message, bytes):
             await socket.send_bytes(message)
             return False

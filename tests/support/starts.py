@@ -1,12 +1,12 @@
-"""parley's processes, forked from one that has made their imports instead of started again.
+"""Starts parley's processes by forking one that has already done their imports.
 
-While this is in use, `subprocess` (and asyncio's, which uses it) gives `[sys.executable, "-m",
-"parley…", …]` to a fork server (`tests/support/fork_server.py`), which was started for the first of
-them. Callers have a child as ever: with its process id, exit code, streams, session, command line.
-Everything else, and what a fork server cannot do (a terminal, other variables for Python, limits
-set before it begins), starts as ever.
+While this is in use, `subprocess` (and asyncio's, which uses it) passes `[sys.executable, "-m",
+"parley…", …]` to a fork server (`tests/support/fork_server.py`), which is started for the first of
+them. Callers have a normal child with its process id, exit code, streams, session and command line.
+All other commands start normally, and so do those that a fork server does not support (a terminal,
+other variables for Python, limits set before the start).
 
-Tests about how processes start carry the mark `starts_python`; for them nothing is forked.
+Tests of the start of processes have the mark `starts_python`; their processes are not forked.
 """
 
 import array
@@ -25,16 +25,16 @@ from_python: Callable[..., int] = subprocess._fork_exec  # type: ignore[attr-def
 HANG_S: Final = 20.0
 FORK_SERVER: Final = Path(__file__).with_name("fork_server.py")
 PADDING: Final = "-" * 8000
-"""Where the command line of a forked process is written."""
+"""Space for the command line of a forked process."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _FIXED: Final = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "OPENSSL", "SSL_")
-"""Variables read when Python starts, by how they begin."""
+"""Prefixes of variables that are read when Python starts."""
 _IGNORED: Final = ("PYTHONDONTWRITEBYTECODE",)
 
 
 class ForkServer:
-    """One's own fork server, started for the first order."""
+    """This process's fork server, started for the first order."""
 
     def __init__(self, link: socket.socket | None = None) -> None:
         self.is_used = True
@@ -44,7 +44,7 @@ class ForkServer:
         self._fixed = _fixed(os.environ)
 
     def fork_exec(self, *parts: Any) -> int:
-        """Instead of `subprocess._fork_exec`, with its arguments."""
+        """Replacement of `subprocess._fork_exec`, with its arguments."""
         order = self._order(*parts) if self.is_used else None
         if order is None:
             return from_python(*parts)
@@ -56,7 +56,7 @@ class ForkServer:
         return self._link is not None
 
     def close(self) -> None:
-        """End the fork server; what it has forked continues."""
+        """Stop the fork server; forked processes continue."""
         with self._lock:
             self.is_used = False
             if self._link is not None:
@@ -74,7 +74,8 @@ class ForkServer:
         env: Sequence[bytes] | None,
         *more: Any,
     ) -> tuple[dict[str, Any], list[int], Any] | None:
-        """What the fork server is told, the streams, and the folder; None: it cannot do this."""
+        """The order for the fork server, the streams, and the folder; None if it does not support
+        the command."""
         p2cread, _, _, c2pwrite, _, errwrite, _, told, restore_signals, new_session = more[:10]
         process_group, gid, gids, uid, umask, preexec = more[10:16]
         words = [os.fsdecode(arg) for arg in args]
@@ -97,7 +98,7 @@ class ForkServer:
         link = self._connected()
         folder = os.open(cwd if cwd is not None else ".", os.O_RDONLY | os.O_DIRECTORY)
         libc = ctypes.CDLL(None, use_errno=True)
-        # The process, whose parent ends, becomes a child of the nearest ancestor that asks.
+        # The process, whose parent ends, becomes a child of the nearest ancestor with this option.
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             fds = array.array("i", [*streams, folder])
@@ -124,7 +125,7 @@ class ForkServer:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # Libraries that are loaded would start threads, which no fork has.
+                    # Loaded libraries would start threads, which a fork does not have.
                     env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 )
             finally:
@@ -142,8 +143,8 @@ def is_ours(words: Sequence[str]) -> bool:
 
 
 def use(link: socket.socket | None = None) -> ForkServer:
-    """Have the fork server at the other end of `link`, or one of our own, start parley's processes
-    for this one; elsewhere than on Linux they start as ever."""
+    """Start this process's children of parley by the fork server at the other end of `link`, or by
+    a new one; on systems other than Linux they start normally."""
     server = ForkServer(link)
     if sys.platform == "linux":
         subprocess._fork_exec = server.fork_exec  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What passes through a network's layers, seen by hooks."""
+"""Records the states that pass through a network's layers, by hooks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ from parley.models.minicpmo45.tts.rows import SpeechRow
 
 @contextmanager
 def layer_states(layers: nn.ModuleList, last: nn.Module | None = None) -> Iterator[list[Tensor]]:
-    """The input of each module of a list, while they run; at the end the output of the last one, or
-    of another module."""
+    """The input of each module of a list as they run, then the output of the last one or of another
+    module."""
     states: list[Tensor] = []
 
     def into(_: nn.Module, given: Any) -> None:
@@ -34,12 +34,12 @@ def layer_states(layers: nn.ModuleList, last: nn.Module | None = None) -> Iterat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassRecord:
-    """What one pass of the speech decoder did to one row.
+    """One pass of the speech decoder over one row.
 
     Args:
         hidden: state after the final norm at the last fed position, shape (D,).
-        count: positions fed; start: the first one's rotary position.
-        columns: cache columns that the last position saw.
+        count: number of positions fed; start: rotary position of the first.
+        columns: number of cache columns that the last position saw.
         logits: raw logits of the draw, shape (V,).
     """
 
@@ -52,7 +52,7 @@ class PassRecord:
 
 @contextmanager
 def passes_of(tts: MiniCPMTTS, row: SpeechRow) -> Iterator[list[PassRecord]]:
-    """Passes of steps of one row alone, a token each, without graphs."""
+    """The passes of a single row's steps, one token each, without graphs."""
     passes: list[PassRecord] = []
 
     def note(_: nn.Module, given: Any, hidden: Tensor) -> None:

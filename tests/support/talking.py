@@ -1,4 +1,5 @@
-"""What a client of the whole server says and hears, dialect by dialect."""
+"""Messages of a client of the whole server, and helpers to send and receive them in each
+dialect."""
 
 import asyncio
 import base64
@@ -19,18 +20,18 @@ Message = dict[str, Any]
 
 
 def b64(data: Pcm | bytes) -> str:
-    """Sound or a file as clients send it."""
+    """Audio or a file as clients send it."""
     return base64.b64encode(to_float32_bytes(data) if isinstance(data, Pcm) else data).decode()
 
 
 def pcm16(pcm: Pcm) -> str:
-    """Sound as OpenAI's dialects have it."""
+    """Audio in the encoding of OpenAI's dialects."""
     samples = resample(pcm, 24_000).samples * 32767
     return b64(samples.astype("<i2").tobytes())
 
 
 def heard(message: Message, field: str) -> Pcm:
-    """Sound as the server sends it; empty where there is none."""
+    """Audio in a server's message; empty if it contains none."""
     return from_float32_bytes(base64.b64decode(message[field] or ""), OUTPUT_RATE_HZ)
 
 
@@ -39,7 +40,7 @@ QUIET = b64(sound(silence(1.0)))
 
 
 def tone(level: float, seconds: float = 1.0) -> str:
-    """A recognisable loudness: the parrot names it."""
+    """A tone of recognisable loudness, which the parrot reports."""
     count = round(seconds * 16_000)
     wave = level * np.sin(2 * np.pi * 220 * np.arange(count) / 16_000)
     return b64(Pcm(wave.astype(np.float32), 16_000))
@@ -51,7 +52,7 @@ async def hear(socket: ClientConnection, limit_s: float = HANG_S) -> Message:
 
 
 async def end_of(socket: ClientConnection) -> tuple[list[Message], int]:
-    """The messages that still come, and the close code."""
+    """The remaining messages, and the close code."""
     messages = []
     async with asyncio.timeout(HANG_S):
         with contextlib.suppress(ConnectionClosed):
@@ -65,7 +66,7 @@ async def end_of(socket: ClientConnection) -> tuple[list[Message], int]:
 async def hear_until(
     socket: ClientConnection, kind: str, limit_s: float = HANG_S
 ) -> tuple[list[Message], Message]:
-    """Everything before the first message of a kind, and that message."""
+    """All messages before the first one of a type, and that message."""
     before: list[Message] = []
     async with asyncio.timeout(limit_s):
         while (message := json.loads(await socket.recv()))["type"] != kind:
@@ -78,16 +79,17 @@ async def say(socket: ClientConnection, **message: Any) -> None:
 
 
 async def begin_half_duplex(socket: ClientConnection, **options: Any) -> None:
-    """Until the session listens; what comes next is heard, because the guard has passed."""
+    """Prepare a session and wait until it listens."""
     await hear_until(socket, "queue_done")
     await say(socket, type="prepare", **options)
     await hear_until(socket, "prepared")
 
 
 async def ask_aloud(socket: ClientConnection) -> None:
-    """One second of voice and as much silence as ends a turn, as a microphone sends it.
+    """Send one second of voice and enough silence to end a turn, as a microphone does.
 
-    Said again until it is heard: for the first half second after `prepared` nobody listens.
+    It is repeated until the server answers, which does not listen in the first half second after
+        `prepared`.
     """
     turn = sound(speak(1.0), silence(1.5))
     chunks = [b64(turn.slice(at, at + 8000)) for at in range(0, len(turn), 8000)]

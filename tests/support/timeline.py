@@ -1,7 +1,7 @@
-"""Sound written as a timeline of named parts, and a detector that follows such a script.
+"""Audio as a timeline of named parts, and a detector that follows such a script.
 
 `sound(silence(1), speak(0.8), silence(1.2))` is a signal; `Script(...)` of the same parts is a
-detector that gives the parts' probabilities whatever it hears.
+detector that returns the parts' probabilities for any input.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def speak(seconds: float, probability: float = 0.95) -> Part:
 
 
 def murmur(seconds: float, probability: float = 0.7) -> Part:
-    """Between the threshold and the end of its hysteresis."""
+    """A part whose probability is between the threshold and the end of its hysteresis."""
     return Part(seconds, probability, 0.05)
 
 
@@ -40,7 +40,7 @@ def click(seconds: float = 0.1) -> Part:
 
 
 def sound(*parts: Part) -> Pcm:
-    """A 220 Hz tone where something is to be heard."""
+    """The parts as a signal: a 220 Hz tone with each part's loudness."""
     pieces = []
     for part in parts:
         count = round(part.seconds * INPUT_RATE_HZ)
@@ -50,7 +50,7 @@ def sound(*parts: Part) -> Pcm:
 
 
 def windows(count: int, probability: float) -> Part:
-    """Exactly `count` detector windows."""
+    """A part of exactly `count` detector windows."""
     return Part(count * WINDOW_S, probability, 0.3 if probability >= 0.5 else 0.0)
 
 
@@ -60,7 +60,8 @@ def chunks(pcm: Pcm, seconds: float = 0.5) -> list[Pcm]:
 
 
 class Script:
-    """A detector whose probability is that of the part in which a window begins; silence after.
+    """A detector whose probability is that of the part in which a window starts; silence after the
+    last.
 
     With `is_looping` a reset starts the script again (as the next turn of a conversation would).
     """

@@ -1,7 +1,7 @@
-"""Checkpoint folders in the official layout, filled by the weight rule of the golden vectors.
+"""Checkpoint folders in the official layout, with the weights of the golden vectors' rule.
 
-`write_golden` is the tiny model of the vectors, with the real vocabulary; with tokenizer files it
-is everything that a server needs to talk. `write_small` is smaller by far and has no tokenizer.
+`write_golden` writes the tiny model of the vectors, with the real vocabulary; with tokenizer files
+it is complete for a server. `write_small` writes a far smaller one without a tokenizer.
 """
 
 import atexit
@@ -64,7 +64,7 @@ def write(
 def write_small(
     folder: Path, *, dtype: torch.dtype = torch.float32, shard_bytes: int = 500_000
 ) -> dict[str, tuple[int, ...]]:
-    """A small checkpoint in several shards; gives the names and shapes written."""
+    """Write a small checkpoint in several shards; returns the names and shapes of its tensors."""
     network = weights.build(make_config(CONFIG))
     width = CONFIG["tts_config"]["hidden_size"]
     shapes = {**weights.shapes_of(network), **_unused(width, CONFIG["hidden_size"])}
@@ -80,7 +80,7 @@ def write_golden(
     shard_bytes: int = 60_000_000,
     has_voice: bool = True,
 ) -> None:
-    """The tiny model of the vectors, about 180 MB in bfloat16; a process computes it once."""
+    """Write the tiny model of the vectors, about 180 MB in bfloat16; a process computes it once."""
     made = _golden_weights(dtype, shard_bytes)
     for file in made.iterdir():
         os.link(file, folder / file.name)
@@ -98,7 +98,7 @@ atexit.register(_scratch.cleanup)
 
 @functools.cache
 def _golden_weights(dtype: torch.dtype, shard_bytes: int) -> Path:
-    """A folder to link from; nobody may write into its files."""
+    """Folder with the files to link; they must not be changed."""
     folder = Path(_scratch.name, secrets.token_hex(8))
     folder.mkdir()
     raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ def _write_vocoder(folder: Path) -> None:
 
 
 def _unused(width: int, llm_width: int) -> dict[str, tuple[int, ...]]:
-    """Tensors of the speech decoder that checkpoints hold and nobody reads."""
+    """Tensors of the speech decoder in checkpoints that are never read."""
     return {
         "tts.model.embed_tokens.weight": (100, width),
         "tts.projector_spk.linear1.weight": (width, llm_width),

@@ -1,4 +1,4 @@
-"""A speech decoder of a few numbers, filled at random, and ways of making it talk."""
+"""A tiny speech decoder with random weights, and helpers to run it."""
 
 from functools import cache
 from typing import Any

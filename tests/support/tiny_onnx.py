@@ -1,6 +1,6 @@
-"""Tiny ONNX networks, written byte by byte, so that tests need no package to make them.
+"""Tiny ONNX networks, written byte by byte, so that tests do not need a package for it.
 
-Only what the voice networks look like from outside: inputs, outputs and a few nodes. The format is
+They have the interface of the voice networks: inputs, outputs and a few nodes. The format is
 protocol buffers; field numbers are those of `onnx.proto3`.
 """
 
@@ -68,8 +68,8 @@ def _model(
 
 
 def write_tokenizer(path: Path) -> None:
-    """Mel (1, 128, T) and its length to ceil(T / 4) tokens: whole parts of a hundred times the mean
-    over the bins of every fourth frame, made positive."""
+    """Network from mel (1, 128, T) and its length to ceil(T / 4) tokens: the integer part of a
+    hundred times the absolute mean over the bins of every fourth frame."""
     nodes = [
         _node("ReduceMean", ["feats"], "mean", axes=[1], keepdims=0),
         _node("Slice", ["mean", "zero", "end", "one", "four"], "every"),
@@ -94,7 +94,8 @@ def write_tokenizer(path: Path) -> None:
 
 
 def write_speaker(path: Path, width: int = 192) -> None:
-    """Filter bank (1, T, 80) to a vector: its largest values over time, repeated and cut."""
+    """Network from a filter bank (1, T, 80) to a vector: its maxima over time, repeated and cut to
+    `width`."""
     nodes = [
         _node("ReduceMax", ["bank"], "most", axes=[1], keepdims=0),
         _node("Concat", ["most", "most", "most"], "wide", axis=1),

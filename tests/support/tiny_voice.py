@@ -35,12 +35,12 @@ def _noise(is_causal: bool) -> torch.Tensor:
 def tiny_token2wav(
     *, slots: int = 1, has_all_convolutions: bool = False, **options: Any
 ) -> Token2Wav:
-    """Same classes as in service, small enough for a test; the pitch is about 200 Hz.
+    """The same classes as in production, small enough for a test; the pitch is about 200 Hz.
 
     Args:
         has_all_convolutions: the vocoder's residual blocks have three pairs of convolutions as
-            published, else their first pair: what they hear of the frames around is less, and most
-            of a tiny vocoder's time is that of its 72 convolutions.
+            published; otherwise only the first pair, which depends on fewer neighbouring frames.
+            Most of a tiny vocoder's time is that of its 72 convolutions.
     """
     options.setdefault("prompt_frames", 80)
     speech = random_token2wav(slots=slots, shape=TINY_FLOW, channels=16, steps=3, **options)

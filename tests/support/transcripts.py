@@ -1,4 +1,4 @@
-"""Recorded conversations of the wire: one JSON object per line.
+"""Recorded conversations on the wire: one JSON object per line.
 
 {"about": "two turns", "connect": "/ws/half_duplex/demo"}    a conversation begins
 {"from": "client", "message": {…}}                           a JSON message
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass
 class Conversation:
-    """From connecting to the close."""
+    """A conversation from connecting to the close."""
 
     file: str
     about: str
@@ -41,12 +41,12 @@ class Conversation:
 
     @property
     def extensions(self) -> bool:
-        """True if the client asked for what the requirement texts do not name."""
+        """True if the client requested extensions of the requirement texts."""
         return "extensions=true" in self.connect
 
     @property
     def dialect(self) -> Dialect:
-        """As this client is spoken to."""
+        """The dialect of this client."""
         path, _, query = self.connect.partition("?")
         route = next(each for each in installed().paths if path.startswith(each.partition("{")[0]))
         request = UpgradeRequest(
@@ -93,6 +93,6 @@ def read_all() -> list[Conversation]:
 
 
 def find(name: str, about: str) -> Conversation:
-    """One conversation by file and a part of its title."""
+    """The conversation of a file whose title contains `about`."""
     (talk,) = [talk for talk in read(name) if about in talk.about]
     return talk

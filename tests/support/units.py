@@ -1,4 +1,4 @@
-"""Results of units, as the engine makes them."""
+"""Results of units, as the engine returns them."""
 
 from parley.dialects.events import UnitDone
 from parley.protocol.kinds import Ending
