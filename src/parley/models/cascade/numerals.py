@@ -1,5 +1,4 @@
-"""Converts numbers to words and back, for arithmetic, for recognised text, and for reading
-aloud."""
+"""Converts numbers to words and back: for arithmetic, recognised text and reading aloud."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a cascade, and methods of its jobs that use several of them.
+"""The parts of a cascade, and operations of its jobs that involve several parts.
 
 A part is any object that satisfies one of these protocols: bundled, on a server, or loaded from a
 folder.

@@ -71,7 +71,7 @@ LEFT_OUT = {sound: _left_out(sound) for sound in SOUNDS}
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A place in a tree of sounds; `text`: the alternative that is complete here."""
+    """A node of a tree of sounds; `text`: the alternative that is complete here."""
 
     after: dict[str, _Node] = field(default_factory=dict)
     text: str | None = None

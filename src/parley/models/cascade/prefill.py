@@ -104,7 +104,7 @@ class PrefillJob(CascadeJob):
             self.go(self._first)
 
     def _take_in(self) -> None:
-        """Process up to and including the next sound or picture."""
+        """Process segments up to and including the next audio or picture."""
         while self._waiting:
             segment = self._waiting.pop(0)
             match segment:

@@ -1,1 +1,1 @@
-"""How written forms are spoken: rules in the order in which `voice/reading.py` applies them."""
+"""Rules that replace written forms with spoken ones; `voice/reading.py` applies them in order."""

@@ -35,7 +35,7 @@ _QUOTES: Final = str.maketrans(
 
 
 def without_markup(text: str) -> str:
-    """The words of a text, with a full stop where a line ends without one."""
+    """The words of a text, with a full stop at the end of each line that has none."""
     text = html.unescape(_FENCE.sub(f"\n{CODE}.\n", text))
     text = _MATH.sub(lambda found: f" {_latex(next(filter(None, found.groups())))} ", text)
     text = _EMOTICON.sub(" ", _EMOJI.sub(" ", text).replace("\t", " "))
