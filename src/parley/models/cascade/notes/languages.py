@@ -18,9 +18,9 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
+"""Reply to an unknown language."""
 NOT_MADE_OUT: Final = "Sorry, I couldn't make that out. I understand only English."
 """Reply to speech that may have been English in noise."""
-"""The reply to an unknown language is `UNDERSTANDS_ENGLISH`."""
 _LANGUAGES: Final = [
     dict(line.split(": ", 1) for line in block) for block in blocks_of("notes/languages")
 ]
