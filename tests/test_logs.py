@@ -4,7 +4,10 @@ import json
 import logging
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +55,38 @@ def test_a_reader_that_stalls_does_not_stall_the_server(monkeypatch):
     assert len(torn) <= 1
     assert (json.loads(dropped)["event"], json.loads(last)["number"]) == ("log_lines_dropped", 100)
     assert json.loads(dropped)["lines"] == 200 - len(lines) + len(torn)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+def test_a_terminal_that_is_paused_does_not_stall_the_server(monkeypatch):
+    monkeypatch.setattr(logs, "ROOM_S", 0.01)
+    leader, follower = os.openpty()
+    with open(leader, "rb", buffering=0) as shown, open(follower, "w") as out:
+        printing = threading.Thread(
+            target=lambda: [logs.print_line("x" * 300, out) for _ in range(2000)], daemon=True
+        )
+        printing.start()
+        printing.join(10)
+        is_over = not printing.is_alive()
+        shown.close()  # Who waits for it, waits no more.
+
+    assert is_over
+
+
+def test_long_lines_of_threads_stay_whole():
+    reader, writer = os.pipe()
+    with open(reader) as read, ThreadPoolExecutor(3) as threads:
+        lines = threads.submit(read.readlines)
+        with open(writer, "w") as out:
+            logs.configure(style="json", stream=out)
+            log, long = logs.get("test"), "x" * 6000
+            printed = [threads.submit(log.info, "said", more=long) for _ in range(200)]
+            for _ in range(200):
+                logs.print_line(json.dumps({"event": "printed", "more": long}), out)
+            wait(printed)
+
+        told = [json.loads(line)["event"] for line in lines.result()]
+    assert (told.count("said"), told.count("printed")) == (200, 200)
 
 
 def test_values_from_strangers_do_not_steer_a_terminal():

@@ -7,13 +7,16 @@ pictures are never logged, at any level.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import faulthandler
 import functools
 import logging
+import os
 import re
 import select
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
@@ -70,8 +73,8 @@ class Complaints:
 
 ROOM_S: Final = 0.2
 """Time per minute for which lines wait for room, if the log's reader is slow."""
-PIECE_CHARS: Final = 1024
-"""A pipe with any room accepts 4096 bytes without blocking."""
+PIECE_BYTES: Final = int(getattr(select, "PIPE_BUF", 4096))
+"""A pipe that has room at all takes so much without waiting: 4096 on Linux, 512 on macOS."""
 
 
 class SteadyStream:
@@ -80,22 +83,28 @@ class SteadyStream:
     room are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = _unblocked(stream)
+        # Lines of threads, and of workers, are written piece by piece.
+        self._lock = threading.RLock()
         self._dropped = 0
         self._is_torn = False
         self._wait_s, self._until_s = ROOM_S, 0.0
 
     def write(self, text: str) -> None:
         """Write whole lines."""
-        text = "\n" + text if self._is_torn else text
-        for at in range(0, len(text), PIECE_CHARS):
-            if not self._has_room():
-                self._dropped += 1
-                self._is_torn = self._is_torn or at > 0
-                return
-            self._stream.write(text[at : at + PIECE_CHARS])
-            self._stream.flush()
-            self._is_torn = False
+        with self._lock:
+            text = "\n" + text if self._is_torn else text
+            piece = PIECE_BYTES if text.isascii() else PIECE_BYTES // 4
+            for at in range(0, len(text), piece):
+                if not self._has_room():
+                    self._dropped += 1
+                    self._is_torn = self._is_torn or at > 0
+                    return
+                # What a terminal does not take is in the buffer, and goes with the next piece.
+                with contextlib.suppress(BlockingIOError):
+                    self._stream.write(text[at : at + piece])
+                    self._stream.flush()
+                self._is_torn = False
 
     def flush(self) -> None:
         """Does nothing: no lines are buffered."""
@@ -121,6 +130,19 @@ class SteadyStream:
         has_room = bool(poll.poll(1000 * self._wait_s))
         self._wait_s = max(0.0, self._wait_s - (time.monotonic() - now_s))
         return has_room
+
+
+def _unblocked(stream: TextIO) -> TextIO:
+    """A terminal may have room for a part of a piece, and waits with the rest, unless it is opened
+    as one that never waits; other programs have it open, too, so not by a flag on theirs."""
+    if sys.platform == "win32" or stream.closed or not stream.isatty():
+        return stream
+    try:
+        name = os.ttyname(stream.fileno())
+        descriptor = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return stream
+    return open(descriptor, "w", encoding=stream.encoding, errors=stream.errors)
 
 
 @functools.lru_cache(maxsize=4)
