@@ -502,6 +502,42 @@ async def test_a_primary_that_became_a_replica_is_looked_for_at_its_address_agai
     await scripts.close()
 
 
+async def test_a_gateway_that_only_keeps_logs_alive_finds_the_new_primary_too(
+    server: RedisServer,
+) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    await stored.touch("lease/1")
+    before = await stored.redis.client_id()
+    await stored.redis.replicaof("127.0.0.1", "1")
+
+    await stored.touch("lease/1")
+
+    assert await stored.redis.client_id() != before, "a new connection"
+    await stored.close()
+
+
+async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_may(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = RedisScripts(server.url, "a setting")
+
+    async def never(**_: bool) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scripts.client.connection_pool, "disconnect", never)
+        refused = "return redis.error_reply('no')"
+        asked = asyncio.create_task(scripts.run(refused, (), limit_s=0.2))
+        await asyncio.wait({asked}, timeout=5)
+        is_over = asked.done()
+        asked.cancel()
+        await asyncio.wait({asked})
+
+    assert is_over
+    assert isinstance(asked.exception(), scripts.failures)
+    await scripts.close()
+
+
 async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -165,14 +165,24 @@ class RedisScripts:
         Raises:
             one of `failures`.
         """
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self.client.eval(script, len(keys), *keys, *arguments)
-        except self.refusals:
-            # After a planned failover the old primary, now a replica, keeps its connections and
-            # refuses to write. The new one is reached at the same address by a new connection.
-            await self.client.connection_pool.disconnect(inuse_connections=False)
-            raise
+        async with self.asked(limit_s) as client:
+            return await client.eval(script, len(keys), *keys, *arguments)
+
+    @contextlib.asynccontextmanager
+    async def asked(self, limit_s: float) -> AsyncIterator[Any]:
+        """The client, for one request within a time limit.
+
+        Raises:
+            one of `failures`.
+        """
+        async with asyncio.timeout(limit_s):
+            try:
+                yield self.client
+            except self.refusals:
+                # After a planned failover the old primary, now a replica, keeps its connections and
+                # refuses to write. The new one is reached at the same address by a new connection.
+                await self.client.connection_pool.disconnect(inuse_connections=False)
+                raise
 
     async def close(self) -> None:
         with contextlib.suppress(*self.failures):
@@ -288,8 +298,8 @@ class RedisSessionLogs(SessionLogs):
     async def touch(self, log_id: str) -> None:
         with contextlib.suppress(*self.failures):
             for key in self.keys(log_id)[:3]:
-                async with asyncio.timeout(ANSWER_S):
-                    await self.redis.pexpire(key, self.ttl_ms)
+                async with self._scripts.asked(ANSWER_S) as redis:
+                    await redis.pexpire(key, self.ttl_ms)
 
     async def close(self) -> None:
         if self._refreshing is not None:
@@ -354,8 +364,8 @@ class RedisSessionLogs(SessionLogs):
     async def _look(self) -> None:
         """Rewrite all logs if a different Redis process answers than before."""
         with contextlib.suppress(*self.failures):
-            async with asyncio.timeout(ANSWER_S):
-                run_id = (await self.redis.info("server"))["run_id"]
+            async with self._scripts.asked(ANSWER_S) as redis:
+                run_id = (await redis.info("server"))["run_id"]
             before, self._run_id = self._run_id, run_id
             if before not in ("", run_id):
                 _log.warning("session_logs_forgotten", logs=len(self._writers))
@@ -363,19 +373,19 @@ class RedisSessionLogs(SessionLogs):
                     writer.on_forgotten()
 
     async def _stored(self) -> list[StoredLog]:
-        async with asyncio.timeout(ANSWER_S):
-            index = await self.redis.hgetall(self.keys("")[3])
+        async with self._scripts.asked(ANSWER_S) as redis:
+            index = await redis.hgetall(self.keys("")[3])
             # The clocks of hosts may differ and may be changed: use the time of Redis.
-            now, _ = await self.redis.time()
+            now, _ = await redis.time()
         found = []
         for log_id, size in index.items():
             name = log_id.decode(errors="replace")
-            async with asyncio.timeout(ANSWER_S):
+            async with self._scripts.asked(ANSWER_S) as redis:
                 fields = ("session", "at", "seen")
-                head, at, seen = await self.redis.hmget(self.keys(name)[0], *fields)
+                head, at, seen = await redis.hmget(self.keys(name)[0], *fields)
             if head is None:
-                async with asyncio.timeout(ANSWER_S):
-                    await self.redis.hdel(self.keys("")[3], name)
+                async with self._scripts.asked(ANSWER_S) as redis:
+                    await redis.hdel(self.keys("")[3], name)
                 continue
             with contextlib.suppress(*FOREIGN):
                 has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
