@@ -1,5 +1,6 @@
 """What a stranger's head or body may cost the event loop, and what it may not say."""
 
+import asyncio
 import time
 
 import pytest
@@ -108,6 +109,18 @@ async def test_a_chunked_body_has_few_bytes_of_framing(gateway, endless: bytes):
 
     assert b"400 Bad Request" in answer
     assert b"framing exceeds 16384 bytes" in answer
+
+
+async def test_a_long_head_leaves_as_much_room_for_a_body(gateway):
+    fields = b"".join(b"x-%02d: %s\r\n" % (number, b"a" * 170) for number in range(93))
+    async with raw_client(gateway.gateway.port) as client:
+        await client.send(BODY.removesuffix(b"\r\n") % b"/api/token" + fields + b"\r\n")
+        await asyncio.sleep(0.1)  # They arrive one after the other.
+        await client.send(b"2\r\n{}\r\n0\r\n\r\n")
+        answer = await client.head()
+
+    # It got as far as the route.
+    assert answer.split()[1] not in (b"400", b"408", b"431"), answer
 
 
 async def test_a_body_in_ordinary_chunks_is_read_whole(gateway):

@@ -27,8 +27,8 @@ HEAD_LIMIT_S: Final = 20.0
 uvicorn's keepalive limit."""
 HEAD_LIMIT_BYTES: Final = 16 << 10
 CHUNK_LINE_BYTES: Final = 32
-"""Size of a request's head, and of what frames its body in addition to so much per chunk: the
-parser joins a trailer field that grows, read by read."""
+"""What frames a body may have as many bytes as a head, and so much per chunk: the parser joins a
+trailer field that grows, read by read."""
 FIELDS_LIMIT: Final = 100
 """Maximum numbers of header fields of a request, fields of its query, and trailer fields of its
 body: each costs a call here or in the application's parser."""
@@ -167,6 +167,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._check_head()
         self._is_in_body = True
+        # From here on it is what frames the body.
+        self._head_bytes = 0
         super().on_headers_complete()
         self._body_bytes = self._body_pieces = self._trailers = 0
         if not self._has_body:
