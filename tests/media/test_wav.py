@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from tests.support.cpu_time import takes_less_than
 from tests.support.patience import PROCESS_S
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm
 from parley.media.sound import decode_sound
-from parley.media.wav import decode_wav, encode_wav, load, save
+from parley.media.wav import decode_wav, encode_wav, load, save, with_length
 from parley.protocol.codec import is_wav
 
 
@@ -54,6 +55,12 @@ def test_a_file_that_was_written_to_a_pipe_lasts_to_its_end(size):
     found = [decode_wav(bytes(data)), decode_sound(bytes(data), limit_s=9.0)]
 
     assert [len(each.samples) for each in found] == [8000, 8000]
+
+
+def test_a_million_empty_parts_are_not_looked_at_one_by_one():
+    parts = b"RIFF\0\0\0\0WAVE" + b"part\0\0\0\0" * 1_000_000
+
+    assert takes_less_than(0.05, lambda: with_length(parts))
 
 
 def test_an_empty_file_that_has_a_note_stays_empty():

@@ -18,6 +18,8 @@ from parley.media.pcm import Pcm, Samples
 from parley.protocol.codec import is_wav
 
 CHANNELS_MOST: Final = 8
+CHUNKS_MOST: Final = 100
+"""Parts of a file in which its samples are looked for; a hostile one has a million empty ones."""
 RATE_LEAST_HZ: Final = 1000
 RATE_MOST_HZ: Final = 192_000
 """A file beyond this is not a recording of a voice, but a small file that becomes large."""
@@ -41,7 +43,7 @@ def with_length(data: bytes) -> bytes:
     """A WAV file that was written to a pipe, where some (Python's `wave`) leave 0 as the length of
     what follows, with the length that others write: unknown. Any other file as it is."""
     at = _HEADER_BYTES
-    while is_wav(data) and at + 8 < len(data):
+    for _ in range(CHUNKS_MOST if is_wav(data) else 0):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8
         if data[at - 8 : at - 4] == b"data":
