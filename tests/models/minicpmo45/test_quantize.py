@@ -1,5 +1,7 @@
 """Weights in fewer bits, packed while they are read. The kernels on a GPU are not tried here."""
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import quantize, weights
+from parley.models.minicpmo45 import quantize, trials, weights
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.plan import MemoryPlan, plan_of
@@ -23,7 +25,7 @@ from parley.models.minicpmo45.quantize import (
     stored_bytes,
 )
 from parley.models.minicpmo45.runtime.caches import Span
-from parley.models.minicpmo45.runtime.products import Fp8Linear
+from parley.models.minicpmo45.runtime.products import FEW_ROWS, Fp8Linear
 from parley.settings import ModelSettings
 
 
@@ -86,6 +88,20 @@ def test_int4_multiplies_with_the_weights_that_its_groups_stand_for():
     assert torch.allclose(found, x @ groups.weight().T, atol=1e-4)
     # Half a step of the coarsest group is the most that a weight can be off.
     assert float((groups.weight() - weight).abs().max()) <= float(groups.scales.max()) * 0.501
+
+
+def test_the_trial_compiles_every_program_that_a_product_in_four_bits_may_need() -> None:
+    def programs(rows: Iterable[int], outs: Iterable[int]) -> set[tuple[int, ...]]:
+        found = set()
+        for count, out in itertools.product(rows, outs):
+            block, more = quantize.row_blocks(count)
+            blocks = -(-count // (block + more))
+            found.add((block, more, *quantize.tile_outs(out, blocks, is_split=more > 0)))
+        return found
+
+    tried = [rows for rows in trials.INT4_ROWS if rows > FEW_ROWS]
+    needed = programs(range(FEW_ROWS + 1, 2048), (1024, 4096, 6144, 12288, 24576))
+    assert programs(tried, [trials.INT4_SHAPE[0]]) == needed
 
 
 def test_fp8_multiplies_with_the_weights_it_stands_for():
