@@ -62,9 +62,12 @@ def test_a_terminal_that_is_paused_does_not_stall_the_server(monkeypatch):
     monkeypatch.setattr(logs, "ROOM_S", 0.01)
     leader, follower = os.openpty()
     with open(leader, "rb", buffering=0) as shown, open(follower, "w") as out:
-        printing = threading.Thread(
-            target=lambda: [logs.print_line("x" * 300, out) for _ in range(2000)], daemon=True
-        )
+
+        def print_on() -> None:
+            for _ in range(2000):
+                logs.print_line("x" * 300, out)
+
+        printing = threading.Thread(target=print_on, daemon=True)
         printing.start()
         printing.join(10)
         is_over = not printing.is_alive()
