@@ -18,11 +18,11 @@ class TurnJudges:
     """The parts that judge; None: that part is switched off.
 
     Args:
-        end_of_turn: judges if the user has finished. Without it, a fixed silence ends a turn.
+        end_of_turn: judges whether the user has finished. Without it, a fixed silence ends a turn.
         words: judges the words spoken during an answer. Without it, `backchannel: words` is
             `ignore`.
-        onsets: judges if the start of speech differs from an acknowledgement's, before there are
-            words.
+        onsets: judges whether the start of speech differs from an acknowledgement's, before there
+            are words.
     """
 
     end_of_turn: EndOfTurn | None = None

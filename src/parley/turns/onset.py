@@ -1,4 +1,4 @@
-"""Judges if the start of speech during an answer is certainly not an acknowledgement.
+"""Judges whether the start of speech during an answer is certainly not an acknowledgement.
 
 A person who interrupts must wait until that is known. A network processes the last 0.7 s, at
 `ASKED_MS` after speech was noticed and when it is over, and returns the odds that it is something

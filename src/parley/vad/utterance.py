@@ -77,13 +77,13 @@ _REMEMBERED = (
 
 @dataclass(frozen=True, slots=True)
 class SpeakerLevel:
-    """The level of an utterance's speaker, which tells apart voices that are much softer.
+    """The level of an utterance's speaker, used to recognise much softer voices.
 
     The level is the largest median of windows of speech, so a slammed door does not raise it.
 
     Args:
         powers: mean squares of the speaker's last windows.
-        usual: power of the speaker; 0 while there is too little speech.
+        usual: power of the speaker; 0 while there is not enough speech.
         far_ms: length of much softer speech up to now.
     """
 
