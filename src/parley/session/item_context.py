@@ -144,8 +144,9 @@ class ItemContext:
             return self.without(answer_id) and is_gone
 
     async def settle(self) -> str | None:
-        """Called between answers: make the context contain only what was heard. If the model cannot
-        shorten an answer, it is removed and its id returned."""
+        """Called between answers: make the context contain only what was heard. If the model fails
+        while it shortens an answer, the context will contain nothing of it, and its id is
+        returned."""
         async with self._changing:
             return await self._settle()
 

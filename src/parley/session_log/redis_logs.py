@@ -165,11 +165,11 @@ class RedisScripts:
         Raises:
             one of `failures`.
         """
-        async with self.asked(limit_s) as client:
+        async with self.requesting(limit_s) as client:
             return await client.eval(script, len(keys), *keys, *arguments)
 
     @contextlib.asynccontextmanager
-    async def asked(self, limit_s: float) -> AsyncIterator[Any]:
+    async def requesting(self, limit_s: float) -> AsyncIterator[Any]:
         """The client, for one request within a time limit.
 
         Raises:
@@ -298,7 +298,7 @@ class RedisSessionLogs(SessionLogs):
     async def touch(self, log_id: str) -> None:
         with contextlib.suppress(*self.failures):
             for key in self.keys(log_id)[:3]:
-                async with self._scripts.asked(ANSWER_S) as redis:
+                async with self._scripts.requesting(ANSWER_S) as redis:
                     await redis.pexpire(key, self.ttl_ms)
 
     async def close(self) -> None:
@@ -364,7 +364,7 @@ class RedisSessionLogs(SessionLogs):
     async def _look(self) -> None:
         """Rewrite all logs if a different Redis process answers than before."""
         with contextlib.suppress(*self.failures):
-            async with self._scripts.asked(ANSWER_S) as redis:
+            async with self._scripts.requesting(ANSWER_S) as redis:
                 run_id = (await redis.info("server"))["run_id"]
             before, self._run_id = self._run_id, run_id
             if before not in ("", run_id):
@@ -373,18 +373,18 @@ class RedisSessionLogs(SessionLogs):
                     writer.on_forgotten()
 
     async def _stored(self) -> list[StoredLog]:
-        async with self._scripts.asked(ANSWER_S) as redis:
+        async with self._scripts.requesting(ANSWER_S) as redis:
             index = await redis.hgetall(self.keys("")[3])
             # The clocks of hosts may differ and may be changed: use the time of Redis.
             now, _ = await redis.time()
         found = []
         for log_id, size in index.items():
             name = log_id.decode(errors="replace")
-            async with self._scripts.asked(ANSWER_S) as redis:
+            async with self._scripts.requesting(ANSWER_S) as redis:
                 fields = ("session", "at", "seen")
                 head, at, seen = await redis.hmget(self.keys(name)[0], *fields)
             if head is None:
-                async with self._scripts.asked(ANSWER_S) as redis:
+                async with self._scripts.requesting(ANSWER_S) as redis:
                     await redis.hdel(self.keys("")[3], name)
                 continue
             with contextlib.suppress(*FOREIGN):

@@ -91,7 +91,7 @@ def test_int4_multiplies_with_the_weights_that_its_groups_stand_for():
 
 
 def test_the_trial_compiles_every_program_that_a_product_in_four_bits_may_need() -> None:
-    def programs(rows: Iterable[int], outs: Iterable[int]) -> set[tuple[int, ...]]:
+    def programs(rows: Iterable[int], outs: Iterable[int]) -> set[tuple[int, int, int, int]]:
         found = set()
         for count, out in itertools.product(rows, outs):
             block, more = quantize.row_blocks(count)
