@@ -1,8 +1,8 @@
 /**
- * May the server keep this conversation? Asked once, before the first one; the same switch is on every
- * page. Nothing is stored without consent.
+ * Consent to recording by the server. It is requested once, before the first conversation, and every page has the same
+ * switch. Nothing is stored without consent.
  *
- * The browser's own question about microphone and camera comes without a reason: it is given here, before.
+ * The browser's permission prompt for microphone and camera gives no reason, so the page explains it first.
  */
 
 import { about } from '../wire/about.js';
@@ -12,10 +12,10 @@ import { icon } from './icons.js';
 const KEY = 'parley.record';
 const EXPLAINED = 'parley.explained';
 
-/** 'change' when the answer does. */
+/** Dispatches 'change' when the answer changes. */
 export const recordingChoice = new EventTarget();
 
-/** True if the person has been asked and has answered. */
+/** True if the user has been asked and has answered. */
 export const hasChosen = () => ['yes', 'no'].includes(localStorage.getItem(KEY) ?? '');
 
 export const mayRecord = () => localStorage.getItem(KEY) === 'yes';
@@ -26,7 +26,7 @@ export function setRecord(may) {
   recordingChoice.dispatchEvent(new Event('change'));
 }
 
-/** The switch, as it is on every page. */
+/** Returns the switch that is on every page. */
 export function recordingSwitch() {
   const input = h('input', { type: 'checkbox', role: 'switch', onchange: () => setRecord(input.checked) });
   const show = () => {
@@ -38,21 +38,21 @@ export function recordingSwitch() {
   return h('label', { class: 'switch' }, h('span', null, h('span', { words: 'consent.switch' }), hint), input);
 }
 
-/** @param {string} device @returns {Promise<boolean>} whether the browser will ask about it */
+/** @param {string} device @returns {Promise<boolean>} true if the browser will ask for permission */
 async function willAsk(device) {
   try {
     const name = /** @type {PermissionName} */ (device);
     return (await navigator.permissions.query({ name })).state === 'prompt';
   } catch {
-    // A browser that does not report it will probably ask.
+    // A browser that does not report the permission will probably ask.
     return true;
   }
 }
 
 /**
- * Explain and ask what has not been explained and asked yet.
+ * Explains and asks what has not been explained and asked yet.
  * @param {{microphone?: boolean, camera?: boolean, signal?: AbortSignal}} what the conversation needs
- * @returns {Promise<boolean>} false: the person wants no conversation after all
+ * @returns {Promise<boolean>} false if the user cancels the conversation
  */
 export async function mayBegin({ microphone = false, camera = false, signal }) {
   const { records, keptDays } = await about();
@@ -71,7 +71,7 @@ export async function mayBegin({ microphone = false, camera = false, signal }) {
  */
 function ask({ devices, asksToRecord, keptDays, signal }) {
   return new Promise((resolve) => {
-    /** @param {boolean | null} record null: not asked */
+    /** @param {boolean | null} record null if it was not asked */
     const go = (record) => () => {
       if (record !== null) setRecord(record);
       if (devices.length > 0) localStorage.setItem(EXPLAINED, 'yes');

@@ -1,4 +1,4 @@
-/** Nodes without markup strings: everything that comes from a person, a model or a server stays text. */
+/** DOM nodes without markup strings: everything that a user, a model or a server sends stays text. */
 
 import { bind } from '../words/words.js';
 import { at } from '../wire/root.js';
@@ -12,9 +12,8 @@ import { icon } from './icons.js';
  */
 
 /**
- * Make a node. `words`: its text by key; `label`: aria-label and tooltip by key; `hint`: placeholder by
- * key; `icon`: an icon in front; `on…`: listeners; everything else an attribute, or a property where a
- * boolean is meant.
+ * Creates a node. `words`: its text by key; `label`: aria-label and tooltip by key; `hint`: placeholder by key; `icon`:
+ * an icon at its start; `on…`: listeners. Everything else is an attribute or, for a boolean, a property.
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
  * @param {Attributes | null} [attributes]
@@ -46,7 +45,7 @@ export function h(tag, attributes, ...children) {
   return node;
 }
 
-/** True if this names something on our server. @param {string} name @param {unknown} value @returns {value is string} */
+/** True if this is an address on our server. @param {string} name @param {unknown} value @returns {value is string} */
 function isAddress(name, value) {
   return (name === 'href' || name === 'src') && typeof value === 'string' && /^\/(?!\/)/.test(value);
 }
@@ -56,18 +55,23 @@ function pair(value) {
   return Array.isArray(value) ? [value[0], value[1]] : [value, undefined];
 }
 
-/** Text of a node by key. @param {Element} node @param {string} key @param {Record<string, unknown>} [values] */
+/**
+ * Sets the text of a node by key.
+ * @param {Element} node
+ * @param {string} key
+ * @param {Record<string, unknown>} [values]
+ */
 export function say(node, key, values) {
   bind(node, 'text', key, values);
 }
 
-/** Relabel a button. @param {Element} node @param {string} key */
+/** Sets the label of a button. @param {Element} node @param {string} key */
 export function relabel(node, key) {
   bind(node, 'aria-label', key);
   bind(node, 'title', key);
 }
 
-/** Another picture on a button. @param {Element} node @param {string} name */
+/** Replaces the icon of a button. @param {Element} node @param {string} name */
 export function reicon(node, name) {
   const old = node.querySelector('svg');
   if (old?.getAttribute('data-icon') === name) return;
@@ -77,21 +81,21 @@ export function reicon(node, name) {
 }
 
 /**
- * An empty canvas as large as it is shown, and what it is drawn with; null where it is not shown.
+ * Clears a canvas, resizes it to its shown size and returns its drawing context and measures; null if it is not shown.
  * @param {HTMLCanvasElement} canvas
  */
 export function drawing(canvas) {
   const ratio = Math.min(2, devicePixelRatio || 1);
   const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((size) => Math.round(size * ratio));
   if (width === 0) return null;
-  // Setting a size empties it, too, but makes a new one.
+  // Setting the size also clears the canvas, but allocates a new one.
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   else pen.clearRect(0, 0, width, height);
   return { pen, width, height, ratio, style: getComputedStyle(canvas) };
 }
 
-/** An element of ours. @param {string} tag @param {Record<string, string>} [attributes] */
+/** Creates one of our custom elements. @param {string} tag @param {Record<string, string>} [attributes] */
 export function element(tag, attributes = {}) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -111,7 +115,7 @@ export function toast(key, values, extra) {
   if (!place) {
     place = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
   }
-  // In full screen nothing outside of it is seen.
+  // In full screen nothing outside the full-screen element is visible.
   const stage = document.fullscreenElement ?? document.body;
   if (place.parentElement !== stage) stage.append(place);
   const node = h(
@@ -126,7 +130,7 @@ export function toast(key, values, extra) {
 }
 
 /**
- * A sheet over the page; Escape and the cross close it.
+ * Opens a sheet over the page; Escape and the cross close it.
  * @param {string} title key
  * @param {...(Child | Child[])} body
  */
@@ -155,7 +159,7 @@ export function sheet(title, ...body) {
 }
 
 /**
- * Ask before something that cannot be undone.
+ * Asks for confirmation before something that cannot be undone.
  * @param {string} question key @param {string} action key @param {Record<string, unknown>} [values]
  * @returns {Promise<boolean>}
  */
@@ -181,9 +185,9 @@ export function confirmed(question, action, values) {
 const NAME_SIGNS = 60;
 
 /**
- * Ask for a name.
- * @param {string} name the one it has; empty: none of its own
- * @returns {Promise<string | null>} empty: it shall have none of its own; null: leave it
+ * Asks for a name.
+ * @param {string} name the current one; empty if none was set
+ * @returns {Promise<string | null>} empty to remove the name; null to leave it unchanged
  */
 export function askName(name) {
   return new Promise((resolve) => {
@@ -208,7 +212,7 @@ export function askName(name) {
   });
 }
 
-/** Save bytes under a name. @param {Blob} blob @param {string} name */
+/** Saves bytes under a file name. @param {Blob} blob @param {string} name */
 export function download(blob, name) {
   const url = URL.createObjectURL(blob);
   const link = h('a', { href: url, download: name });
@@ -216,20 +220,25 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/** @param {string} text @param {string} key what to say when it worked */
+/** @param {string} text @param {string} key of the message shown on success */
 export async function copy(text, key = 'toast.copied') {
   try {
     await navigator.clipboard.writeText(text);
     toast(key);
   } catch {
-    // Refused by the browser: show it, so that a person can copy it.
+    // The browser refused: show the text, so that the user can copy it.
     const field = h('input', { value: text, readonly: true, label: 'share.link' });
     sheet('share.link', field);
     field.select();
   }
 }
 
-/** Files a person chooses. @param {string} accept @param {{capture?: string, multiple?: boolean}} [options] @returns {Promise<File[]>} */
+/**
+ * Returns the files that the user chooses.
+ * @param {string} accept
+ * @param {{capture?: string, multiple?: boolean}} [options]
+ * @returns {Promise<File[]>}
+ */
 export function pickFiles(accept, { capture, multiple = false } = {}) {
   return new Promise((resolve) => {
     const input = h('input', { type: 'file', accept, capture, multiple });
@@ -239,7 +248,7 @@ export function pickFiles(accept, { capture, multiple = false } = {}) {
   });
 }
 
-/** A text area as tall as its text, where the browser's style cannot do it. @param {HTMLTextAreaElement} field */
+/** Makes a text area as tall as its text, if the browser's CSS cannot. @param {HTMLTextAreaElement} field */
 export function growing(field) {
   if (CSS.supports('field-sizing', 'content')) return field;
   const grow = () => {
@@ -254,8 +263,8 @@ export function growing(field) {
 let firstPaint = null;
 
 /**
- * When what is there now has been painted: what is not needed for that comes afterwards, and the page can be
- * used meanwhile. Once per page.
+ * Resolves when the current content has been painted. Work that is not needed for it runs afterwards, so that the page
+ * can be used meanwhile. Once per page.
  * @returns {Promise<void>}
  */
 export function painted() {
@@ -268,7 +277,11 @@ export function painted() {
   return firstPaint;
 }
 
-/** Not twice within `ms`: touch and click may both arrive. @param {() => void} act @param {number} ms */
+/**
+ * Returns a function that does not act twice within `ms`, since touch and click may both arrive.
+ * @param {() => void} act
+ * @param {number} ms
+ */
 export function once(act, ms) {
   let last = -Infinity;
   return () => {

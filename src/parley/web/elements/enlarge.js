@@ -1,4 +1,4 @@
-/** Pictures in a list, as large as the window when they are pressed; by keyboard too. */
+/** Enlargement of pictures in a list to the size of the window, by click or keyboard. */
 
 import { h, sheet } from './dom.js';
 

@@ -1,14 +1,14 @@
-/** Deleting a conversation: the server's copy and this browser's entry for it. */
+/** Deletion of a conversation: the server's copy and this browser's entry. */
 
 import { HttpError, request } from '../wire/http.js';
 import { confirmed, toast } from './dom.js';
 import { forget } from './recents.js';
 
 /**
- * The server's copy of a recording, and the entry for it here. A recording that is gone already counts
- * as deleted.
+ * Deletes the server's copy of a recording and this browser's entry. A recording that no longer exists counts as
+ * deleted.
  * @param {string} recordingId
- * @returns {Promise<boolean>} whether it is gone
+ * @returns {Promise<boolean>} true if it is deleted
  */
 export async function deleteRecording(recordingId) {
   try {
@@ -21,7 +21,11 @@ export async function deleteRecording(recordingId) {
   return true;
 }
 
-/** Ask, delete, and say how it went. @param {string} recordingId @returns {Promise<boolean>} whether it is gone */
+/**
+ * Asks for confirmation, deletes and shows the result.
+ * @param {string} recordingId
+ * @returns {Promise<boolean>} true if it is deleted
+ */
 export async function forgetRecording(recordingId) {
   if (!(await confirmed('replay.delete_sure', 'action.delete'))) return false;
   const isGone = await deleteRecording(recordingId);

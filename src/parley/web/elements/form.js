@@ -34,7 +34,7 @@ export class Settings extends EventTarget {
     return /** @type {T[K]} */ (this.saved[name] ?? this.defaults[name]);
   }
 
-  /** True if the person has set this. @param {keyof T} name */
+  /** True if the user has set this. @param {keyof T} name */
   isChosen(name) {
     return name in this.saved;
   }
@@ -46,7 +46,7 @@ export class Settings extends EventTarget {
     this.dispatchEvent(new CustomEvent('change', { detail: name }));
   }
 
-  /** What the operator prefers. @param {Partial<T>} values */
+  /** Sets the operator's defaults. @param {Partial<T>} values */
   suggest(values) {
     this.defaults = { ...this.defaults, ...values };
     this.dispatchEvent(new CustomEvent('change', { detail: null }));
@@ -113,7 +113,7 @@ export function choice(settings, name, { words, options }) {
 }
 
 /**
- * A number by name: a row of buttons for the usual values.
+ * Control for a number: a row of buttons with names for the usual values.
  * @param {Settings<any>} settings @param {string} name
  * @param {{words: string, hint: string, options: [value: number, words: string][]}} how
  */

@@ -1,12 +1,12 @@
 /**
- * Formulas as MathML, which browsers set themselves. Temml reads the LaTeX; of the tree that it makes only what
- * belongs to MathML becomes nodes, made here one by one. What is not understood stays as it was written.
+ * Formulas as MathML, which browsers typeset. Temml parses the LaTeX; only MathML elements of its tree become nodes,
+ * which this module creates one by one. A formula that cannot be parsed stays as it was written.
  */
 
 /** @typedef {import('../vendor/temml.js').MathTree} MathTree */
 
 const MATHML = 'http://www.w3.org/1998/Math/MathML';
-/** Longer ones are not taken for formulas. */
+/** Maximum length of a formula in characters. */
 const LONGEST = 4000;
 
 const TAGS = new Set(
@@ -48,9 +48,9 @@ function nodeOf({ type, text, attributes = {}, style = {}, children = [], classe
 
 /**
  * @param {typeof import('../vendor/temml.js').default} temml
- * @param {string} text LaTeX without its marks
+ * @param {string} text LaTeX without its delimiters
  * @param {boolean} isBlock
- * @returns {MathTree | null} null: not understood
+ * @returns {MathTree | null} null if it cannot be parsed
  */
 export function parseFormula(temml, text, isBlock) {
   if (!text || text.length > LONGEST) return null;
@@ -67,13 +67,13 @@ export function parseFormula(temml, text, isBlock) {
   }
 }
 
-/** @param {string} text @param {boolean} isBlock @returns {Promise<Node | null>} null: not understood */
+/** @param {string} text @param {boolean} isBlock @returns {Promise<Node | null>} null if it cannot be parsed */
 export async function formulaNode(text, isBlock) {
   const { default: temml } = await import('../vendor/temml.js');
   const tree = parseFormula(temml, text, isBlock);
   if (!tree) return null;
   const node = nodeOf(tree);
-  // Read aloud as it was written where the browser cannot read formulas.
+  // Screen readers that cannot read formulas read the text as it was written.
   if (node instanceof Element) node.setAttribute('alttext', text);
   return node;
 }

@@ -87,7 +87,7 @@ export function icon(name) {
   return svg;
 }
 
-/** The mark: two voices meeting. */
+/** Returns the logo: two voices that meet. */
 export function mark() {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 32 32');

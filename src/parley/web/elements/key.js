@@ -1,6 +1,6 @@
 /**
- * Servers that let in only those who have a key. The key is exchanged for a cookie that lasts a quarter of
- * an hour and is renewed while a page is open; it is kept for this tab, or on this device if so wished.
+ * Sign-in on servers that require an API key. The key is exchanged for a cookie that is valid for a quarter of an hour
+ * and renewed while a page is open. The key is stored for this tab or, if the user chooses so, on this device.
  */
 
 import { HttpError, request } from '../wire/http.js';
@@ -16,7 +16,7 @@ function forget() {
   localStorage.removeItem(STORED);
 }
 
-/** @param {string} key @returns {Promise<boolean>} whether it opens this server */
+/** @param {string} key @returns {Promise<boolean>} true if this server accepts it */
 async function exchange(key) {
   try {
     await request('/api/token', { method: 'POST', token: key });
@@ -30,7 +30,7 @@ async function exchange(key) {
 /** @type {ReturnType<typeof setInterval> | undefined} */
 let renewal;
 
-/** Use the key of an earlier visit. @returns {Promise<boolean>} whether it still opens the server */
+/** Uses the key of an earlier visit. @returns {Promise<boolean>} true if the server still accepts it */
 export async function useStoredKey() {
   const key = storedKey();
   if (!key) return false;
@@ -46,7 +46,7 @@ export async function useStoredKey() {
 
 let isAsking = false;
 
-/** Ask for the key; the page reloads if it is right. */
+/** Asks for the key; the page reloads if it is correct. */
 export async function askForKey() {
   if (isAsking) return;
   isAsking = true;

@@ -1,6 +1,6 @@
 /**
- * Reads a model's Markdown into tokens; pure. The reading is markdown-it's, with formulas between `$`, `$$`,
- * `\(…\)` and `\[…\]` added. Nothing of it is ever markup: HTML is text like any other.
+ * Parser of a model's Markdown into tokens; pure. It uses markdown-it and adds formulas between `$`, `$$`, `\(…\)` and
+ * `\[…\]`. HTML is never markup but text.
  */
 
 /** @typedef {import('../vendor/markdown-it.js').Token} Token */
@@ -8,16 +8,22 @@
 /** @typedef {import('../vendor/markdown-it.js').BlockState} BlockState */
 /** @typedef {{parse: (text: string) => Token[]}} Parser */
 
-/** Quotes and lists in each other; what is deeper is not shown. */
+/** Maximum nesting of quotes and lists; deeper ones are not shown. */
 const DEEPEST = 100;
 
-/** @param {string} line @returns {[open: string, close: string] | null} marks of a formula that has lines of its own */
+/** @param {string} line @returns {[open: string, close: string] | null} delimiters of a formula on separate lines */
 function fenceOf(line) {
   if (line.startsWith('$$')) return ['$$', '$$'];
   return line.startsWith('\\[') ? ['\\[', '\\]'] : null;
 }
 
-/** A formula with lines of its own. @param {BlockState} state @param {number} start @param {number} end @param {boolean} silent */
+/**
+ * Parses a formula on separate lines.
+ * @param {BlockState} state
+ * @param {number} start
+ * @param {number} end
+ * @param {boolean} silent
+ */
 function mathBlock(state, start, end, silent) {
   const line = (/** @type {number} */ at) => state.src.slice(state.bMarks[at] + state.tShift[at], state.eMarks[at]);
   const first = line(start);
@@ -26,7 +32,7 @@ function mathBlock(state, start, end, silent) {
   const [open, close] = fence;
   const rest = first.slice(open.length);
   const isOneLine = rest.trimEnd().endsWith(close) && rest.trim() !== '';
-  // Words behind the formula make it part of a paragraph.
+  // Text after the formula makes it part of a paragraph.
   if (!isOneLine && rest.includes(close)) return false;
   if (silent) return true;
   let last = start;
@@ -43,10 +49,10 @@ function mathBlock(state, start, end, silent) {
 }
 
 const ROUND = /\\\(([^\n]{1,400}?)\\\)|\\\[([^\n]{1,400}?)\\\]/y;
-/** `$5 or $6` is money: no space inside the marks, no digit behind them. */
+/** `$5 or $6` is money: a formula has no space inside its delimiters and no digit after them. */
 const DOLLAR = /\$\$([^$\n]{1,400})\$\$|\$([^\s$](?:[^$\n]{0,400}[^\s$\\])?)\$(?!\d)/y;
 
-/** A formula in a line. @param {InlineState} state @param {boolean} silent */
+/** Parses a formula within a line. @param {InlineState} state @param {boolean} silent */
 function mathInline(state, silent) {
   const sign = state.src[state.pos];
   if (sign !== '$' && sign !== '\\') return false;
@@ -62,9 +68,9 @@ function mathInline(state, silent) {
 /** @param {typeof import('../vendor/markdown-it.js').default} MarkdownIt @returns {Parser} */
 export function makeParser(MarkdownIt) {
   const reader = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNesting: DEEPEST });
-  // Only what names its protocol is an address; `readme.md` is a file.
+  // Only text with a protocol is an address; `readme.md` is a file.
   reader.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
-  // References would let the end of a text change its beginning, which has been drawn.
+  // With references the end of a text could change its start, which is already drawn.
   reader.disable(['reference', 'lheading', 'code']);
   reader.block.ruler.before('fence', 'math_block', mathBlock, { alt: ['paragraph', 'blockquote', 'list'] });
   reader.inline.ruler.before('escape', 'math_inline', mathInline);
@@ -72,8 +78,8 @@ export function makeParser(MarkdownIt) {
 }
 
 /**
- * Where the last block begins: what comes before it stays as it is, whatever is added to the text.
- * @param {Token[]} tokens @param {string} text what they were read from
+ * Returns the start of the last block: text before it does not change, whatever is added.
+ * @param {Token[]} tokens @param {string} text from which they were parsed
  * @returns {{token: number, character: number}}
  */
 export function lastBlock(tokens, text) {

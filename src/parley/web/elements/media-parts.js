@@ -1,4 +1,6 @@
-/** Files of a person → pieces of a message, within the limits of the server, with words when they are not. */
+/**
+ * Conversion of the user's files to parts of a message; files beyond the server's limits are refused with a message.
+ */
 
 import { decodeSound } from '../audio/rig.js';
 import { drawJpeg, secondsOf } from '../talk/camera.js';
@@ -15,7 +17,7 @@ const VIDEO_LIMIT_S = 60;
 const IMAGE_SIDE = 1280;
 const IMAGE_QUALITY = 0.85;
 
-/** @param {File} file @returns {Promise<Part | null>} null: refused, the person knows why */
+/** @param {File} file @returns {Promise<Part | null>} null if it was refused and the user knows why */
 export async function partOf(file) {
   const kind = file.type.split('/')[0];
   const limit = { image: IMAGE_LIMIT, audio: SOUND_LIMIT, video: VIDEO_LIMIT }[kind];
@@ -70,7 +72,7 @@ function videoSeconds(file) {
 }
 
 /**
- * A piece of a message to look at or listen to.
+ * Returns a node that shows or plays a part of a message.
  * @param {Part} part
  * @returns {HTMLElement}
  */
@@ -84,7 +86,7 @@ export function partNode(part) {
   const bytes = decodeBytes(part.data);
   const url = URL.createObjectURL(new Blob([bytes], { type: part.type === 'image' ? 'image/jpeg' : 'video/mp4' }));
   if (part.type === 'image') {
-    // Its address stays good for as long as the page: it can be looked at large.
+    // Its address stays valid as long as the page, so that it can be enlarged.
     return h('img', { src: url, alt: part.name || '' });
   }
   return h('video', { src: url, controls: true, playsinline: true, 'aria-label': part.name || 'video' });

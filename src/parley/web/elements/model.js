@@ -1,35 +1,36 @@
 /**
- * What a model can do, for people who meet it the first time: its name, the language it understands, and
- * questions that work. Models that are not listed here promise nothing.
+ * Facts about a model for new users: its name, what it can do, and questions that work. For models that are not listed
+ * here nothing is claimed.
  */
 
 /**
  * @typedef {object} Facts
- * @property {string} name as people know it
- * @property {string | null} about key of a sentence on what it can; null: nothing is promised
+ * @property {string} name public name
+ * @property {string | null} about key of a sentence on what it can do; null: nothing is claimed
  * @property {string[]} starters keys of questions for the chat
  * @property {string[]} spoken keys of sentences to say in a call
- * @property {string[]} seen keys of things to show to its camera
+ * @property {string[]} seen keys of things to show it with the camera
  * @property {Scene[]} scenes things to do together
- * @property {OwnVoice[]} voices those it speaks with whatever it is shown, its usual one first; empty: any
+ * @property {OwnVoice[]} voices the only voices it can speak with, the default one first; empty: any
  */
 /**
  * @typedef {object} Scene
- * @property {string} id `scene.ID` is its name
- * @property {string | null} prompt key of its instructions; null: those of the page do
- * @property {string[]} spoken keys of sentences to begin with
+ * @property {string} id `scene.ID` is the key of its name
+ * @property {string | null} prompt key of its instructions; null: those of the page are used
+ * @property {string[]} spoken keys of sentences to start with
  */
 
 /**
- * A voice of the model itself. Its sample chooses it: the model answers in the voice that is nearest to it.
+ * A built-in voice of the model. It is selected with its sample: the model answers in the voice that is nearest to the
+ * sample.
  * @typedef {object} OwnVoice
- * @property {string} id `voice.ID` is its name, and `voices/ID.wav` how it sounds
+ * @property {string} id `voice.ID` is the key of its name, and `voices/ID.wav` its sample
  */
 
 /** @type {Facts} */
 const NOTHING = { name: '', about: null, starters: [], spoken: [], seen: [], scenes: [], voices: [] };
 
-/** @param {string} model name of the server, perhaps a path or an address at the end of which it stands @returns {Facts} */
+/** @param {string} model name from the server, possibly the end of a path or address @returns {Facts} */
 export function factsOf(model) {
   const name = model.split(/[/\\]/).at(-1) ?? '';
   if (name === 'pocket') {

@@ -1,4 +1,4 @@
-/** What went wrong, in words, and the way out. */
+/** Notices: what went wrong, and what the user can do. */
 
 import { mediaBarrier } from '../audio/devices.js';
 import { has, t } from '../words/words.js';
@@ -49,7 +49,7 @@ export function notice(kind, title, body, { values, ways = [], said, onClose } =
   return node;
 }
 
-/** Which browser's settings to describe. */
+/** Returns the browser whose settings to describe. */
 function browser() {
   const agent = navigator.userAgent;
   if (/iPhone|iPad/.test(agent)) return 'ios';
@@ -58,7 +58,7 @@ function browser() {
   return 'safari';
 }
 
-/** Something that stands in the way before anything is started. */
+/** Returns a notice if devices cannot be used here at all; null if they can. */
 export function barrierNotice() {
   const barrier = mediaBarrier();
   if (!barrier) return null;
@@ -80,13 +80,13 @@ export function mediaNotice({ trouble, device }, ways) {
 }
 
 /**
- * Why a conversation ended; nothing when we ended it ourselves.
+ * Returns a notice of why a conversation ended; null if the user ended it.
  * @param {import('../wire/reasons.js').Ending} ending
  * @param {Way[]} ways
  */
 export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   if (reason === 'stopped') return null;
-  // In the middle of a call it is not the server that is not ready yet, but one that goes.
+  // During a call this code means that the server is shutting down, not that it is not ready yet.
   const isLeaving = wasReady && code === 'service_unavailable';
   const key = isLeaving
     ? 'end.server_shutdown'
@@ -99,7 +99,7 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
           : 'end.failed';
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   const passes = ['busy', 'server_shutdown'].includes(reason);
-  // A sentence of the server is shown where we have none of our own for its code.
+  // If we have no text for the code, the server's sentence is shown.
   const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;
   return notice(isQuiet ? 'info' : passes ? 'warn' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, {
     ways,

@@ -1,9 +1,9 @@
 /**
- * A model's text as nodes: paragraphs, lists, tables, quotes, headings, code, formulas, links. What reads it
- * (`markdown.js`) and what sets formulas (`formula.js`) are loaded when the first text is there; until then
- * it is shown as it was written.
+ * A model's text as nodes: paragraphs, lists, tables, quotes, headings, code, formulas, links. The parser
+ * (`markdown.js`) and the formulas (`formula.js`) are loaded with the first text; until then the text is shown as it
+ * was written.
  *
- * A text that grows is read from its last block on: what is above it stays.
+ * A text that grows is parsed from its last block on; the blocks above it stay.
  */
 
 import { copy, h } from './dom.js';
@@ -22,7 +22,7 @@ function load() {
     ({ default: MarkdownIt }) => {
       parser = makeParser(MarkdownIt);
     },
-    // No network: the text stays as it was written, and the next one tries again.
+    // No network: the text stays as it was written, and the next text tries to load the parser again.
     () => {
       loading = null;
     },
@@ -30,10 +30,13 @@ function load() {
   return loading;
 }
 
-/** A block takes its direction from its words, and from those of no block in it that has one. @param {Token} token */
+/**
+ * The text direction of a block depends on its own text, not on that of nested blocks with a direction.
+ * @param {Token} token
+ */
 const outer = ({ level }) => (level === 0 ? { dir: 'auto' } : {});
 
-/** The nodes that tokens of that name open. @type {Record<string, (token: Token) => HTMLElement>} */
+/** Creates the node that a token of each name opens. @type {Record<string, (token: Token) => HTMLElement>} */
 const OPENED = {
   paragraph_open: (token) => h('p', outer(token)),
   heading_open: (token) =>
@@ -54,13 +57,13 @@ const OPENED = {
   link_open: (token) => linkNode(token.attrGet('href') ?? ''),
 };
 
-/** Other addresses than those of pages stay text. @param {string} url */
+/** Returns a link; addresses that are not HTTP stay text. @param {string} url */
 function linkNode(url) {
   if (!/^https?:\/\//i.test(url)) return h('span', null);
   return h('a', { href: url, target: '_blank', rel: 'noopener noreferrer' });
 }
 
-/** The nodes of tokens that hold no others. @type {Record<string, (token: Token) => Node>} */
+/** Creates the node of each token that contains no others. @type {Record<string, (token: Token) => Node>} */
 const ALONE = {
   text: ({ content }) => document.createTextNode(content),
   softbreak: () => h('br', null),
@@ -70,7 +73,7 @@ const ALONE = {
   fence: ({ content }) => codeNode(content),
   math_inline: ({ content }) => formula(content, false),
   math_block: ({ content }) => h('div', { class: 'scroll-x', tabindex: 0 }, formula(content, true)),
-  // Nothing is fetched from elsewhere because a model says so.
+  // Pictures are shown as links: a model must not make the page fetch from other servers.
   image: (token) => {
     const link = linkNode(token.attrGet('src') ?? '');
     link.append(token.content || (token.attrGet('src') ?? ''));
@@ -78,7 +81,11 @@ const ALONE = {
   },
 };
 
-/** A formula; until what sets it has been loaded, as it was written. @param {string} text @param {boolean} isBlock */
+/**
+ * Returns a formula, shown as it was written until `formula.js` has been loaded.
+ * @param {string} text
+ * @param {boolean} isBlock
+ */
 function formula(text, isBlock) {
   const node = h('code', null, text);
   void import('./formula.js').then(async ({ formulaNode }) => {
@@ -121,14 +128,14 @@ function build(tokens, found = []) {
   return found;
 }
 
-/** A reading that took longer is followed by a pause of this many times its length, so that the page stays usable. */
+/** If parsing takes longer than this, a pause of several times that duration follows, so that the page stays usable. */
 const SLOW_MS = 20;
 const PAUSE_TIMES = 6;
 
-/** Keeps what `node` shows in step with a text that grows. */
+/** Updates the content of `node` as its text grows. */
 export class Prose {
   #text = '';
-  /** Length of the text, and number of the nodes, that do not change any more. */
+  /** Length of the text, and number of the nodes, that are final. */
   #settled = { characters: 0, nodes: 0 };
   #restsUntil = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */

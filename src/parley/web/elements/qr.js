@@ -1,11 +1,14 @@
 /**
- * A QR code of an address, for the camera of a phone. Byte mode, error correction M, versions 1 to 10
- * (213 bytes). Source: ISO/IEC 18004.
+ * QR code of an address, for the camera of a phone. Byte mode, error correction M, versions 1 to 10 (213 bytes).
+ * Source: ISO/IEC 18004.
  *
  * Pure up to `qrNode`.
  */
 
-/** Per version, correction M: codewords of data per block (blocks of the two groups), and of correction. */
+/**
+ * By version, for correction level M: data codewords of each block (of both groups), and correction codewords per
+ * block.
+ */
 const BLOCKS = /** @type {Record<number, {correction: number, data: number[]}>} */ ({
   1: { correction: 10, data: [16] },
   2: { correction: 16, data: [28] },
@@ -18,7 +21,7 @@ const BLOCKS = /** @type {Record<number, {correction: number, data: number[]}>} 
   9: { correction: 22, data: [36, 36, 36, 37, 37] },
   10: { correction: 26, data: [43, 43, 43, 43, 44] },
 });
-/** Centres of the small squares. */
+/** Centres of the alignment patterns, by version. */
 const CENTRES = [
   [],
   [],
@@ -43,7 +46,7 @@ for (let i = 0, x = 1; i < 255; i++) {
 }
 const times = (/** @type {number} */ a, /** @type {number} */ b) => (a && b ? EXP[LOG[a] + LOG[b]] : 0);
 
-/** @param {number[]} data @param {number} count @returns {number[]} Reed–Solomon correction */
+/** @param {number[]} data @param {number} count @returns {number[]} the Reed–Solomon correction codewords */
 function correction(data, count) {
   let divisor = [1];
   for (let i = 0; i < count; i++) {
@@ -99,7 +102,7 @@ function encode(bytes) {
 
 /** @typedef {(boolean | null)[][]} Grid null: free for data */
 
-/** @param {number} version @returns {Grid} what is the same in every code of this size */
+/** @param {number} version @returns {Grid} the modules that every code of this version has */
 function frame(version) {
   const size = version * 4 + 17;
   /** @type {Grid} */
@@ -145,7 +148,7 @@ function remainder(value, divisor, bits) {
 /** @param {Grid} grid @param {number} version @param {number} mask */
 function writeFormat(grid, version, mask) {
   const size = grid.length;
-  // Correction M is 00.
+  // Correction level M is 00.
   const format = ((mask << 10) | remainder(mask, 0b10100110111, 10)) ^ 0b101010000010010;
   const bit = (/** @type {number} */ i) => ((format >> i) & 1) === 1;
   for (let i = 0; i < 15; i++) {
@@ -197,7 +200,7 @@ function writeData(grid, codewords, mask) {
   }
 }
 
-/** How hard a code is to read: long runs, blocks, and an uneven share of dark. @param {Grid} grid */
+/** Returns the penalty of a code: long runs, blocks, and an uneven share of dark modules. @param {Grid} grid */
 function penalty(grid) {
   const size = grid.length;
   let points = 0;
@@ -219,7 +222,7 @@ function penalty(grid) {
   return points + Math.floor(Math.abs(dark * 20 - 10)) * 10;
 }
 
-/** @param {string} text @returns {boolean[][]} rows of dark squares */
+/** @param {string} text @returns {boolean[][]} rows of modules, true if dark */
 export function qr(text) {
   const { version, codewords } = encode(new TextEncoder().encode(text));
   const codes = MASKS.map((_, mask) => {
@@ -233,7 +236,7 @@ export function qr(text) {
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** @param {string} text @param {string} label what it is, for those who cannot see it */
+/** @param {string} text @param {string} label description for screen readers */
 export function qrNode(text, label) {
   const code = qr(text);
   const side = code.length + 8;

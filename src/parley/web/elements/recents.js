@@ -1,11 +1,11 @@
-/** Conversations of this browser, also to delete: links to their recordings. */
+/** Conversations of this browser, with links to their recordings. */
 
 const KEY = 'minicpmo45_recent_sessions';
 const KEEP = 200;
 
 /**
  * @typedef {{id: string, appType: string, savedAt: number, name?: string, words?: string, seconds?: number}} Recent
- *   `name`: given by the person; `words`: the first that were said; `seconds`: how long it was
+ *   `name`: set by the user; `words`: the first words that were said; `seconds`: the duration
  */
 
 /** @returns {Recent[]} */
@@ -34,13 +34,13 @@ export function remember(id, appType) {
   localStorage.setItem(KEY, JSON.stringify([{ ...before, id, appType, savedAt: Date.now() }, ...rest].slice(0, KEEP)));
 }
 
-/** What became of it. @param {string} id @param {{words?: string, seconds?: number}} more */
+/** Adds details to a conversation after its end. @param {string} id @param {{words?: string, seconds?: number}} more */
 export function describe(id, more) {
   const list = recents().map((entry) => (entry.id === id ? { ...entry, ...more } : entry));
   localStorage.setItem(KEY, JSON.stringify(list));
 }
 
-/** @param {string} id @param {string} name empty: none of its own any more */
+/** @param {string} id @param {string} name empty: removes the name */
 export function rename(id, name) {
   const list = recents().map((entry) => (entry.id === id ? { ...entry, name: name.trim() || undefined } : entry));
   localStorage.setItem(KEY, JSON.stringify(list));

@@ -1,4 +1,4 @@
-/** A recording made in this browser, as a file. */
+/** Saves a recording made in this browser as a file. */
 
 import { download, toast } from './dom.js';
 

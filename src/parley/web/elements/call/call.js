@@ -1,13 +1,13 @@
 /**
  * <parley-call>: a voice call on another site's page (docs/do/embed.md). `parley-call.js` loads it.
  *
- * Attributes: `server` (the script's own by default), `token-url` (of the page's own server: answers JSON with a
- * `token`; not needed on a server without keys), `voice` (woman, man), `scene`
- * (instructions), `language` (en, zh), `theme` (light, dark), `size` (pixels of the sphere).
+ * Attributes: `server` (the script's own by default), `token-url` (on the page's own server: returns JSON with a
+ * `token`; not needed on a server without keys), `voice` (woman, man), `scene` (instructions), `language` (en, zh),
+ * `theme` (light, dark), `size` (pixels of the sphere).
  * Events, all bubbling: `phase` {phase, activity}, `caption` {who, text, heard}, `ended` {reason, code}.
  *
- * If something goes wrong, visitors read one calm sentence in the element, and the page's owner reads in the console
- * what has to be set.
+ * If something goes wrong, the element shows visitors a short sentence, and the console shows the page's owner what to
+ * configure.
  */
 
 import { decodeSound, theRig } from '../../audio/rig.js';
@@ -21,7 +21,10 @@ import { WORDS } from './words.js';
 /** The server that this script came from. */
 const HOME = import.meta.url.replace(/\/static\/.*$/, '');
 
-/** Tokens are valid for 10 minutes, calls last longer: a line that breaks needs a valid one. */
+/**
+ * Interval at which the token is renewed. Tokens are valid for 10 minutes and calls last longer, but reconnecting needs
+ * a valid one.
+ */
 const RENEW_MS = 480_000;
 
 const STYLE = `
@@ -164,7 +167,7 @@ export class ParleyCall extends HTMLElement {
     this.#draw();
   }
 
-  /** Has to be called from a click or a key. */
+  /** Must be called from a click or a key press. */
   async start() {
     if (this.#calls.isBusy) return;
     this.#obstacle = null;
@@ -173,7 +176,7 @@ export class ParleyCall extends HTMLElement {
       try {
         checkPage();
         const parts = Promise.all([fetchToken(this.#tokenUrl), this.#voice()]);
-        // A server that is down explains what else is missing.
+        // If the server is down, that is the cause of the other errors.
         parts.catch(() => {});
         await checkServer(base);
         const [token, voice] = await parts;
@@ -193,7 +196,7 @@ export class ParleyCall extends HTMLElement {
     this.#draw();
   }
 
-  /** @param {{token?: string}} connection of this call, for each of its sockets */
+  /** @param {{token?: string}} connection options of each socket of this call */
   async #renew(connection) {
     const token = await fetchToken(this.#tokenUrl).catch(({ hint }) => console.error(`<parley-call>: ${hint}`));
     if (!token) return;
@@ -209,7 +212,7 @@ export class ParleyCall extends HTMLElement {
     return this.getAttribute('token-url');
   }
 
-  /** How the assistant shall sound: the sample of that name, base64 at 16 kHz; null for the server's own voice. */
+  /** Returns the sample of the chosen voice, base64 at 16 kHz; null for the server's own voice. */
   async #voice() {
     const name = this.getAttribute('voice');
     if (!name) return null;
@@ -270,7 +273,7 @@ export class ParleyCall extends HTMLElement {
     this.lang = language;
   }
 
-  /** The key of the words that say how it stands. */
+  /** Returns the key of the text for the current state. */
   #now() {
     const { isLive, isBusy, state } = this.#calls;
     if (isLive) {

@@ -1,4 +1,4 @@
-/** What stands in the way of a call from another site's page: a word for visitors, a sentence for the page's owner. */
+/** Obstacles to a call from another site's page: a short text for visitors and a hint for the page's owner. */
 
 import { mediaBarrier } from '../../audio/devices.js';
 
@@ -6,7 +6,7 @@ const WAIT_MS = 10_000;
 const BUSY = ['too_many_sessions', 'rate_limited', 'quota_exceeded', 'queue_full'];
 
 export class Obstacle extends Error {
-  /** @param {string} word key of `WORDS` @param {string} [hint] what the owner has to set; none if nothing */
+  /** @param {string} word key of `WORDS` @param {string} [hint] what the owner has to configure; empty if nothing */
   constructor(word, hint = '') {
     super(hint || word);
     this.word = word;
@@ -14,7 +14,7 @@ export class Obstacle extends Error {
   }
 }
 
-/** @throws {Obstacle} browsers give pages like this one no microphone */
+/** @throws {Obstacle} if browsers do not allow the microphone on this page */
 export function checkPage() {
   const barrier = mediaBarrier();
   if (barrier === 'insecure') {
@@ -27,8 +27,8 @@ export function checkPage() {
 }
 
 /**
- * To a browser a refused WebSocket looks like a server that is down; a request does not.
- * @param {string} base @throws {Obstacle} the server is down, or not open to this page
+ * Checks the server with HTTP requests: for a browser, a refused WebSocket looks the same as a server that is down.
+ * @param {string} base @throws {Obstacle} if the server is down or does not accept this page
  */
 export async function checkServer(base) {
   const signal = AbortSignal.timeout(WAIT_MS);
@@ -50,9 +50,9 @@ export async function checkServer(base) {
 }
 
 /**
- * A token that opens sessions for some minutes, from the page's own server.
- * @param {string | null} address none where the server needs none
- * @throws {Obstacle} there is none
+ * Fetches a token from the page's own server, valid for a few minutes.
+ * @param {string | null} address null if the server needs no token
+ * @throws {Obstacle} if there is none
  */
 export async function fetchToken(address) {
   if (!address) return '';
@@ -68,7 +68,7 @@ export async function fetchToken(address) {
 }
 
 /**
- * Why a call ended, or was not made; null if the person ended it.
+ * Returns why a call ended or could not start; null if the user ended it.
  * @param {import('../../talk/state.js').CallState} state @param {string | null} tokenUrl
  * @returns {Obstacle | null}
  */
@@ -91,7 +91,7 @@ export function obstacleOf({ trouble, ending }, tokenUrl) {
 
 /** @param {import('../../audio/devices.js').MediaTrouble} trouble */
 function mediaObstacle(trouble) {
-  // Only Chromium knows if the page may ask at all.
+  // Only Chromium reports if the page may ask for permission.
   const isShut = /** @type {any} */ (document).featurePolicy?.allowsFeature('microphone') === false;
   const hint = isShut
     ? 'This page may not use the microphone: see its Permissions-Policy, or set allow="microphone" on its iframe.'

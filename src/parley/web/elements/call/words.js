@@ -1,4 +1,4 @@
-/** The words of <parley-call>: it is on other sites' pages, without the dictionaries of ours. */
+/** Texts of <parley-call>: other sites' pages do not have our dictionaries. */
 
 /** @type {Record<string, Record<string, string>>} */
 export const WORDS = {

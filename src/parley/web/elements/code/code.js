@@ -1,10 +1,10 @@
-/** <p-code>: a program text to read and copy, in one or several languages. */
+/** <p-code>: source code to read and copy, in one or several languages. */
 
 import { copy, h } from '../dom.js';
 
 /** @typedef {{id: string, name: string, text: string}} Version */
 
-/** The language that was read last is shown first everywhere. */
+/** The language that was shown last is selected first in all elements. */
 const STORED = 'parley.code';
 let count = 0;
 
@@ -30,7 +30,7 @@ export class Code extends HTMLElement {
     this.append(h('header', null, this.#tabs, button), this.#text);
   }
 
-  /** @param {Version[]} versions the first is shown where the chosen language is not among them */
+  /** @param {Version[]} versions the first is shown if the chosen language is not among them */
   show(versions) {
     this.#versions = versions;
     const shown = this.#shown;

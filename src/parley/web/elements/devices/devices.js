@@ -1,4 +1,6 @@
-/** <p-devices>: microphone, loudspeaker and camera, kept per page, refreshed as things are plugged in. */
+/**
+ * <p-devices>: choice of microphone, loudspeaker and camera, stored per page and updated when devices are connected.
+ */
 
 import { canChooseSpeaker, listDevices } from '../../audio/devices.js';
 import { h } from '../dom.js';
@@ -50,7 +52,7 @@ export class Devices extends HTMLElement {
     return `parley.device.${this.getAttribute('page') ?? ''}.${kind}`;
   }
 
-  /** The chosen one, or undefined for the system's choice. @param {DeviceKind} kind */
+  /** Returns the chosen device; undefined for the system's choice. @param {DeviceKind} kind */
   chosen(kind) {
     return localStorage.getItem(this.#key(kind)) || undefined;
   }

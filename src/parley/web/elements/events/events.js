@@ -1,6 +1,6 @@
 /**
- * <p-events>: what goes over the wire, for builders: the last messages in both directions, as text. A call sends thirty
- * a second: those that follow their like share a row, and rows are made four times a second, where they are shown.
+ * <p-events>: the last messages on the wire in both directions, as text, for developers. A call sends thirty a second,
+ * so similar consecutive messages share a row, and rows are drawn four times a second, only while shown.
  */
 
 import { h } from '../dom.js';
@@ -20,7 +20,7 @@ function kindOf(message) {
   return 'other';
 }
 
-/** Long values, sound above all, as their size. @param {any} value @returns {any} */
+/** Returns a message with long values, mostly audio, replaced by their size. @param {any} value @returns {any} */
 function summary(value) {
   if (typeof value === 'string') return value.length > 80 ? `${value.slice(0, 24)}… (${value.length})` : value;
   if (value instanceof Uint8Array) return `(${value.length} bytes)`;
@@ -36,7 +36,7 @@ function summary(value) {
 
 /**
  * @typedef {{at: Date, kind: Kind, out: boolean, type: string, text: string, like: string, count: number,
- *   row?: HTMLElement}} Entry `like`: where it equals the next message's they share a row
+ *   row?: HTMLElement}} Entry `like`: messages with equal values share a row
  */
 
 export class Events extends HTMLElement {
@@ -47,7 +47,7 @@ export class Events extends HTMLElement {
   #filter = 'all';
   /** Newest first. @type {Entry[]} */
   #entries = [];
-  /** Of the newest, how many are not drawn as they are now. */
+  /** Number of the newest entries whose rows are not up to date. */
   #fresh = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #due;

@@ -1,4 +1,4 @@
-/** <p-metrics>: numbers for those who want them, and their colour in words. */
+/** <p-metrics>: measurements, with their rating as a colour and as text. */
 
 import { h, say } from '../dom.js';
 import { bind, number } from '../../words/words.js';
@@ -47,7 +47,7 @@ customElements.define('p-metrics', Metrics);
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** <p-rings>: what is left of the time (outside) and what is used of the memory (inside); words say it too. */
+/** <p-rings>: time left (outer ring) and context used (inner ring), also as text. */
 export class Rings extends HTMLElement {
   #time = arc(10);
   #memory = arc(5);
@@ -60,7 +60,10 @@ export class Rings extends HTMLElement {
     this.append(svg);
   }
 
-  /** Parts from 0 to 1; null: there is no limit to show. @param {{time: number | null, memory: number | null}} parts */
+  /**
+   * Shows fractions from 0 to 1; null if there is no limit to show.
+   * @param {{time: number | null, memory: number | null}} parts
+   */
   show({ time, memory }) {
     this.hidden = time === null && memory === null;
     this.#time.show(time);
@@ -89,7 +92,7 @@ function arc(radius) {
 
 customElements.define('p-rings', Rings);
 
-/** One sign for everyone. */
+/** <p-signal>: the quality of a call as one dot with a text. */
 export class Signal extends HTMLElement {
   #dot = h('span', { class: 'dot' });
   #text = h('span', { class: 'small' });

@@ -1,6 +1,6 @@
 /**
- * <p-mixer>: file and microphone during a call, each with its level and its slider, and what the model gets
- * of both. It lies over the page and is moved by its title, with a finger or with the arrow keys.
+ * <p-mixer>: file and microphone during a call, each with a level and a slider, and the level of the mix that the model
+ * receives. It is shown over the page and can be moved by its title, with a finger or with the arrow keys.
  */
 
 import { h } from '../dom.js';
@@ -10,9 +10,9 @@ import { TRIM_LIMIT_DB } from '../../audio/loudness.js';
 /** @typedef {import('../../talk/files.js').Levels} Levels */
 
 const NAMES = /** @type {const} */ (['file', 'mic', 'mix']);
-/** One press of an arrow key, in pixels. */
+/** Pixels per press of an arrow key. */
 const STEP = 24;
-/** Of its title this much stays in the window. */
+/** Pixels of its title that stay in the window. */
 const KEPT = 44;
 
 export class Mixer extends HTMLElement {
@@ -56,7 +56,7 @@ export class Mixer extends HTMLElement {
     });
   }
 
-  /** @param {number} x @param {number} y pixels from where it was put first */
+  /** @param {number} x @param {number} y pixels from its first position */
   #move(x, y) {
     const { left, top, right } = this.getBoundingClientRect();
     const home = { left: left - this.#at.x, top: top - this.#at.y, right: right - this.#at.x };
@@ -69,7 +69,7 @@ export class Mixer extends HTMLElement {
     this.style.translate = `${this.#at.x}px ${this.#at.y}px`;
   }
 
-  /** The levels of a unit, played back at the pace at which they were heard. @param {Levels} levels */
+  /** Shows the levels of a unit at the pace at which they were heard. @param {Levels} levels */
   show(levels) {
     clearInterval(this.#timer);
     let step = 0;

@@ -1,23 +1,28 @@
 /**
- * <p-orb>: the living presence. A sphere of light in two colours that breathes at rest, opens towards a
- * voice, turns over a thought and swells with speech; still for those who asked for little motion.
- * Decoration: the words next to it say the same.
+ * <p-orb>: animated sphere of light in two colours that shows the state of the call. It breathes at rest and reacts to
+ * a voice, to thinking and to speech. It is still if the user prefers reduced motion. Decorative: the text next to it
+ * has the same information.
  *
  * `state`: idle, waiting, listening, hearing, thinking, speaking, paused, muted. `level`: 0 to 1.
  */
 
 const POINTS = 72;
-/** Lights that wander inside the sphere. */
+/** Lights that move inside the sphere. */
 const LIGHTS = 4;
 
-/** Between two pictures, less the wait for the screen: 30 a second, as smooth as 60 for what moves so slowly. */
+/**
+ * Pause between two frames, without the wait for the screen: 30 frames a second look as smooth as 60 for slow motion.
+ */
 const REST_MS = 25;
-/** The same while it breathes only, less than a pixel from one to the next: 15 a second. */
+/** Pause between two frames while it only breathes, less than a pixel per frame: 15 frames a second. */
 const CALM_REST_MS = 58;
-/** Slower than this it only breathes. */
+/** Pace below which it only breathes. */
 const CALM_PACE = 0.3;
 
-/** How each state moves: pace, how far shapes wander, size. @type {Record<string, {pace: number, sway: number, size: number}>} */
+/**
+ * Motion of each state: pace, amplitude of the shapes, size.
+ * @type {Record<string, {pace: number, sway: number, size: number}>}
+ */
 const MOODS = {
   idle: { pace: 0.28, sway: 0.012, size: 0.74 },
   waiting: { pace: 0.9, sway: 0.012, size: 0.66 },
@@ -40,7 +45,7 @@ export class Orb extends HTMLElement {
   #wanted = 0;
   #size = MOODS.idle.size;
   #pace = MOODS.idle.pace;
-  /** Two colours, six numbers. */
+  /** Two colours as six numbers. */
   #colour = [120, 120, 120, 120, 120, 120];
   #aim = [120, 120, 120, 120, 120, 120];
   #isStill = false;
@@ -74,7 +79,7 @@ export class Orb extends HTMLElement {
     this.append(this.#canvas);
     this.#isStill = matchMedia('(prefers-reduced-motion: reduce)').matches;
     this.#watch = new ResizeObserver(() => {
-      // Here styles are known; to ask for them earlier would make the browser work them out twice.
+      // Styles are computed here; reading them earlier would make the browser compute them twice.
       this.#readColour();
       if (!this.#isSeen) this.#colour = [...this.#aim];
       this.#isSeen = true;
@@ -127,7 +132,7 @@ export class Orb extends HTMLElement {
     clearTimeout(this.#rest);
   }
 
-  /** Soon, unless it is still or not on show. */
+  /** Schedules the next frame, unless it is still or not shown. */
   #drawAgain() {
     this.#stop();
     if (this.#isStill || this.#canvas.width === 0) return;
@@ -145,7 +150,7 @@ export class Orb extends HTMLElement {
     const pen = this.#canvas.getContext('2d');
     if (!pen || width === 0) return;
     const reach = Math.min(width, height) / 2;
-    // It breathes: a little larger and smaller, about every six seconds at rest.
+    // Breathing: a slight change of size, about every six seconds at rest.
     const breath = 1 + 0.018 * Math.sin(this.#time * 3.6);
     const radius = reach * this.#size * breath * (1 + 0.16 * this.#level);
     const [one, two] = [this.#colour.slice(0, 3), this.#colour.slice(3)].map((parts) =>
@@ -167,7 +172,12 @@ export class Orb extends HTMLElement {
     pen.restore();
   }
 
-  /** The light that falls around it, more with a voice. @param {CanvasRenderingContext2D} pen @param {number} reach @param {string} colour */
+  /**
+   * Draws the glow around it, stronger with a voice.
+   * @param {CanvasRenderingContext2D} pen
+   * @param {number} reach
+   * @param {string} colour
+   */
   #drawGlow(pen, reach, colour) {
     const glow = pen.createRadialGradient(0, 0, reach * 0.45, 0, 0, reach);
     glow.addColorStop(0, `rgb(${colour} / ${0.34 + 0.3 * this.#level})`);
@@ -177,7 +187,11 @@ export class Orb extends HTMLElement {
     pen.fillRect(-reach, -reach, reach * 2, reach * 2);
   }
 
-  /** The edge: nearly a circle, moved by voices. @param {CanvasRenderingContext2D} pen @param {number} radius */
+  /**
+   * Traces the edge: nearly a circle, deformed by voices.
+   * @param {CanvasRenderingContext2D} pen
+   * @param {number} radius
+   */
   #tracePath(pen, radius) {
     const wander = (MOODS[this.state] ?? MOODS.idle).sway + 0.075 * this.#level;
     const t = this.#time;
@@ -194,7 +208,13 @@ export class Orb extends HTMLElement {
     pen.closePath();
   }
 
-  /** Lights of both colours that wander inside. @param {CanvasRenderingContext2D} pen @param {number} radius @param {string} one @param {string} two */
+  /**
+   * Draws lights of both colours that move inside.
+   * @param {CanvasRenderingContext2D} pen
+   * @param {number} radius
+   * @param {string} one
+   * @param {string} two
+   */
   #drawLights(pen, radius, one, two) {
     const isTurning = this.state === 'thinking' || this.state === 'waiting';
     for (let i = 0; i < LIGHTS; i++) {
@@ -211,7 +231,11 @@ export class Orb extends HTMLElement {
     }
   }
 
-  /** What makes it round: light from above, shade at the rim. @param {CanvasRenderingContext2D} pen @param {number} radius */
+  /**
+   * Draws light from above and shade at the rim, which make it look round.
+   * @param {CanvasRenderingContext2D} pen
+   * @param {number} radius
+   */
   #drawShine(pen, radius) {
     const shine = pen.createRadialGradient(
       -radius * 0.3,

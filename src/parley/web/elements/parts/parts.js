@@ -1,4 +1,7 @@
-/** <p-parts>: an ordered list of text, pictures, sounds and clips; added, removed, moved by drag or key. */
+/**
+ * <p-parts>: an ordered list of text, pictures, sounds and clips; parts can be added, removed and moved by dragging or
+ * by key.
+ */
 
 import { h, pickFiles } from '../dom.js';
 import { partNode, partOf } from '../media-parts.js';

@@ -1,4 +1,4 @@
-/** <p-player>: a small player for sound that is here already; `pcm` and `rateHz`, or `src`. */
+/** <p-player>: a small player for audio that is already loaded; `pcm` and `rateHz`, or `src`. */
 
 import { encodeWav } from '../../audio/wav.js';
 import { clock } from '../../words/words.js';

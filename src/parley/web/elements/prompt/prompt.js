@@ -1,6 +1,6 @@
 /**
- * <p-prompt>: who the assistant is. Presets of the server (or the one built in), and the text to change.
- * What a person changed survives the choice of another preset and is marked as changed.
+ * <p-prompt>: the assistant's instructions. It shows presets of the server (or the built-in one) and their editable
+ * text. The user's changes are kept when another preset is chosen, and are marked as changed.
  */
 
 import { decodePcm } from '../../wire/codec.js';
@@ -17,7 +17,7 @@ import { confirmed, h, say, sheet } from '../dom.js';
  * @property {boolean} hasVoice
  */
 
-/** Used when the server has none. @type {Record<string, string>} */
+/** Instructions used if the server has no presets. @type {Record<string, string>} */
 const BUILT_IN = {
   en: 'You are a friendly assistant in a live conversation. Answer naturally and briefly, in the language you are spoken to.',
   zh: '你是一个友好的助手，正在与用户实时交谈。请用对方的语言，自然、简短地回答。',
@@ -42,12 +42,12 @@ function read(preset) {
   };
 }
 
-/** A person's own presets stay in this browser. */
+/** Maximum number of the user's own presets, which are stored in this browser. */
 const OWN_LIMIT = 20;
 
 /**
- * Of presets that exist in both languages those of the page's; the signs of the other one may not even be installed.
- * @param {Preset[]} presets @param {string} chosen is there in any language
+ * Returns presets that exist in both languages only in the page's: the fonts of the other may not be installed.
+ * @param {Preset[]} presets @param {string} chosen is included in any language
  */
 function inLanguage(presets, chosen) {
   const [here, other] = currentLanguage() === 'zh' ? ['_zh', '_en'] : ['_en', '_zh'];
@@ -57,7 +57,7 @@ function inLanguage(presets, chosen) {
 }
 
 export class Prompt extends HTMLElement {
-  /** The key of this page's presets. */
+  /** Mode of the page, which is the key of its presets. */
   mode = 'turnbased';
   /** @type {Preset[]} */
   #presets = [];
@@ -94,7 +94,7 @@ export class Prompt extends HTMLElement {
   /** @type {Promise<void>} */
   #loading = Promise.resolve();
 
-  /** When the presets and the voice of the chosen one are there, or will not come. */
+  /** Resolves when the presets and the voice of the chosen one have been loaded, or could not be. */
   ready() {
     return this.#loading;
   }
@@ -188,7 +188,7 @@ export class Prompt extends HTMLElement {
     void this.load();
   }
 
-  /** @returns {Promise<void>} when `ready` */
+  /** @returns {Promise<void>} same as `ready` */
   load() {
     this.#loading = this.#load();
     return this.#loading;
@@ -200,7 +200,7 @@ export class Prompt extends HTMLElement {
     try {
       answer = await requestIfAny('/api/presets');
     } catch {
-      // Offline: the built-in one will do, the status sign says the rest.
+      // Offline: the built-in preset is used, and the status shows that the server cannot be reached.
     }
     /** @type {Preset[]} */
     const served = Array.isArray(answer?.[this.mode]) ? answer[this.mode].map(read) : [];
@@ -233,7 +233,7 @@ export class Prompt extends HTMLElement {
   /** @param {Preset} preset @param {boolean} isChoice */
   async #choose(preset, isChoice) {
     const { chosen, edits } = this.#stored();
-    // What was not chosen by a person follows their language.
+    // A preset that the user did not choose changes with their language.
     this.#store({ chosen: isChoice ? preset.id : chosen, edits });
     this.#text.value = edits[preset.id] ?? preset.text;
     this.#current = preset;
@@ -256,7 +256,7 @@ export class Prompt extends HTMLElement {
         );
       }
     } catch {
-      // Without its voice the preset speaks with the server's own.
+      // Without its voice the preset uses the server's own.
     } finally {
       loaded();
       this.#progress.hidden = true;
@@ -273,7 +273,7 @@ export class Prompt extends HTMLElement {
     for (const button of this.#row.children)
       button.setAttribute('aria-checked', String(/** @type {HTMLElement} */ (button).dataset.id === preset.id));
     this.#note.textContent = preset.description ?? '';
-    // It distinguishes one preset from another.
+    // The description distinguishes presets, so it is hidden if there is only one.
     this.#note.hidden = !preset.description || this.#presets.length < 2;
     this.#mark.hidden = this.#text.value === preset.text;
     this.#keep.hidden = this.#mark.hidden || !this.#text.value.trim();
@@ -281,7 +281,10 @@ export class Prompt extends HTMLElement {
     say(this.#mark, 'prompt.changed');
   }
 
-  /** Instructions for now: the text that a person has is kept and comes back. @param {string | null} text null: its own again */
+  /**
+   * Shows other instructions temporarily; the user's text is kept and restored.
+   * @param {string | null} text null restores it
+   */
   borrow(text) {
     this.#borrowed = text;
     this.#text.hidden = text !== null;

@@ -1,6 +1,6 @@
 /**
- * <p-queue>: the place in line with a falling estimate, a bell that can be muted, and a notice when the
- * turn comes although the page is in the background.
+ * <p-queue>: the place in the queue with a countdown, a bell that can be muted, and a notification when the turn comes
+ * while the page is in the background.
  */
 
 import { Countdown } from '../../talk/countdown.js';

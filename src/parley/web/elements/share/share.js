@@ -1,6 +1,6 @@
 /**
- * What to do with a conversation that is over: keep its words, keep its sound, look at it again, share it.
- * Sharing says first what becomes visible, and to whom.
+ * Actions for a conversation that has ended: save its text, save its audio, open its recording, share it. Before
+ * sharing, it shows what becomes visible, and to whom.
  */
 
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
@@ -76,7 +76,7 @@ function fileSwitch(blob, input) {
 }
 
 /**
- * Everything that goes to the server, and the link that comes back.
+ * Uploads everything that is shared and returns the link.
  * @param {string} id
  * @param {{text: string, blob: Blob | null, expiresS: number | null, onProgress: (part: number) => void}} what
  */
@@ -84,7 +84,7 @@ async function send(id, { text, blob, expiresS, onProgress }) {
   const path = `/api/sessions/${encodeURIComponent(id)}`;
   if (text) await request(`${path}/comment`, { method: 'POST', body: JSON.stringify({ comment: text }) });
   if (blob) await upload(`${path}/upload-recording`, blob, onProgress);
-  // The link does not contain the recording's id: its owner can look, and do nothing else.
+  // The link does not contain the recording's id, so it allows only viewing.
   const body = JSON.stringify({ expires_in_s: expiresS });
   const link = await requestIfAny(`${path}/share`, { method: 'POST', body });
   return new URL(at(link?.path ?? viewerUrl(id)), location.href).href;

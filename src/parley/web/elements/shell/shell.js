@@ -1,7 +1,7 @@
 /**
- * The frame of every page: brand, ways to talk, status, language, light or dark.
+ * Frame of every page: logo, ways to talk, status, language, light or dark.
  *
- * Which ways exist comes from `GET /api/apps`; a page whose way is switched off leads home.
+ * `GET /api/apps` lists the ways to talk; a page whose way is switched off redirects to /explore.
  */
 
 import { about } from '../../wire/about.js';
@@ -11,7 +11,7 @@ import { bindPage, currentLanguage, setLanguage, suggestLanguage } from '../../w
 import { h, painted, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
 
-/** Every way to talk this server may offer, in the order of the menu. */
+/** All ways to talk that a server can offer, in the order of the menu. */
 export const APPS = [
   { id: 'audio_duplex', route: '/audio_duplex', icon: 'wave' },
   { id: 'omni', route: '/omni', icon: 'video' },
@@ -35,7 +35,7 @@ function applyTheme() {
 
 applyTheme();
 
-/** @returns {Promise<string[] | null>} ids of the ways that are on; null when the server does not say */
+/** @returns {Promise<string[] | null>} ids of the ways that are on; null if the server does not report them */
 export async function enabledApps() {
   try {
     const answer = await requestIfAny('/api/apps');
@@ -45,7 +45,7 @@ export async function enabledApps() {
   }
 }
 
-/** Ways for people who talk; the one for programmers is behind the playground. */
+/** Ways shown in the menu; the one for developers is in the playground. */
 export const SHOWN = APPS.filter(({ id }) => id !== 'realtime');
 
 /** Pages without a conversation. */
@@ -61,7 +61,7 @@ function appLink({ id, route }) {
   return h('a', { href: route, words: `app.${id}`, 'data-app': id, ...isHere });
 }
 
-/** The other language by its name in this one: every page has the signs for that. */
+/** Returns the button for the other language, labelled in the current one, whose font every page has. */
 function languageButton() {
   const next = () => (currentLanguage() === 'zh' ? 'en' : 'zh');
   const change = () => void setLanguage(next());
@@ -107,9 +107,9 @@ function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
   const label = h('span', null);
   const node = h('span', { class: 'chip status', role: 'status', hidden: true }, dot, label);
-  /** Who talks is served already, whatever holds for others. */
+  /** True during a call: the user is being served, so the status is not relevant. */
   const isTalking = () => /** @type {HTMLElement} */ (document.querySelector('main'))?.dataset.calling === 'true';
-  // Recordings can be shared with people who have no key, and the admin page asks by itself.
+  // Recordings can be shared with users who have no key, and the admin page asks for the key itself.
   const isOpenPage = /^\/(s\/|admin|privacy|about|docs|components)/.test(here());
   const poll = async () => {
     if (document.hidden) return;
@@ -120,7 +120,7 @@ function statusChip(everyS) {
         queue_length: waiting = 0,
       } = (await request('/status')) ?? {};
       dot.dataset.is = total === 0 ? 'poor' : free > 0 ? 'good' : 'fair';
-      // Said when something is in the way, and not otherwise.
+      // Shown only if no call can start now.
       node.hidden = isTalking() || (free > 0 && waiting === 0);
       if (total === 0) say(label, 'status.none');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
@@ -136,8 +136,8 @@ function statusChip(everyS) {
   void painted().then(poll);
   setInterval(poll, everyS * 1000);
   document.addEventListener('visibilitychange', poll);
-  // A page that takes or frees a slot need not wait for the next round. The server needs a moment to clean one up, and
-  // must not be called busy with the call that has just ended.
+  // A page that takes or frees a slot does not wait for the next poll. The delay lets the server clean up the call that
+  // has just ended, which would otherwise be shown as busy.
   document.addEventListener('placechange', () => {
     node.hidden ||= isTalking();
     setTimeout(poll, 2000);

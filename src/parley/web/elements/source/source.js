@@ -1,6 +1,6 @@
 /**
- * <p-source>: live, or from a file. Decodes a clip before the call, sets its loudness, and makes the feed
- * of units. A mixed call opens the mixer: levels for file and microphone, trimmed by hand.
+ * <p-source>: choice of live input or a file. It decodes a clip before the call, adjusts its loudness and creates the
+ * feed of units. A mixed call opens the mixer with levels and trims for file and microphone.
  */
 
 import { AUDIO_LIMIT_S, FileFeed, VIDEO_LIMIT_S } from '../../talk/files.js';
@@ -23,7 +23,7 @@ import { choice, range, Settings } from '../form.js';
 import '../player/player.js';
 
 const RATE_HZ = 16000;
-/** A trial of the mix: long enough for a sentence over the file. */
+/** Duration of a trial of the mix: long enough for a sentence over the file. */
 const TRIAL_S = 10;
 const TRIAL_STEP = RATE_HZ / 10;
 
@@ -34,7 +34,7 @@ function peakOf(samples) {
   return peak;
 }
 
-/** Seconds of a clip whose address is at hand. @param {string} url @returns {Promise<number>} */
+/** Returns the length in seconds of the clip at an address. @param {string} url @returns {Promise<number>} */
 function lengthOf(url) {
   const video = document.createElement('video');
   video.preload = 'metadata';
@@ -63,7 +63,7 @@ export class Source extends HTMLElement {
   #frames = [];
   #lufs = -Infinity;
   #micLufs = ASSUMED_MIC_LUFS;
-  /** What was read, for the pictures to be taken again at another place of each second. @type {File | null} */
+  /** The file, kept so that pictures can be taken again at another offset. @type {File | null} */
   #file = null;
   #offset = NaN;
   #state = h('p', { class: 'small quiet', role: 'status' });
@@ -73,7 +73,7 @@ export class Source extends HTMLElement {
   name = '';
 
   connectedCallback() {
-    // A mode is chosen per visit: yesterday's file must not appear in today's call.
+    // The mode is chosen per visit: the file of an earlier visit must not appear in a call.
     this.#settings.set('mode', 'live');
     const mixer = this.#mixer();
     const body = this.#body(mixer);
@@ -145,18 +145,18 @@ export class Source extends HTMLElement {
       mixer,
     );
     body.addEventListener('change', () => {
-      // When the slider is let go: each second's picture lies elsewhere now.
+      // When the slider is released, the pictures are taken again at the new offset.
       if (this.isVideo && this.#file && settings.get('offset') !== this.#offset) void this.read(this.#file);
     });
     return body;
   }
 
-  /** What can be changed during a call: the trims of the mixer. */
+  /** Settings, of which the trims can be changed during a call. */
   get settings() {
     return this.#settings;
   }
 
-  /** The gains as the trims are now. */
+  /** Returns the gains with the current trims. */
   gain() {
     return this.#gain(this.sound);
   }
@@ -189,7 +189,7 @@ export class Source extends HTMLElement {
     this.#progress.hidden = false;
     try {
       const whole = await decodeSound(await file.arrayBuffer(), RATE_HZ).catch((error) => {
-        // A film without sound is fine, a sound file without sound is not.
+        // A video without sound is accepted, an audio file without sound is not.
         if (this.isVideo) return new Float32Array(0);
         throw error;
       });
@@ -223,7 +223,7 @@ export class Source extends HTMLElement {
     }
   }
 
-  /** @returns {FileFeed | null} fresh for a call; null when live or nothing is loaded */
+  /** @returns {FileFeed | null} a new one for a call; null if live or if nothing is loaded */
   feed() {
     if (!this.isFile || !this.#samples) return null;
     this.#stopTrial();
@@ -247,7 +247,7 @@ export class Source extends HTMLElement {
     };
   }
 
-  // Trying the mix before a call: what the model would hear, recorded and played back
+  // Trial of the mix before a call: what the model would hear is recorded and played back
 
   #try = h('button', { class: 'button slim', type: 'button', icon: 'record', words: 'source.try' });
   #meters = h('div', { class: 'meters' });
@@ -256,7 +256,7 @@ export class Source extends HTMLElement {
   /** @type {Float32Array[] | null} */
   #trial = null;
 
-  /** True if file, microphone and worklet are there: in words, with a dot. */
+  /** Shows if file, microphone and worklet are available, as text with a dot. */
   #showLights() {
     const rig = theRig();
     /** @type {[string, boolean][]} */
@@ -279,7 +279,7 @@ export class Source extends HTMLElement {
   }
 
   /**
-   * The rig with a microphone; null, and words on the page, where there is none.
+   * Returns the rig with a microphone; null, with a message on the page, if there is none.
    * @returns {Promise<ReturnType<typeof theRig> | null>}
    */
   async #withMicrophone() {
@@ -343,7 +343,7 @@ export class Source extends HTMLElement {
     this.#heard.hidden = false;
   }
 
-  /** Three seconds of the microphone. */
+  /** Records three seconds of the microphone. */
   async #measure() {
     const rig = await this.#withMicrophone();
     if (!rig) return;

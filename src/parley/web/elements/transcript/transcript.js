@@ -1,4 +1,4 @@
-/** <p-transcript>: both sides of a conversation, words appearing as they are heard. */
+/** <p-transcript>: both sides of a conversation; text appears as it is heard. */
 
 import { Captions } from '../../talk/captions.js';
 import { t, words } from '../../words/words.js';
@@ -11,7 +11,7 @@ export class Transcript extends HTMLElement {
   #captions = null;
   /** @type {AbortController} */
   #life = new AbortController();
-  /** While it is on a page. */
+  /** Aborted when it is removed from the page. */
   #shown = new AbortController();
   #due = 0;
   #isFollowing = true;
@@ -29,7 +29,7 @@ export class Transcript extends HTMLElement {
     if (this.isConnected) this.#follow();
   }
 
-  /** Words that belong to no call: what is written before the first one. @returns {Captions} */
+  /** Shows captions that belong to no call, for text written before the first one. @returns {Captions} */
   own() {
     if (!this.#captions) this.captions = new Captions();
     return /** @type {Captions} */ (this.#captions);
@@ -39,7 +39,7 @@ export class Transcript extends HTMLElement {
     this.append(this.#empty, this.#list);
     const { signal } = this.#shown;
     this.addEventListener('scroll', () => this.#onScroll(), { signal });
-    // A picture gets its height when it has been read.
+    // A picture gets its height when it has been loaded.
     this.#list.addEventListener('load', () => this.#keepEnd(), { signal, capture: true });
     if (this.#captions) this.#follow();
   }

@@ -1,9 +1,8 @@
 /**
- * <p-vad>: how loud the microphone is, and what the server takes for speech: the last ten seconds as bars,
- * coloured where it heard speech, so that the threshold, a line to drag, can be found by trying. The line
- * says how sure the server has to be, not how loud the user is: nothing is cut off at its height.
- * `level` 20 times a second, `isHeard` when the server says so. Event: threshold (detail: where it was
- * dragged to; 0 and 1 are the edges).
+ * <p-vad>: level of the microphone and speech detected by the server: the last ten seconds as bars, coloured where the
+ * server detected speech, so that the user can adjust the threshold by dragging a line. The line is the required
+ * probability of speech, not a loudness: nothing is cut off at its height. `level` is set 20 times a second, `isHeard`
+ * when the server reports speech. Event: threshold (detail: the position it was dragged to; 0 and 1 are the edges).
  */
 
 import { drawing, h, say } from '../dom.js';
@@ -11,7 +10,7 @@ import { drawing, h, say } from '../dom.js';
 /** Ten seconds. */
 const BARS = 200;
 
-/** Ears hear in steps of loudness: −60 dB is nothing, 0 dB all there is. @param {number} rms */
+/** Maps a level to a height on a logarithmic scale, as hearing does: −60 dB is 0, 0 dB is 1. @param {number} rms */
 const loudnessOf = (rms) => Math.min(1, Math.max(0, 1 + Math.log10(Math.max(rms, 1e-4)) / 3));
 
 export class Vad extends HTMLElement {
@@ -20,7 +19,7 @@ export class Vad extends HTMLElement {
   #isHeard = false;
   #threshold = 0.8;
   #due = 0;
-  /** Nothing is drawn where it is not shown. */
+  /** It is not drawn while it is not shown. */
   #isShown = false;
   #size = new ResizeObserver(([{ contentRect }]) => {
     this.#isShown = contentRect.width > 0;
@@ -36,7 +35,7 @@ export class Vad extends HTMLElement {
     const hint = h('p', { class: 'small quiet', words: 'vad.hint' });
     this.append(this.#canvas, hint, this.#meter, h('p', { class: 'row', role: 'status' }, this.#lamp, this.#text));
     this.#size.observe(this.#canvas);
-    // Without a pointer: the slider next to it.
+    // Without a pointer, use the slider next to it.
     this.#canvas.onpointerdown = (event) => {
       this.#canvas.setPointerCapture(event.pointerId);
       this.#drag(event);

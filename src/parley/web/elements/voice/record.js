@@ -1,4 +1,7 @@
-/** Recording a voice to imitate: read a sentence aloud, hear it, use it here or keep it on the server. */
+/**
+ * Recording of a voice to imitate: the user reads a sentence aloud, listens to it, and uses it here or saves it on the
+ * server.
+ */
 
 import { theRig } from '../../audio/rig.js';
 import { encodeWav, join } from '../../audio/wav.js';
@@ -124,7 +127,7 @@ class VoiceSheet {
     return seconds < GOOD_S ? 'voice.short' : 'voice.good';
   }
 
-  /** @returns {Promise<boolean>} whether the server has it now */
+  /** @returns {Promise<boolean>} true if the server has saved it */
   async #keep() {
     const sound = this.#sound;
     if (!sound) return false;

@@ -1,6 +1,6 @@
 /**
- * <p-voice>: whose voice the assistant speaks with. The server's own, one registered there, a file, or one
- * recorded here. What was brought stays in this page until it is closed, unless it is saved on the server.
+ * <p-voice>: choice of the assistant's voice: the server's own, a registered one, a file, or a recording. A file or
+ * recording stays in this page until it is closed, unless it is saved on the server.
  */
 
 import { decodeSound } from '../../audio/rig.js';
@@ -12,22 +12,26 @@ import { h, pickFiles, say, toast } from '../dom.js';
 import { factsOf } from '../model.js';
 import '../player/player.js';
 
-/** One question for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
+/** Result of one request for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
 let registered = null;
 
-/** Seconds: longer is refused, shorter than `LEAST_S` is too little to imitate. */
+/** Maximum length in seconds; samples shorter than `LEAST_S` are too short to imitate. */
 const LIMIT_S = 20;
 const LEAST_S = 1;
 const RATE_HZ = 16000;
 
-/** How a voice of the model itself sounds. @param {string} id */
+/** Loads the sample of a built-in voice of the model. @param {string} id */
 async function fetchSample(id) {
   const answer = await fetch(new URL(`../../voices/${id}.wav`, import.meta.url));
   if (!answer.ok) throw new Error(`no sample of ${id}: ${answer.status}`);
   return await decodeSound(await answer.arrayBuffer(), RATE_HZ);
 }
 
-/** Where the sound of a choice comes from. @param {string} value @returns {(() => Promise<Float32Array<ArrayBuffer> | null>) | null} */
+/**
+ * Returns the function that loads the audio of a choice; null if nothing has to be loaded.
+ * @param {string} value
+ * @returns {(() => Promise<Float32Array<ArrayBuffer> | null>) | null}
+ */
 function sourceOf(value) {
   if (value.startsWith('id:')) return () => fetchVoice(value.slice(3));
   return value.startsWith('model:') ? () => fetchSample(value.slice(6)) : null;
@@ -38,7 +42,7 @@ export class Voice extends HTMLElement {
   #player = /** @type {import('../player/player.js').Player} */ (document.createElement('p-player'));
   #state = h('p', { class: 'small quiet', role: 'status' });
   #few = h('p', { class: 'small quiet', words: 'voice.few', hidden: true });
-  /** Sounds by the value of their option. @type {Map<string, Float32Array<ArrayBuffer> | null>} */
+  /** Audio of each option, by its value. @type {Map<string, Float32Array<ArrayBuffer> | null>} */
   #sounds = new Map();
   /** @type {Float32Array<ArrayBuffer> | null} */
   #sound = null;
@@ -47,7 +51,7 @@ export class Voice extends HTMLElement {
   #loading = Promise.resolve();
   /** @type {HTMLButtonElement | null} */
   #listen = null;
-  /** The model's own, its usual one first. @type {import('../model.js').OwnVoice[]} */
+  /** The model's built-in voices, the default one first. @type {import('../model.js').OwnVoice[]} */
   #models = [];
 
   connectedCallback() {
@@ -108,12 +112,12 @@ export class Voice extends HTMLElement {
       registered ??= listVoices();
       for (const voice of await registered) this.#select.append(h('option', { value: `id:${voice.id}` }, voice.name));
     } catch {
-      // The list is a convenience; the server's own voice needs none.
+      // The list is optional; the server's own voice does not need it.
       registered = null;
     }
   }
 
-  /** The server's own voice, fetched when the person wants to hear it. */
+  /** Loads the server's own voice when the user wants to hear it. */
   async #preview() {
     try {
       const [usual] = this.#models;
@@ -130,7 +134,7 @@ export class Voice extends HTMLElement {
     }
   }
 
-  /** Base64 samples at 16 kHz; null: the server's own (or the same as the other voice). */
+  /** Base64 samples at 16 kHz; null for the server's own (or the same as the other voice). */
   get data() {
     return this.#sound ? encodePcm(this.#sound) : null;
   }
@@ -139,12 +143,12 @@ export class Voice extends HTMLElement {
     return this.#select.value === 'same';
   }
 
-  /** A preset brings its voice. @param {Float32Array<ArrayBuffer>} sound @param {string} name */
+  /** Adds and selects the voice of a preset. @param {Float32Array<ArrayBuffer>} sound @param {string} name */
   offer(sound, name) {
     this.#add(sound, name);
   }
 
-  /** Choose a voice from outside of the settings, and let it be heard. @param {string} value of its option */
+  /** Chooses a voice from outside the settings and plays it. @param {string} value of its option */
   async pick(value) {
     await this.#choose(value);
     if (value === 'default') await this.#preview();
@@ -155,7 +159,7 @@ export class Voice extends HTMLElement {
     void this.#choose(this.hasAttribute('same') ? 'same' : 'default');
   }
 
-  /** When the chosen voice is there, or will not come. */
+  /** Resolves when the chosen voice has been loaded, or could not be. */
   ready() {
     return this.#loading;
   }

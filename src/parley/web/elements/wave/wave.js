@@ -1,7 +1,7 @@
 /**
- * <p-wave>: the last seconds of both voices, the person above the line, the assistant below.
- * `note(mic, voice)`, levels from 0 to 1, about 20 times a second; it is drawn as often, and once a second for those
- * who asked for little motion.
+ * <p-wave>: the last seconds of both voices, the user above the line, the assistant below. `note(mic, voice)` is called
+ * with levels from 0 to 1 about 20 times a second. It is drawn as often, or once a second if the user prefers reduced
+ * motion.
  */
 
 import { drawing } from '../dom.js';
@@ -37,7 +37,7 @@ export class Wave extends HTMLElement {
 
   /** @param {number} mic @param {number} voice */
   note(mic, voice) {
-    // Both sides report at their own pace; one bar per 50 ms holds the louder of each.
+    // Both sides report at their own pace; each bar of 50 ms shows the maximum of each.
     const now = performance.now();
     const last = this.#bars.at(-1);
     if (last && now - this.#lastAt < BAR_MS) {
