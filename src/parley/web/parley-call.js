@@ -1,8 +1,8 @@
 /**
  * <parley-call>: a voice call on another site's page, by one script tag (docs/do/embed.md). Loads the element.
  *
- * A plain script, because browsers run those of every server: where the server does not let the page read the rest,
- * visitors see a sentence in the element's place, and the page's owner sees in the console what has to be set.
+ * It is a plain script, because browsers run plain scripts of any server: if the server does not allow the page to load
+ * the rest, visitors see a sentence in place of the element, and the console shows the page's owner what to configure.
  */
 (() => {
   const script = document.currentScript ?? document.querySelector('script[src*="/static/parley-call.js"]');
@@ -10,7 +10,7 @@
   const isChinese = navigator.language.startsWith('zh');
   const sentence = isChinese ? '现在无法语音通话。' : 'Voice calls are not available right now.';
 
-  /** Shows its own text if it has some. */
+  /** Shows its content as text, if it has any. */
   class Unavailable extends HTMLElement {
     connectedCallback() {
       if (!this.textContent?.trim()) this.append(sentence);

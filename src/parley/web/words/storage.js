@@ -1,6 +1,6 @@
 /**
- * Browsers that keep nothing for a page (cookies blocked, some private windows) throw when they are asked
- * for their stores. Pages then remember until they are closed.
+ * Replacement for storage in browsers that store nothing for a page (cookies blocked, some private windows): they throw
+ * when their stores are accessed. Pages then keep values until they are closed.
  */
 
 class Memory {
@@ -25,7 +25,7 @@ class Memory {
 
 for (const name of /** @type {const} */ (['localStorage', 'sessionStorage'])) {
   try {
-    // Asking is what may throw; writing does where there is no room at all.
+    // Access may throw; writing throws if the storage has no space at all.
     globalThis[name]?.setItem('parley.try', '');
     globalThis[name]?.removeItem('parley.try');
   } catch {

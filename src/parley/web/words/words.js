@@ -1,8 +1,8 @@
 /**
- * The words of a page in the language of its reader.
+ * Texts of a page in the language of its reader.
  *
- * `t('key', {n: 3})` gives text; `bind` puts it into a node and keeps it right when the language changes,
- * so nothing has to be loaded again. Everything is inserted as text, never as markup.
+ * `t('key', {n: 3})` returns text; `bind` sets it in a node and updates it when the language changes, so the page is
+ * not reloaded. Everything is inserted as text, never as markup.
  */
 
 import './storage.js';
@@ -11,9 +11,12 @@ import './storage.js';
 /** @typedef {'en' | 'zh'} Language */
 
 const STORED = 'minicpmo_lang';
-/** Only the language that is read is loaded. @type {Record<Language, () => Promise<Record<string, string>>>} */
+/**
+ * Only the dictionary of the current language is loaded.
+ * @type {Record<Language, () => Promise<Record<string, string>>>}
+ */
 const sources = { en: async () => (await import('./en.js')).en, zh: async () => (await import('./zh.js')).zh };
-/** @typedef {'admin' | 'console'} Extra words that few pages need */
+/** @typedef {'admin' | 'console'} Extra dictionaries that only some pages need */
 /** @type {Record<Extra, Record<Language, () => Promise<Record<string, string>>>>} */
 const extraSources = {
   admin: {
@@ -41,7 +44,7 @@ function known(word) {
   return word === 'en' || word === 'zh' ? word : null;
 }
 
-/** What was asked for: the address, then what was chosen before. @returns {Language | null} */
+/** Returns the requested language: that of the address, or else the one chosen before. @returns {Language | null} */
 function wanted() {
   const asked = known(new URLSearchParams(globalThis.location?.search ?? '').get('lang'));
   return asked ?? known(globalThis.localStorage?.getItem(STORED));
@@ -52,15 +55,15 @@ let language = wanted() ?? ((globalThis.navigator?.language ?? '').startsWith('z
 
 await load(language);
 
-/** 'language' when it changes. */
+/** Dispatches 'language' when it changes. */
 export const words = new EventTarget();
 
 export const currentLanguage = () => language;
-/** The reader's own variety of the language, for dates and numbers. */
+/** Returns the reader's variant of the language, for dates and numbers. */
 export const locale = () =>
   globalThis.navigator?.languages?.find((tag) => tag.startsWith(language)) ?? (language === 'zh' ? 'zh-CN' : 'en');
 
-/** @param {Language} next @param {{isChoice?: boolean}} [how] a choice is remembered */
+/** @param {Language} next @param {{isChoice?: boolean}} [how] a choice is stored */
 export async function setLanguage(next, { isChoice = true } = {}) {
   if (isChoice) localStorage.setItem(STORED, next);
   if (next === language) return;
@@ -71,21 +74,21 @@ export async function setLanguage(next, { isChoice = true } = {}) {
   words.dispatchEvent(new Event('language'));
 }
 
-/** Load words that only some pages need. @param {Extra} name */
+/** Loads a dictionary that only some pages need. @param {Extra} name */
 export async function loadExtraWords(name) {
   extra = name;
   await load(language);
 }
 
-/** The operator's language, for people who have not chosen one. @param {string | undefined} lang */
+/** Sets the operator's language, for users who have not chosen one. @param {string | undefined} lang */
 export function suggestLanguage(lang) {
   const suggested = known(lang);
   if (suggested && !wanted()) void setLanguage(suggested, { isChoice: false });
 }
 
 /**
- * @param {string} key where `count` is 1 and the language says it differently, `key.one` is taken
- * @param {Values} [values] numbers are written as the language writes them
+ * @param {string} key if `count` is 1 and the language has `key.one`, that is used
+ * @param {Values} [values] numbers are formatted for the language
  */
 export function t(key, values = {}) {
   const table = tables[language] ?? {};
@@ -97,15 +100,18 @@ export function t(key, values = {}) {
   });
 }
 
-/** True if there is a sentence for this. @param {string} key */
+/** True if there is a text for this key. @param {string} key */
 export const has = (/** @type {string} */ key) => key in (tables[language] ?? {});
 
-/** One of each kind: making one takes a slow processor tens of milliseconds. @type {Map<string, Intl.NumberFormat>} */
+/**
+ * Cache of number formats: creating one takes tens of milliseconds on a slow processor.
+ * @type {Map<string, Intl.NumberFormat>}
+ */
 const formats = new Map();
 
 /** @param {number} value @param {Intl.NumberFormatOptions} [options] */
 export function number(value, options = { maximumFractionDigits: 1 }) {
-  // Every variety of our languages writes these alike, and a page that shows no others needs no format.
+  // All variants of our languages write these alike, so a page that shows no other numbers creates no format.
   if (Number.isInteger(value) && value >= 0 && value < 1000) return String(value);
   const key = `${locale()} ${JSON.stringify(options)}`;
   const format = formats.get(key) ?? new Intl.NumberFormat(locale(), options);
@@ -118,7 +124,7 @@ export function date(when) {
   return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium', timeStyle: 'short' }).format(new Date(when));
 }
 
-/** 75 → "1:15" @param {number} seconds */
+/** Formats seconds: 75 → "1:15" @param {number} seconds */
 export function clock(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`;
@@ -128,9 +134,9 @@ export function clock(seconds) {
 const bound = new WeakMap();
 
 /**
- * Keep an attribute, or the text, of a node in the reader's language.
+ * Binds an attribute, or the text, of a node to a key, so that it stays in the reader's language.
  * @param {Element} node
- * @param {string} where an attribute's name, or 'text'
+ * @param {string} where name of an attribute, or 'text'
  * @param {string} key
  * @param {Values} [values]
  */
@@ -155,7 +161,7 @@ function refresh(node) {
   for (const [where, { key, values }] of bound.get(node) ?? []) put(node, where, t(key, values));
 }
 
-/** Nodes written in HTML: data-words="key", data-words-title="key". @param {ParentNode} [root] */
+/** Binds nodes written in HTML: data-words="key", data-words-title="key". @param {ParentNode} [root] */
 export function bindPage(root = document) {
   document.documentElement.lang = locale();
   for (const node of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll('[data-words]')))
