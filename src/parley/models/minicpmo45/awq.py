@@ -3,7 +3,7 @@
 `config.json` describes them in `quantization_config`. In AWQ with the layout "gemm", a matrix
 `x.weight` of shape (out, in) is stored as three tensors:
 
-| tensor      | shape               | type    | holds                                          |
+| tensor      | shape               | type    | contents                                       |
 |-------------|---------------------|---------|------------------------------------------------|
 | `x.qweight` | (in, out / 8)       | int32   | eight outputs of one input, 4 bits each        |
 | `x.qzeros`  | (in / group, out / 8) | int32 | the zeros of eight outputs, packed alike       |
@@ -14,7 +14,7 @@ Output `8 j + AWQ_ORDER[i]` is in bits `4 i` to `4 i + 3` of column `j`. A weigh
 
 In compressed-tensors W4A16 with the format "pack-quantized":
 
-| tensor                | shape             | type  | holds                                    |
+| tensor                | shape             | type  | contents                                 |
 |-----------------------|-------------------|-------|------------------------------------------|
 | `x.weight_packed`     | (out, in / 8)     | int32 | eight inputs of one output, lowest first |
 | `x.weight_scale`      | (out, in / group) | float | a scale per output and group of inputs   |

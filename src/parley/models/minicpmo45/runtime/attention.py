@@ -1,10 +1,10 @@
 """Attention over slot caches, by the kernel that the settings name.
 
-| kernel   | what                                                                       |
+| kernel   | description                                                                |
 |----------|----------------------------------------------------------------------------|
 | `sdpa`   | PyTorch's fused attention; everywhere                                      |
-| `triton` | our kernel (`slot_attention.py`): reads the slots where they lie, for any  |
-|          | subset of rows, and divides long contexts over the card; NVIDIA GPUs       |
+| `triton` | our kernel (`slot_attention.py`): reads any subset of rows in place, and   |
+|          | divides long contexts over the card; NVIDIA GPUs                           |
 
 `auto` is `triton` on a GPU where the package is installed, else `sdpa`. The kernel is tried at load
 and steps down to `sdpa` if it fails (`fast_paths.py`).
