@@ -1,4 +1,4 @@
-/** What answers here, and the licences and notices of its parts. */
+/** The page about the server: which model answers, and the licences and notices of its parts. */
 
 import { $, h } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';

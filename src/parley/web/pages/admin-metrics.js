@@ -1,6 +1,6 @@
 /**
- * The last hour: a look at `/metrics` a minute that the server keeps, and every few seconds while this page is
- * open. A monitoring system keeps more (docs: Prometheus).
+ * Charts of the last hour, from samples of `/metrics` that the server stores once a minute, and from samples every few
+ * seconds while this page is open. A monitoring system stores more (docs: Prometheus).
  */
 
 import { drawing, h } from '../elements/dom.js';
@@ -9,7 +9,7 @@ import { number } from '../words/words.js';
 /** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
 
 /**
- * Prometheus' text format, as far as we write it.
+ * Parses the part of Prometheus' text format that the server writes.
  * @param {string} text
  * @returns {Sample[]}
  */
@@ -28,7 +28,7 @@ export function parseMetrics(text) {
 }
 
 /**
- * A histogram's buckets, cumulative and ascending; those of all labels together where none is asked for.
+ * Returns a histogram's buckets, cumulative and ascending; without `labels`, those of all labels together.
  * @param {Sample[]} metrics @param {string} name @param {Record<string, string>} [labels]
  */
 export function histogram(metrics, name, labels = {}) {
@@ -44,7 +44,7 @@ export function histogram(metrics, name, labels = {}) {
 }
 
 /**
- * The value below which `part` of a histogram lies, between its bounds.
+ * Returns the value below which `part` of a histogram is, interpolated between its bounds.
  * @param {{bound: number, count: number}[]} buckets cumulative, ascending
  * @param {number} part
  * @returns {number | null}
@@ -78,7 +78,10 @@ export class History {
   #bytes = NaN;
   #errors = NaN;
 
-  /** What was there before this page. @param {{at: number, metrics: Sample[]}[]} looks oldest first */
+  /**
+   * Adds the samples taken before this page was opened.
+   * @param {{at: number, metrics: Sample[]}[]} looks oldest first
+   */
   recall(looks) {
     this.points = [];
     this.#counts = null;
@@ -90,7 +93,7 @@ export class History {
   note(at, status, metrics) {
     const sum = (/** @type {string} */ name) =>
       metrics.filter((sample) => sample.name === name).reduce((total, { value }) => total + value, 0);
-    // What happened since the last look: a histogram only grows.
+    // Difference from the last sample, since a histogram only grows.
     const counts = new Map(histogram(metrics, 'parley_answer_seconds').map(({ bound, count }) => [bound, count]));
     const buckets = [...counts].map(([bound, count]) => ({ bound, count: count - (this.#counts?.get(bound) ?? 0) }));
     const isFirst = this.#counts === null;

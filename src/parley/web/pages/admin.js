@@ -82,7 +82,7 @@ async function open() {
   }, EVERY_MS);
 }
 
-/** What the server knows of the last hour. */
+/** Loads the server's samples of the last hour. */
 async function recall() {
   const { looks } = await ask('/api/admin/history').catch(() => ({ looks: [] }));
   past.recall(
@@ -101,7 +101,7 @@ function build() {
     );
   };
   place.totals = h('div', { class: 'totals' });
-  // A screen reader announces a failed update, and not the time of each successful one.
+  // A screen reader announces failed updates, but not the time of each successful one.
   place.state = h('p', { class: 'small quiet', role: 'status', 'aria-live': 'off' });
   main.replaceChildren(
     h(

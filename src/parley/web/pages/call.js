@@ -1,6 +1,5 @@
 /**
- * The page of a live conversation. Puts parts together; what happens in a call is decided in `talk/`,
- * what is shown in `pages/call/`.
+ * The page of a live conversation. It assembles the parts: `talk/` controls the call, and `pages/call/` what is shown.
  */
 
 import { $, h, painted, say, toast } from '../elements/dom.js';
@@ -82,7 +81,7 @@ function assemble(parts, { mountStageVideo }) {
     loading ??= load();
     return loading;
   };
-  // What is seen comes first; a person who is quicker than that loads the rest by asking for it.
+  // The visible parts are loaded first; if the user needs the rest earlier, it is loaded on request.
   if ('requestIdleCallback' in globalThis) requestIdleCallback(() => void page.whenLoaded(), { timeout: 1500 });
   else setTimeout(() => void page.whenLoaded(), 300);
   const server = reachServer(page);
@@ -96,7 +95,10 @@ function assemble(parts, { mountStageVideo }) {
 
 /** @typedef {ReturnType<typeof assemble>} WholePage */
 
-/** The server has told which other servers there are before a call can go to one of them. @param {CallPage} page */
+/**
+ * Loads the allowed servers and the limits, which are needed before a call can connect to another server.
+ * @param {CallPage} page
+ */
 function reachServer(page) {
   const known = painted().then(async () => {
     const { playbackDelayMs, apiHosts, limitsS } = await about();
@@ -109,7 +111,7 @@ function reachServer(page) {
         notice('warn', 'call.server_refused', 'call.server_refused_fix', { values: { host: refused } }),
       );
     }
-    // Another server has limits of its own, and does not report them.
+    // Another server has other limits, which it does not report.
     return { base, limitsS: base ? {} : limitsS };
   });
   return () => known;
@@ -150,17 +152,21 @@ function follow(page) {
   calls.addEventListener('recorded', () => void showAfter(page));
   calls.addEventListener('live', () => {
     page.chimes.ready();
-    // Immediately: a person who leaves in the middle of a call finds it again all the same.
+    // At the start of the call, so that a user who leaves in the middle of it finds it again.
     remember(calls.state.recordingId, page.app);
     void page.devices.refresh();
   });
   settings.addEventListener('change', () => rig.setVolume(settings.get('volume')));
 }
 
-/** Calls whose words have been shown. @type {WeakSet<object>} */
+/** Captions for which the side has been opened. @type {WeakSet<object>} */
 const shownOnce = new WeakSet();
 
-/** With the first words of a call they slide in, where there is room for them next to the stage. @param {WholePage} page @param {any} captions */
+/**
+ * Opens the conversation with the first words of a call, if there is room next to the stage.
+ * @param {WholePage} page
+ * @param {any} captions
+ */
 function slideIn(page, captions) {
   if (shownOnce.has(captions) || page.hasVideo || !matchMedia('(min-width: 68.01rem)').matches) return;
   if (!captions.list.some((/** @type {any} */ { who, text }) => who !== 'note' && text)) return;
@@ -184,7 +190,7 @@ function onPhase(page, before, phase) {
   void showAfter(page);
 }
 
-/** Distinguishes it from others in a list. @param {CallPage} page */
+/** Stores the title and duration of the call, which distinguish it in a list. @param {CallPage} page */
 function keepWords({ calls }) {
   const { recordingId, liveSince } = calls.state;
   const said = calls.current?.captions.list ?? [];
@@ -203,7 +209,7 @@ function showLevels({ calls, orb, wave, duplex, vad, answerTime, rig }, { mic, v
   toast('call.headphones');
 }
 
-/** State → page. @param {WholePage} page */
+/** Updates the page from the state. @param {WholePage} page */
 function draw(page) {
   const { calls, main, orb } = page;
   const { phase, activity, ending, queue } = calls.state;
@@ -221,11 +227,11 @@ function draw(page) {
   page.queue.update(queue);
   lockPanel(page.panel, calls.isBusy);
   page.drawNotices();
-  // What can be said gives way to what is in the way.
+  // Suggestions are hidden while a notice is shown.
   page.stage.drawHints();
 }
 
-/** What stands in the way. @param {CallPage} page */
+/** Shows a notice if devices cannot be used. @param {CallPage} page */
 function firstNotice({ notices }) {
   const barrier = barrierNotice();
   if (barrier) notices.replaceChildren(barrier);
@@ -238,7 +244,7 @@ async function showAfter(page) {
   if (ending?.wasReady) (await page.whenLoaded()).showAfter(page, page.stage.after);
 }
 
-/** What belongs to the current call cannot be changed meanwhile. @param {HTMLElement} panel @param {boolean} isBusy */
+/** Locks the settings that cannot be changed during a call. @param {HTMLElement} panel @param {boolean} isBusy */
 function lockPanel(panel, isBusy) {
   const fixed =
     'p-prompt textarea, p-prompt button, p-voice select, p-voice button, p-source select, p-source input, p-parts button';

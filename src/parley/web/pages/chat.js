@@ -1,4 +1,4 @@
-/** The page of turn-based chat: messages of any kind, answers in words and voice, kept in this browser. */
+/** The page of turn-based chat: messages of any kind, answers as text and voice, stored in this browser. */
 
 import { mayRecord, recordingChoice } from '../elements/consent.js';
 import { $, h, painted } from '../elements/dom.js';
@@ -28,7 +28,7 @@ const welcome = h(
   h('p', { class: 'quiet', words: 'chat.welcome_more' }),
   starters,
 );
-/** The page's heading where the greeting is not. */
+/** Heading of the page while the greeting is hidden. */
 const title = h('h1', { class: 'visually-hidden', words: 'app.turnbased', hidden: true });
 const view = h('section', { class: 'view', label: 'chat.messages', tabindex: 0 }, welcome);
 view.removeAttribute('title');
@@ -57,14 +57,14 @@ const main = $('#main');
 main.className = 'chat';
 main.append(chats.node, h('div', { class: 'centre' }, title, bar, view, compose.status, compose.node), options);
 
-/** Whoever leaves before the answer is there finds the question again. */
+/** Stores the chat, so that a user who leaves before the answer finds the question again. */
 function sent() {
   void chats.keep();
   chats.begun();
   messages.toEnd();
 }
 
-/** Another chat is there, or none. */
+/** Shows another chat, or an empty one. */
 function showChat() {
   messages.clear();
   draw();
@@ -73,7 +73,7 @@ function showChat() {
 }
 
 function draw() {
-  // A server that is busy with this chat is not reported as busy.
+  // During an answer, the status does not report the server as busy.
   main.dataset.calling = String(talk.isBusy);
   messages.draw();
   welcome.hidden = talk.messages.length > 0;
@@ -93,7 +93,7 @@ function finished() {
   });
 }
 
-/** What this model can be asked, for people who do not know it yet. */
+/** Shows questions that work with this model, for new users. */
 async function showModel() {
   const { starters: questions } = factsOf((await about()).model);
   const ask = (/** @type {string} */ key) =>
@@ -120,7 +120,7 @@ globalThis.addEventListener('pagehide', () => {
   talk.cancel();
   rig.releaseMicrophone();
 });
-// Earlier addresses named the chat in their query.
+// Earlier addresses contained the chat's id in the query.
 const asked = new URLSearchParams(location.search).get('chat');
 if (asked) history.replaceState(null, '', `${location.pathname}#${encodeURIComponent(asked)}`);
 void chats.openAddress();

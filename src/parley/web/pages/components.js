@@ -1,6 +1,6 @@
 /**
- * Every token and component of the pages, in every state, on one page: for those who work on them, and for the
- * tests of contrast, names and keys.
+ * All tokens and components of the pages, in every state, on one page: for development, and for the tests of contrast,
+ * names and keys.
  */
 
 import { $, element, h } from '../elements/dom.js';

@@ -1,4 +1,4 @@
-/** The REST interface, read from the server's own description: what there is, and a way to try it. */
+/** The page of the REST API, built from the server's own description: all operations, and a form to try each. */
 
 import { $, h, say } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
@@ -60,7 +60,7 @@ async function load() {
   }
 }
 
-/** The operation, or the section, that the address names. */
+/** Opens the operation or the section in the address. */
 function openNamed() {
   const named = location.hash ? document.getElementById(location.hash.slice(1)) : null;
   if (!named) return;

@@ -1,4 +1,4 @@
-/** What can be done here: every way to talk, what was talked about before, and how it works. */
+/** The overview page: every way to talk, recent conversations, and how it works. */
 
 import { $, copy, h, painted, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
@@ -10,7 +10,7 @@ import { at } from '../wire/root.js';
 import { date, has, t, words } from '../words/words.js';
 import '../elements/orb/orb.js';
 
-/** Number of recent conversations shown; the rest are on a page of their own. */
+/** Number of recent conversations shown; the rest are on a separate page. */
 const RECENT = 6;
 
 mountShell();
@@ -41,7 +41,7 @@ cards.append(
     h('a', { class: 'card', href: '/playground' }, ...cardBody('code', 'nav.playground', 'home.about_playground')),
   ),
 );
-// Where this page is a phone's already, the card would lead to itself.
+// On a phone the card would link to the page it is on.
 if (!matchMedia('(pointer: coarse)').matches) {
   const body = cardBody('phone', 'home.phone', 'home.about_phone');
   cards.append(
@@ -108,7 +108,7 @@ const column = (side, items) =>
     h('ul', null, ...items.map((item) => h('li', { words: `home.${item}` }))),
   );
 
-/** How a conversation flows, drawn with boxes so that it can be read aloud. */
+/** Diagram of a conversation, built from boxes so that screen readers can read it. */
 function figure() {
   const box = (/** @type {string} */ name) =>
     h(
@@ -196,7 +196,7 @@ main.append(
 
 let isAllOff = false;
 
-/** Which model answers here, and what it can. */
+/** Shows which model answers here, and what it can do. */
 async function showModel() {
   const { about: what, name, seen } = factsOf((await about()).model);
   modelNote.hidden = !what;
@@ -217,7 +217,7 @@ async function showEnabled() {
   }
   const first = SHOWN.find(({ id }) => enabled.includes(id) && id !== 'turnbased');
   talkNow.hidden = !first;
-  // The start page is a voice call, where there are any.
+  // The start page is a voice call, if voice calls are switched on.
   if (first) talkNow.href = at(first.id === 'audio_duplex' ? '/' : first.route);
   isAllOff = enabled.length === 0;
   if (isAllOff) say(lead, 'home.nothing_on');

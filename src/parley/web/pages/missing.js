@@ -1,4 +1,4 @@
-/** What a person sees at an address where nothing is. */
+/** The page for an address that does not exist. */
 
 import { $, h } from '../elements/dom.js';
 import { mountShell } from '../elements/shell/shell.js';

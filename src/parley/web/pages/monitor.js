@@ -1,6 +1,6 @@
-/** The file of a call, heard and seen here at the pace at which its seconds are sent, not at its own. */
+/** Playback of the file of a call at the pace at which its seconds are sent, not at its own. */
 
-/** Further apart than this the file is set to where the call is. */
+/** Maximum difference, beyond which the file is set to the position of the call. */
 const APART_S = 0.6;
 
 /**

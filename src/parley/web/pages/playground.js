@@ -1,6 +1,6 @@
 /**
- * The playground: choose a protocol, send its messages or speak, see what goes over the wire, and copy the
- * program that does the same.
+ * The playground: choose a protocol, send its messages or speak, see the messages on the wire, and copy a program that
+ * does the same.
  */
 
 import { toMediaError } from '../audio/devices.js';
@@ -32,7 +32,7 @@ const code = /** @type {import('../elements/code/code.js').Code} */ (element('p-
 let dialect = DIALECTS.find(({ id }) => `#${id}` === location.hash) ?? DIALECTS[0];
 let path = dialect.path();
 let isSpeaking = false;
-/** The session takes sound. */
+/** True if the session accepts audio. */
 let isReady = false;
 
 const choices = makeChoices(choose);
@@ -82,7 +82,7 @@ function choose(next) {
   begin();
 }
 
-/** The chosen protocol from its first message. */
+/** Starts with the first message of the chosen protocol. */
 function begin() {
   choices.show(dialect);
   method.textContent = dialect.isHttp ? 'POST' : 'WebSocket';
@@ -113,13 +113,13 @@ function fill(i) {
   drawCode();
 }
 
-/** Instructions are part of the first message. */
+/** Updates the first message, which contains the instructions. */
 function drawTexts() {
   if (shownTemplate === 0 || dialect.kind === 'chat') fill(shownTemplate);
   else drawCode();
 }
 
-/** The message in the editor, or null if it is not valid JSON. */
+/** Returns the message in the editor; null if it is not valid JSON. */
 function message() {
   try {
     const value = filled(editor.value, dialect);
@@ -133,7 +133,7 @@ function message() {
 }
 
 function drawCode() {
-  // One that a server makes for itself names no domain.
+  // A certificate that a server has created itself contains no domain.
   const hasOwnCertificate = location.protocol === 'https:' && !/\.[a-z]+$/i.test(location.hostname);
   const origin = location.origin;
   address.textContent = path;
@@ -166,7 +166,7 @@ function press() {
 async function send() {
   const value = message();
   if (!value) return;
-  // What is heard begins with a person's press.
+  // Browsers play audio only after a user's gesture.
   await rig.open();
   if (!dialect.isHttp) {
     line.send(value);
@@ -176,7 +176,7 @@ async function send() {
   await line.post(path, value);
 }
 
-/** Send the microphone's sound; start the session first if that has not happened. */
+/** Sends the microphone's audio; starts the session first if it has not started. */
 async function listen() {
   const why = await rig.connectMicrophone({}).then(
     () => null,

@@ -1,4 +1,4 @@
-/** What happens to what one says, shows and writes: in plain words, as this server is set up. */
+/** The privacy page: what happens to what users say, show and write, as this server is configured. */
 
 import { recordingSwitch } from '../elements/consent.js';
 import { $, h } from '../elements/dom.js';

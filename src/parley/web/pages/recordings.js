@@ -1,4 +1,4 @@
-/** One's own conversations: calls whose recordings this browser knows, and the chats it keeps. */
+/** The page of the user's own conversations: calls whose recordings this browser knows, and the chats it stores. */
 
 import { $, askName, confirmed, h, say, toast } from '../elements/dom.js';
 import { deleteRecording } from '../elements/forget.js';
@@ -14,12 +14,12 @@ import { clock, date, has, t, words } from '../words/words.js';
  * @property {string} app
  * @property {string} name
  * @property {string} more what distinguishes it from others
- * @property {string} text all that is searched
+ * @property {string} text text that is searched
  * @property {number} at
  * @property {string} url
  * @property {string[]} recordings of the server
  * @property {(() => Promise<void>) | null} rename
- * @property {() => Promise<void>} remove this browser's copy
+ * @property {() => Promise<void>} remove removes this browser's copy
  */
 
 mountShell();
@@ -50,7 +50,7 @@ function calls() {
     }));
 }
 
-/** A chat is one entry, however many answers of it were recorded. @returns {Promise<Entry[]>} */
+/** Returns one entry per chat, regardless of the number of recorded answers. @returns {Promise<Entry[]>} */
 async function chats() {
   const all = await listChats();
   return all.map(({ id, title, name, updatedAt, messages }) => ({
@@ -77,7 +77,7 @@ const search = h('input', {
   'aria-label': t('mine.search'),
   oninput: () => show(),
 });
-/** Nothing is there yet: what one can do about it. */
+/** Returns what is shown if there are no conversations yet. */
 const empty = h(
   'div',
   { class: 'empty', hidden: true },
@@ -157,7 +157,7 @@ function row(entry) {
   );
 }
 
-/** Both copies: the server's and this browser's. @param {Entry[]} which @param {string} question */
+/** Deletes both copies: the server's and this browser's. @param {Entry[]} which @param {string} question */
 async function remove(which, question) {
   if (!(await confirmed(question, 'action.delete', { count: which.length }))) return;
   let isWhole = true;

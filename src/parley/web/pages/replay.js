@@ -1,6 +1,6 @@
 /**
- * A recorded conversation: what was said to read and to hear, both voices as waveforms, and for those who
- * want them every second of it and how it was configured. The merged file is streamed.
+ * The page of a recorded conversation: its text and audio, both voices as waveforms and, on request, every second of it
+ * and its configuration. The merged file is streamed.
  */
 
 import { forgetRecording } from '../elements/forget.js';
@@ -18,7 +18,7 @@ import { Timeline } from './replay/timeline.js';
 import '../elements/player/player.js';
 
 const POLL_MS = 5000;
-/** Pause before a recording that is being rendered is asked for again. */
+/** Pause before a recording that is being rendered is requested again. */
 const COMING_MS = 2000;
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
 
@@ -26,15 +26,15 @@ mountShell();
 const main = $('#main');
 main.className = 'replay';
 const id = decodeURIComponent(here().split('/').filter(Boolean)[1] ?? '');
-/** Opened by a link that was shared: for looking only. */
+/** True if the page was opened with a shared link, which allows only viewing. */
 const isShared = id.startsWith('sh_');
 const base = `/api/sessions/${encodeURIComponent(id)}`;
 const asset = (/** @type {string} */ path) => at(`${base}/assets/${path.split('/').map(encodeURIComponent).join('/')}`);
-/** True if the seconds are looked at. */
+/** True if the list of seconds is open. */
 let isOpen = false;
 const isUnderway = (/** @type {any} */ meta) => ['queued', 'running'].includes(meta.replay?.state);
 
-/** @param {boolean} [isAgain] what is shown stays until there is something else to show */
+/** @param {boolean} [isAgain] true to keep the current content until the new content is loaded */
 async function load(isAgain = false) {
   if (!isAgain) main.replaceChildren(h('p', { class: 'quiet', role: 'status', words: 'replay.loading' }));
   /** @type {any} */
@@ -54,7 +54,7 @@ async function load(isAgain = false) {
     setTimeout(() => void wait(meta.replay?.state), POLL_MS);
 }
 
-/** Seconds after a call its recording may still be with the worker that made it. */
+/** Shown in the first seconds after a call, when its recording may still be on the worker that created it. */
 function showComing() {
   setTimeout(() => void load(true), COMING_MS);
   if (main.querySelector('.coming')) return;
@@ -77,7 +77,10 @@ function showMissing(error) {
   );
 }
 
-/** Look again until something has changed: a page that is being read is not redrawn for nothing. @param {string | undefined} state */
+/**
+ * Polls until something has changed, so that the page is not redrawn without need.
+ * @param {string | undefined} state
+ */
 async function wait(state) {
   const meta = await requestIfAny(base).catch(() => null);
   const isSame = meta && meta.replay?.state === state && (meta.ended_at === null || state);
@@ -105,7 +108,7 @@ function draw(meta, recording) {
     ...(isShared ? [] : [commentCard()]),
     details(meta),
   );
-  // A page that is looked at again while it is being put together stays as it was opened.
+  // The list stays open or closed when the page is redrawn while the recording is being rendered.
   timeline.units.open = isOpen;
   timeline.units.addEventListener('toggle', () => {
     isOpen = timeline.units.open;
@@ -113,7 +116,7 @@ function draw(meta, recording) {
   void mountMedia(media, recording, timeline);
 }
 
-/** @param {any} meta @param {string} words that were said first */
+/** @param {any} meta @param {string} words first words that were said */
 function header(meta, words) {
   const type = meta.type ?? meta.app_type ?? '';
   const app = `app.${{ chat: 'turnbased', omni_duplex: 'omni' }[/** @type {string} */ (type)] ?? type}`;
@@ -128,7 +131,7 @@ function header(meta, words) {
       }),
     );
   };
-  /** A person with a link passes it on; the owner of the recording makes one that can only look. */
+  /** A user with a shared link shares that link; the owner of the recording creates one that allows only viewing. */
   const share = async () => {
     if (isShared) return await copy(location.href, 'share.copied');
     (await import('../elements/share/share.js')).openShare({
@@ -188,7 +191,7 @@ function commentCard() {
   return h('section', { class: 'card stack' }, h('label', null, h('span', { words: 'share.comment' }), comment), saved);
 }
 
-/** For those who want to know: ids and settings, not on links for others. @param {any} meta */
+/** Returns ids and settings; they are not shown on shared links. @param {any} meta */
 function details(meta) {
   const own = isShared ? {} : { session_id: id, worker_id: meta.worker_id };
   const text = JSON.stringify({ ...own, ...meta.config }, null, 2);
@@ -200,7 +203,7 @@ function details(meta) {
   );
 }
 
-/** @param {any} recording @returns {Promise<[path: string, key: string][]>} the whole conversation as one file */
+/** @param {any} recording @returns {Promise<[path: string, key: string][]>} files of the whole conversation */
 async function filesOf(recording) {
   const merged = recording?.merged_replay_video ?? recording?.merged_replay;
   /** @type {[string, string][]} */
@@ -209,7 +212,7 @@ async function filesOf(recording) {
     if (recording.frontend_replay) found.push([recording.frontend_replay, 'replay.from_browser']);
     return found;
   }
-  // A server that does not say has to be asked for each.
+  // If the server does not list the files, each is requested.
   for (const kind of ['webm', 'mp4', 'wav']) {
     const path = `frontend_replay.${kind}`;
     const probe = await fetch(asset(path), { method: 'HEAD' }).catch(() => null);

@@ -1,4 +1,4 @@
-/** The picture of a video call: preview, its buttons, subtitles, the file in place of the camera. */
+/** The picture of a video call: preview, buttons, subtitles, and the file in place of the camera. */
 
 import { toMediaError } from '../audio/devices.js';
 import { h, say, toast } from '../elements/dom.js';
@@ -21,7 +21,7 @@ class StageVideo {
   );
   #isFile = false;
   #isDetailed = false;
-  /** The person has no camera, or wants none. */
+  /** True if the user has no camera or does not want to use it. */
   #isWithout = false;
 
   /** @param {CallPage} page */
@@ -90,7 +90,7 @@ class StageVideo {
   }
 
   async #open() {
-    // Which camera was chosen is known by a part that is loaded later.
+    // The choice of the camera is in a part that is loaded later.
     await this.page.whenLoaded();
     await this.camera.open(this.page.devices.chosen('camera'));
     this.#isFile = this.#isWithout = false;
@@ -105,7 +105,7 @@ class StageVideo {
     }
   }
 
-  /** Before a call the button decides if the camera comes along; in it, if it is on. */
+  /** Before a call the button selects if the camera is used; during it, the button switches the camera on and off. */
   #turnPower() {
     if (!this.#isWanted) return void this.#turnOn();
     this.#isWithout = !this.page.calls.isBusy;
@@ -113,7 +113,7 @@ class StageVideo {
     this.#draw();
   }
 
-  /** The camera is on, or will be when the call starts. */
+  /** True if the camera is on, or will be when the call starts. */
   get #isWanted() {
     return this.camera.isOn || !(this.#isWithout || this.page.calls.isBusy);
   }
@@ -129,12 +129,12 @@ class StageVideo {
       this.#isFile = false;
       await camera.share();
     } catch (error) {
-      // Whoever closes the browser's question has changed their mind.
+      // A user who closes the browser's prompt has changed their mind.
       if (toMediaError(error, 'camera').trouble !== 'denied') toast('video.no_screen');
     }
   }
 
-  /** The whole page goes along: a call without its controls could not be ended. */
+  /** Toggles full screen for the whole page: without its controls a call could not be ended. */
   full() {
     const stage = /** @type {HTMLElement} */ (this.node.closest('main'));
     if (document.fullscreenElement) void document.exitFullscreen();
@@ -152,7 +152,7 @@ class StageVideo {
     this.zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
     if (!this.zoomed.hidden) this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
     video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));
-    // People expect to see themselves as in a mirror; what is sent is turned only when they ask for it.
+    // Users expect to see themselves as in a mirror; what is sent is mirrored only if they choose so.
     const isMirrored = (camera.facing === 'user') !== camera.isMirrored;
     video.classList.toggle('mirrored', !this.#isFile && !camera.isScreen && isMirrored);
     this.#captions.hidden = !settings.get('captions') || !this.#captions.textContent;
@@ -160,7 +160,7 @@ class StageVideo {
     node.style.setProperty('--caption-shade', String(settings.get('captionShade') / 100));
     node.style.setProperty('--caption-shade-top', String(settings.get('captionShadeTop') / 100));
     node.dataset.live = String(calls.isLive);
-    // A camera fills the page; of a screen or a clip nothing is cut off.
+    // A camera's picture fills the page; a screen or a clip is not cropped.
     node.dataset.fit = this.#isFile || camera.isScreen ? 'contain' : 'cover';
   }
 
@@ -168,13 +168,13 @@ class StageVideo {
     return this.camera.isOn;
   }
 
-  /** Before a call: the camera is on, or the person has said that it goes without. Rejects with why not. */
+  /** Before a call: opens the camera, unless the user goes without one. Rejects with the reason if it cannot. */
   async ready() {
     if (!this.camera.isOn && !this.#isWithout) await this.#open();
     return true;
   }
 
-  /** Without a camera; a screen can still be shown. @param {() => void} then */
+  /** Continues without a camera; a screen can still be shown. @param {() => void} then */
   goWithout(then) {
     this.#isWithout = true;
     this.#draw();
@@ -185,7 +185,7 @@ class StageVideo {
     if (this.camera.isOn && !this.camera.isScreen) await this.#turnOn();
   }
 
-  /** The picture now, base64 JPEG; null without one. */
+  /** Returns the current picture, base64 JPEG; null if there is none. */
   frame() {
     return this.camera.isOn ? this.camera.frame() : Promise.resolve(null);
   }
@@ -194,7 +194,7 @@ class StageVideo {
     return this.#isDetailed ? 2 : 1;
   }
 
-  /** A clip that was chosen. @param {string} url @param {number} volume @param {string} sound */
+  /** Shows a chosen clip. @param {string} url @param {number} volume @param {string} sound */
   showFile(url, volume, sound) {
     const { video } = this;
     this.camera.close();
@@ -216,7 +216,7 @@ class StageVideo {
     return this.#captions.textContent ?? '';
   }
 
-  /** The call is over: nothing of it stays in the picture. */
+  /** Clears the picture after the call. */
   over() {
     if (this.#isFile) {
       this.video.pause();

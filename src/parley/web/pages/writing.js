@@ -1,7 +1,7 @@
 /**
- * Writing during a voice call. Where the server takes written words into a live call they go there, with a
- * picture if there is one. Elsewhere a question is answered in writing by a chat of its own, which needs
- * a second free place; while there is none the page says so and keeps what was written.
+ * Writing during a voice call. If the server accepts text in a live call, it is sent there, with a picture if there is
+ * one. Otherwise a separate chat answers in writing, which needs a second free slot; if there is none, the page shows
+ * this and keeps the text.
  */
 
 import { growing, h, pickFiles, say, toast } from '../elements/dom.js';
@@ -15,7 +15,7 @@ import { t } from '../words/words.js';
 /** @typedef {import('./call/parts.js').CallPage} CallPage */
 /** @typedef {import('../talk/chat.js').Part} Part */
 
-/** Turns of writing have numbers of their own, below those of the voice. */
+/** Numbers of written turns, below those of the voice. */
 let nextTurn = -1;
 
 class Writing {
@@ -63,7 +63,7 @@ class Writing {
     );
   }
 
-  /** Words of the current or the last call; before the first there are some of our own. */
+  /** Returns the captions of the current or the last call; before the first call, those of this page. */
   get #captions() {
     return this.page.calls.current?.captions ?? this.page.transcript.own();
   }
@@ -107,7 +107,7 @@ class Writing {
   /** @param {string} text @param {Part | null} picture @param {import('../talk/captions.js').Caption[]} before */
   #ask(text, picture, before) {
     const chat = this.#chat;
-    // What has been said aloud so far, as far as it is known in words.
+    // What has been said so far, as far as it was transcribed.
     chat.messages = before
       .filter(({ who, text: said, heard }) => who !== 'note' && said.slice(0, heard))
       .map(({ id, who, text: said, heard, at }) => ({
@@ -150,7 +150,7 @@ class Writing {
   }
 }
 
-/** True if the server has a free slot in addition to those of current calls. */
+/** Returns true if the server has a free slot in addition to those of current calls. */
 async function hasFreePlace() {
   const status = await request('/status').catch(() => null);
   return !status || (status.free_slots ?? 1) > 0;

@@ -1,10 +1,11 @@
-/** What a server keeps: voices, keys, recordings, room on the disk, its log. */
+/** What a server stores: voices, keys, recordings, disk space, and its log. */
 
 import { copy, h, sheet, toast } from '../../elements/dom.js';
 import { clock, date, number, t } from '../../words/words.js';
 import { act, ask, askIfAny, dangerButton, place, refreshAll, showSection, table, taskWord } from './shared.js';
 
-// What a server does not have (null) has no section; what failed once (undefined) stays as it was.
+// Data that a server does not have (null) has no section; data that could not be loaded (undefined) leaves its section
+// as it was.
 
 export async function drawVoices() {
   const answer = await askIfAny('/api/assets/ref_audio').catch(() => undefined);
@@ -27,7 +28,7 @@ export async function drawVoices() {
   );
 }
 
-/** Shown once, when it is made. @param {string} key */
+/** Shows a new key, once. @param {string} key */
 function showKey(key) {
   const button = {
     class: 'button primary',

@@ -1,4 +1,4 @@
-/** The present: workers, queue, running conversations, how long answers take, errors. */
+/** Current state: workers, queue, running conversations, response times, errors. */
 
 import { h } from '../../elements/dom.js';
 import { clock, number, t } from '../../words/words.js';
@@ -9,7 +9,7 @@ const TASKS = ['chat', 'half_duplex_audio', 'audio_duplex', 'omni_duplex'];
 
 /** @param {any} status */
 export function drawTotals(status) {
-  // Duplex workers are a part of the busy ones.
+  // Duplex workers are included in the busy ones.
   const cards = [
     ['total', status.total_workers],
     ['idle', status.idle_workers],
@@ -71,7 +71,7 @@ export function drawWorkers(workers) {
   );
 }
 
-/** What the workers' models can do, by name of the model. @type {Record<string, string[]>} */
+/** Capabilities of the workers' models, by name of the model. @type {Record<string, string[]>} */
 let abilities = {};
 
 export async function learnAbilities() {
@@ -79,7 +79,7 @@ export async function learnAbilities() {
   abilities = Object.fromEntries(models.map((/** @type {any} */ one) => [one.id, [...one.modes, ...one.abilities]]));
 }
 
-/** What a worker can do, what is wrong with it, and which parts of its model are not fast and why. @param {any} worker */
+/** Returns what a worker can do, its errors, and which parts of its model are not fast and why. @param {any} worker */
 function workerFacts(worker) {
   const { worker_id: id, model, voice_problem: voice, fast_paths: parts = [], unreachable } = worker;
   const slow = parts.filter((/** @type {any} */ part) => part.state !== 'fast');
@@ -171,7 +171,7 @@ export function drawRunning(tasks) {
   );
 }
 
-/** Waits for an answer by kind of conversation. @param {import('../admin-metrics.js').Sample[]} metrics */
+/** Returns the waits for an answer, by kind of conversation. @param {import('../admin-metrics.js').Sample[]} metrics */
 export function drawAnswers(metrics) {
   const ms = (/** @type {number | null} */ seconds) =>
     `${number(1000 * (seconds ?? 0), { maximumFractionDigits: 0 })} ms`;

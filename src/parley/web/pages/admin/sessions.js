@@ -1,13 +1,13 @@
-/** The sessions that the gateway knows: where each one is, and a way to end it. */
+/** The sessions of the gateway, with their location and a button to end each. */
 
 import { h } from '../../elements/dom.js';
 import { clock } from '../../words/words.js';
 import { ask, dangerButton, show, table } from './shared.js';
 
-/** How the states of sessions look. @type {Record<string, string>} */
+/** Appearance of the states of sessions. @type {Record<string, string>} */
 const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
 
-/** Where each session is that has not ended. @param {any[]} sessions */
+/** Shows the location of each session that has not ended. @param {any[]} sessions */
 export function drawSessions(sessions) {
   const underway = sessions.filter(({ state }) => state !== 'ended');
   show(

@@ -1,4 +1,4 @@
-/** What an operator sets: ways to talk, and expected durations. */
+/** Settings of the operator: ways to talk, and expected durations. */
 
 import { confirmed, h } from '../../elements/dom.js';
 import { has, t } from '../../words/words.js';
@@ -7,7 +7,7 @@ import { act, ask, askIfAny, place, taskWord } from './shared.js';
 let shownApps = '';
 let shownEta = '';
 
-/** Everything is drawn again, in another language perhaps. */
+/** Redraws everything, possibly in another language. */
 export function forgetShown() {
   shownApps = shownEta = '';
 }
@@ -61,7 +61,7 @@ export async function drawEta() {
     return;
   }
   const key = JSON.stringify(eta);
-  // Never while the person is typing.
+  // Not while the user is typing.
   if (key === shownEta || place.eta.contains(document.activeElement)) return;
   shownEta = key;
   const kinds = ['chat', 'half_duplex', 'audio_duplex', 'omni_duplex'];

@@ -1,4 +1,4 @@
-/** What the parts of the operator's page share: asking the server, tables, and doing something to it. */
+/** Code shared by the parts of the operator's page: requests, tables, and actions. */
 
 import { confirmed, h, toast } from '../../elements/dom.js';
 import { request, requestIfAny } from '../../wire/http.js';
@@ -13,10 +13,10 @@ export const ask = (path, init) => request(path, { ...init, token: token() });
 /** @param {string} path */
 export const askIfAny = (path) => requestIfAny(path, { token: token() });
 
-/** Where each section is drawn, by its name. @type {Record<string, HTMLElement>} */
+/** Node of each section, by its name. @type {Record<string, HTMLElement>} */
 export const place = {};
 
-/** Draws everything again; the page sets it. @type {() => Promise<void>} */
+/** Redraws everything; set by the page. @type {() => Promise<void>} */
 let refresh = async () => {};
 
 /** @param {() => Promise<void>} again */
@@ -43,7 +43,7 @@ export function showSection(name, isThere) {
 }
 
 /**
- * Update a section in place: unchanged nodes stay, and with them scroll positions, the focus and a pressed button.
+ * Updates a section in place: unchanged nodes stay, and with them scroll positions, the focus and a pressed button.
  * `data-of` identifies the object that a button acts on.
  * @param {string} name @param {...Node} nodes
  */
@@ -87,7 +87,12 @@ export function table(heads, rows, label) {
   );
 }
 
-/** A button that asks before it does something. @param {string} words @param {[question: string, yes: string, values?: Record<string, unknown>]} sure @param {() => Promise<unknown>} action */
+/**
+ * Returns a button that asks for confirmation before its action.
+ * @param {string} words
+ * @param {[question: string, yes: string, values?: Record<string, unknown>]} sure
+ * @param {() => Promise<unknown>} action
+ */
 export function dangerButton(words, sure, action) {
   const onclick = async () => {
     if (await confirmed(...sure)) await act(action);

@@ -1,4 +1,4 @@
-/** What can be done with a call that is over. */
+/** Actions for a call that has ended. */
 
 import { copy, download, h, sheet } from '../../elements/dom.js';
 import { forgetRecording } from '../../elements/forget.js';
@@ -9,7 +9,7 @@ import { t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** The words of the call as a person reads them. @param {import('../../talk/captions.js').Captions} captions */
+/** Returns the text of the call in readable form. @param {import('../../talk/captions.js').Captions} captions */
 export function textOf(captions) {
   return plainText(linesOf(captions.list, t), t('transcript.interrupted'));
 }

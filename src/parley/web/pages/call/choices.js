@@ -1,6 +1,6 @@
 /**
- * What one can begin with, for people who do not know this model yet: a sentence to say, its voices with
- * how they sound, and things to do together. Hidden as soon as the user has spoken.
+ * Suggestions for new users of a model: a sentence to say, its voices with samples, and things to do together. They are
+ * hidden as soon as the user has spoken.
  */
 
 import { h, say } from '../../elements/dom.js';
@@ -10,10 +10,10 @@ import { currentLanguage, t, words } from '../../words/words.js';
 /** @typedef {import('../../elements/model.js').Facts} Facts */
 /** @typedef {import('../../elements/model.js').Scene} Scene */
 
-/** How long a suggestion stays before the next one comes. */
+/** Time for which a suggestion is shown before the next one. */
 const TURN_MS = 7000;
 
-/** A sentence without a translation is for a model that knows English only. @param {string} sentence */
+/** A sentence without a translation is for a model that understands only English. @param {string} sentence */
 const isForeign = (sentence) => currentLanguage() === 'zh' && !/\p{Script=Han}/u.test(sentence);
 
 /** @param {CallPage} page */
@@ -43,7 +43,7 @@ export function makeChoices(page) {
   };
   const next = () => {
     if (sentences.length === 0) return;
-    // Read again, so that what slides in does so once for each.
+    // Forces a new layout, so that the animation restarts for each suggestion.
     suggestion.classList.remove('fresh');
     void suggestion.offsetWidth;
     suggestion.classList.add('fresh');
@@ -85,8 +85,8 @@ function group(label, kind, buttons) {
 }
 
 /**
- * The model's own voices: a press chooses one and lets it be heard.
- * @param {CallPage} page @param {import('../../elements/model.js').OwnVoice[]} voices its usual one first
+ * Returns the model's built-in voices; a press chooses one and plays it.
+ * @param {CallPage} page @param {import('../../elements/model.js').OwnVoice[]} voices the default one first
  */
 function voiceRow(page, voices) {
   const buttons = voices.map(({ id }, i) => {
@@ -121,7 +121,7 @@ function sceneRow(scenes, chosen, choose) {
 }
 
 /**
- * The instructions of a scene take the place of the page's, until it is left here or in the settings.
+ * Replaces the page's instructions with those of a scene, until it is left here or in the settings.
  * @param {CallPage} page @param {Scene | null} scene @param {() => void} onLeft
  */
 async function enterScene(page, scene, onLeft) {

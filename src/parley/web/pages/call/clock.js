@@ -1,4 +1,4 @@
-/** What passes in a call: time, memory, quality, and the measurements. Drawn twice a second. */
+/** Time, context, quality and measurements of a call, drawn twice a second. */
 
 import { isDeveloper } from '../../elements/developer.js';
 import { element, h, say, toast } from '../../elements/dom.js';
@@ -8,14 +8,14 @@ import { clock, t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** The person sees the time when this much is left. */
+/** Seconds left at which the user is notified. */
 const HINT_AT_S = 30;
-/** And sees it when it is this little. */
+/** Seconds left from which the time is shown in a full-duplex call. */
 const NEAR_S = 60;
-/** And when its memory is this full. */
+/** Fraction of the context from which it is shown. */
 const NEARLY_FULL = 0.8;
 
-/** What a person feels of all this. @param {number | null} value ms */
+/** Metric of the response time that the user perceives. @param {number | null} value ms */
 const answerMetric = (value) => ({ name: 'answer_time', value, unit: 'ms', is: grade(value, 1500, 2500) });
 
 /** @param {import('../../talk/duplex.js').DuplexCall} call @param {number} used @param {number | null} answerMs */
@@ -56,7 +56,7 @@ export class CallClock {
   #rings = /** @type {import('../../elements/metrics/metrics.js').Rings} */ (element('p-rings', { hidden: '' }));
   #time = h('span', null);
   #memory = h('span', { class: 'visually-hidden' });
-  /** What was said about this call already. @type {Set<string>} */
+  /** Notifications already shown for this call. @type {Set<string>} */
   #told = new Set();
 
   /** @param {CallPage} page @param {(time: string) => void} onTime */
@@ -82,7 +82,7 @@ export class CallClock {
     const left = duplex?.leftS() ?? half?.idleLeftS() ?? null;
     const isNear = left !== null && left <= (half ? HINT_AT_S : NEAR_S);
     this.timer.toggleAttribute('data-near', isNear);
-    // Time and memory are spoken of when there is little left; who builds on this sees them all the while.
+    // Time and context are shown when little is left, and always in developer mode.
     this.timer.hidden = !calls.isOn || !(isNear || this.timer.hasAttribute('data-full') || isDeveloper());
     if (left !== null && duplex) say(this.#time, 'call.left', { time: clock(left) });
     else if (left !== null && isNear) say(this.#time, 'call.idle_left', { time: clock(left) });
@@ -99,7 +99,7 @@ export class CallClock {
     else if (half) this.page.metrics.show(halfMetrics(half, this.page.answerTime.ms));
   }
 
-  /** The sign of quality. Whatever says that answers are late says it together with this. */
+  /** Draws the quality. It is shown only if poor, or in developer mode. */
   drawSignal() {
     const quality = this.page.duplex?.quality() ?? null;
     this.page.signal.show(quality);
@@ -118,7 +118,7 @@ export class CallClock {
     say(this.#memory, 'call.memory', { percent: Math.round(used * 100) });
     this.page.metrics.show(duplexMetrics(call, used, this.page.answerTime.ms));
     if (used >= NEARLY_FULL) this.#tellOnce('call.context_nearly', { percent: Math.round(used * 100) });
-    // What the server can hold is its own to say, and the call continues; a limit of the person's ends it.
+    // The server's own limit is reported by the server, and the call continues; a lower limit set by the user ends it.
     if (used < 1 || this.page.settings.get('contextLimit') >= CONTEXT_TOKENS) return;
     this.#tellOnce('call.context_full', {});
     call.stop();

@@ -1,6 +1,6 @@
 /**
- * A server that went in the middle of a call, for a restart or because the line broke for good: the page looks
- * for it, says when it is there again, and calls by itself if that was asked for.
+ * Recovery from a server that was lost during a call, because of a restart or a broken connection: the page polls it,
+ * shows when it is back, and starts the call again if the user has chosen so.
  */
 
 import { request } from '../../wire/http.js';
@@ -8,17 +8,20 @@ import { request } from '../../wire/http.js';
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
 const LOOK_MS = 2000;
-/** Whoever comes back later than that presses a button. */
+/** Maximum number of polls; after that the user has to press a button. */
 const LOOKS = 150;
 
-/** Endings after which the server may come back. @param {import('../../talk/state.js').Ending | null} ending */
+/**
+ * True for endings after which the server may come back.
+ * @param {import('../../talk/state.js').Ending | null} ending
+ */
 export function isGone(ending) {
   if (!ending?.wasReady) return false;
   return ['server_shutdown', 'lost'].includes(ending.reason) || ending.code === 'service_unavailable';
 }
 
 export class Comeback {
-  /** '': nothing is waited for; asked: the call shall begin by itself. @type {'' | 'waiting' | 'asked' | 'back'} */
+  /** '': not waiting; asked: the call starts automatically. @type {'' | 'waiting' | 'asked' | 'back'} */
   state = '';
 }
 
@@ -29,7 +32,7 @@ export function watchReturn(page, changed) {
   let timer;
   let looks = 0;
   const look = async () => {
-    // A gateway without a worker is up, and cannot take a call yet.
+    // A gateway without a ready worker is up but cannot accept a call yet.
     const isThere = await request('/status').then(
       (status) => (status?.total_workers ?? 0) > (status?.loading_workers ?? 0),
       () => false,
@@ -45,7 +48,7 @@ export function watchReturn(page, changed) {
     if (phase === 'ended' && isGone(ending) && !comeback.state) {
       comeback.state = 'waiting';
       looks = 0;
-      // A server that is going answers for a moment longer.
+      // A server that is shutting down still answers for a moment.
       timer = setTimeout(look, LOOK_MS);
       changed();
     }

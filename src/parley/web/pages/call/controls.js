@@ -1,7 +1,7 @@
 /**
- * The controls of a call. Before it, what one may want first: text and settings; the sphere on the stage
- * begins. In it, round buttons: mute, the camera of a video call, hang up, and more, which has all else. One node for
- * every layout: below the stage, over a picture, under an open sheet, and in a small window of its own.
+ * The controls of a call. Before a call: text and settings, while the sphere on the stage starts the call. During a
+ * call: round buttons for mute, the camera of a video call, hang up, and more, which opens the rest. One node is used
+ * in every layout: below the stage, over a picture, under an open sheet, and in a separate small window.
  */
 
 import { $, h, reicon, relabel, say } from '../../elements/dom.js';
@@ -28,8 +28,8 @@ export function togglePause({ duplex }) {
 }
 
 /**
- * A key that is held down presses once: neither does a call begin and end in a row, nor does the button that has the
- * focus next, as mute has when a call begins.
+ * Makes a key that is held down press only once. Otherwise it would start and end a call in turn, or press the button
+ * that receives the focus next, such as mute when a call starts.
  *
  * @param {KeyboardEvent} event
  */
@@ -62,7 +62,7 @@ export class Controls {
   #camera;
   #menu = h('div', { class: 'more-menu' });
   #left = h('div', { class: 'left' });
-  /** Where text and settings are before a call. */
+  /** Node with text and settings before a call. */
   #calm = h('div', { class: 'calm' });
   #state = h('strong', { class: 'now' });
   #time = h('span', { class: 'num' });
@@ -74,7 +74,7 @@ export class Controls {
     const press = (/** @type {MouseEvent} */ event) => this.#press(event);
     this.#main = h('button', { class: 'main', type: 'button', icon: 'mic', onclick: press }, this.#mainText);
     this.#main.addEventListener('keydown', once);
-    /** The sphere: where one taps to talk. */
+    /** The sphere that starts a call. */
     this.start = h('button', { class: 'start', type: 'button', label: 'call.start', onclick: press }, page.orb);
     this.start.removeAttribute('title');
     this.start.addEventListener('keydown', once);
@@ -85,7 +85,7 @@ export class Controls {
     this.#pause = isHalf ? null : round('pause', 'pause', 'call.pause', () => togglePause(page), 'control.pause');
     this.#hush = round('hush', hushIcon, `call.${hush}`, () => hushNow(page), `control.${hush}`);
     this.#force = isHalf ? null : round('force', 'listen', 'call.force', force, 'control.force');
-    // A keyboard goes along; a finger would cover the words with its own keyboard.
+    // A key press also moves the focus; after a tap the on-screen keyboard would cover the text.
     const show = (/** @type {string} */ name) => (/** @type {MouseEvent} */ event) => {
       page.openSide(name);
       if (event.detail === 0) $(`#tab-${name}`).focus();
@@ -107,13 +107,16 @@ export class Controls {
     buttons.append(this.#left, this.#main, h('div', { class: 'right' }, this.#more, this.#menu), this.#calm);
     this.node = h('div', { class: 'dock' }, this.status, this.#talk, buttons);
     this.#closeMoreAround();
-    // What slides up behind the controls ends above them, and they are higher while it is open.
+    // Sheets end above the controls, whose height changes while a sheet is open.
     new ResizeObserver(() => {
       this.node.closest('main')?.style.setProperty('--dock', `${this.node.offsetHeight}px`);
     }).observe(this.node);
   }
 
-  /** The second half of a double click means the same as the first, not the opposite. @param {MouseEvent} event */
+  /**
+   * Starts or ends the call. The second click of a double click is ignored, because it would do the opposite.
+   * @param {MouseEvent} event
+   */
   #press(event) {
     if (event.detail > 1) return;
     if (this.page.calls.isBusy) this.page.calls.stop();
@@ -126,7 +129,7 @@ export class Controls {
     buttonOf(this.#more)?.setAttribute('aria-expanded', String(isOpen));
   }
 
-  /** It closes when something in it was pressed, by a press elsewhere, and by Escape. */
+  /** Closes the menu after a press on one of its buttons or elsewhere, and on Escape. */
   #closeMoreAround() {
     this.#openMore(false);
     this.#menu.addEventListener('click', ({ target }) => {
@@ -143,7 +146,7 @@ export class Controls {
     });
   }
 
-  /** @param {'conversation' | 'settings' | ''} open which part of the side is */
+  /** @param {'conversation' | 'settings' | ''} open the part of the side that is open */
   showOpen(open) {
     buttonOf(this.#text)?.setAttribute('aria-expanded', String(open === 'conversation'));
     buttonOf(this.#settings)?.setAttribute('aria-expanded', String(open === 'settings'));
@@ -198,7 +201,7 @@ export class Controls {
     const { phase } = calls.state;
     const main = this.#main;
     const isOver = phase === 'ended' && calls.state.ending?.reason !== 'not_started';
-    // A call with pictures begins below them; any other with the sphere.
+    // A call with pictures starts with a button below them; any other with the sphere.
     main.hidden = !hasVideo && !calls.isBusy;
     this.start.disabled = calls.isBusy;
     relabel(this.start, isOver ? 'call.again' : 'call.start');
@@ -222,13 +225,13 @@ export class Controls {
   }
 
   /**
-   * The button that began the call now hangs up. Whoever presses Space or Enter again means something
-   * else: the focus moves to mute. After the call it goes back.
+   * Moves the focus to mute at the start of a call, since the button that started it now hangs up and pressing Space or
+   * Enter again must not do that. After the call it moves back.
    * @param {boolean} isLive
    */
   moveFocus(isLive) {
     const { activeElement: here, body } = this.node.ownerDocument;
-    // A disabled button has lost the focus to the page.
+    // A button that was disabled has lost the focus to the page.
     if (isLive && (here === this.#main || here === this.start || here === body))
       buttonOf(this.#mute)?.focus({ preventScroll: true });
     if (!isLive && (here === body || this.node.contains(here)))

@@ -5,14 +5,14 @@ import { h } from '../../elements/dom.js';
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
 /**
- * Heard while it is held, by finger, mouse or key.
+ * Returns a button; the user is heard while it is held by finger, mouse or key.
  * @param {CallPage} page
  */
 export function holdButton(page) {
   const button = h('button', { class: 'button talk', type: 'button', icon: 'mic', words: 'call.hold', hidden: true });
   const hold = (/** @type {boolean} */ on) => page.half?.hold(on);
   button.addEventListener('pointerdown', (event) => {
-    // Where the finger goes meanwhile makes no difference.
+    // Movement of the finger meanwhile is ignored.
     button.setPointerCapture?.(event.pointerId);
     hold(true);
   });

@@ -1,4 +1,4 @@
-/** Keys, media keys, the screen that stays on, and leaving a page during a call. */
+/** Keys, media keys, the wake lock of the screen, and leaving a page during a call. */
 
 import { once } from '../../elements/dom.js';
 import { t } from '../../words/words.js';
@@ -11,11 +11,11 @@ const FIELDS = 'input, textarea, select, dialog, [contenteditable]';
 /**
  * @param {CallPage} page
  * @param {{main: HTMLElement, side: {isOpen: () => boolean}}} around
- * @param {Document} [where] the controls may be in a small window of their own
+ * @param {Document} [where] the document with the controls, which may be in a small window
  */
 export function listenToKeys(page, { main, side }, where = document) {
   const mute = once(() => toggleMute(page), 200);
-  /** Space means mute, except on a button that the keyboard has focused. @param {HTMLElement} at */
+  /** True if the keyboard has focused a button; otherwise Space means mute. @param {HTMLElement} at */
   const isAimed = (at) => {
     const button = at.closest('button, a, summary');
     return button !== null && button !== main && !button.matches('.start') && button.matches(':focus-visible');
@@ -25,7 +25,10 @@ export function listenToKeys(page, { main, side }, where = document) {
     const at = /** @type {HTMLElement} */ (event.target);
     return !at.closest(FIELDS) && !event.ctrlKey && !event.metaKey && !event.altKey;
   };
-  /** From a field as well; the keyboard is where the panel was opened. @param {KeyboardEvent} event */
+  /**
+   * Closes the panel on Escape, also from a field; the focus returns to the button that opened it.
+   * @param {KeyboardEvent} event
+   */
   const closeSide = ({ target, isComposing }) => {
     if (isComposing || !side.isOpen() || /** @type {HTMLElement} */ (target).closest('dialog')) return;
     page.openSide(null);
@@ -47,7 +50,7 @@ export function listenToKeys(page, { main, side }, where = document) {
   });
   where.addEventListener('keyup', (event) => {
     if (event.key !== ' ' || !isForPage(event) || !page.calls.isOn) return;
-    // Some browsers press a button when the key comes up again.
+    // Some browsers press a button when the key is released.
     if (!isAimed(/** @type {HTMLElement} */ (event.target))) event.preventDefault();
     page.half?.hold(false);
   });
@@ -58,11 +61,14 @@ function onSystemKey(key, act) {
   try {
     navigator.mediaSession.setActionHandler(/** @type {MediaSessionAction} */ (key), act);
   } catch {
-    // A browser that does not know this key.
+    // The browser does not support this key.
   }
 }
 
-/** Headset and lock screen: the microphone, pause, and the end of the call. @param {CallPage} page */
+/**
+ * Connects the keys of headset and lock screen to microphone, pause, and the end of the call.
+ * @param {CallPage} page
+ */
 export function listenToMediaKeys(page) {
   if (!('mediaSession' in navigator)) return;
   const keys = /** @type {[string, () => void][]} */ ([
@@ -81,7 +87,7 @@ export function listenToMediaKeys(page) {
   });
 }
 
-/** The screen stays on while a call is. @param {CallPage} page */
+/** Keeps the screen on during a call. @param {CallPage} page */
 export function keepAwake({ calls }) {
   /** @type {WakeLockSentinel | null} */
   let lock = null;
@@ -108,11 +114,11 @@ export function watchLeaving({ calls, rig, stageVideo }) {
     calls.current?.noticed();
     if (calls.isBusy && rig.context && rig.context.state !== 'running') await calls.current?.wake().catch(() => {});
   });
-  // A click on the menu, a reload: the browser asks, in its own words.
+  // On a click on the menu or a reload, the browser asks for confirmation.
   globalThis.addEventListener('beforeunload', (event) => {
     if (calls.isOn || calls.state.phase === 'reconnecting') event.preventDefault();
   });
-  // Some phones give the next page a black picture while this one still holds the camera.
+  // On some phones the next page receives a black picture while this one still uses the camera.
   globalThis.addEventListener('pagehide', () => {
     calls.stop();
     stageVideo?.release();

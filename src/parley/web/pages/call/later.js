@@ -1,4 +1,4 @@
-/** The part of a call page that is not visible at first: settings, devices, writing, what travels on the wire. */
+/** The part of a call page that is not visible at first: settings, devices, writing, messages on the wire. */
 
 import { element, h, toast } from '../../elements/dom.js';
 import { group } from '../../elements/form.js';
@@ -37,7 +37,7 @@ export function makeLater({ kind, isHalf, hasVideo, app }) {
   return later;
 }
 
-/** Styles of these elements; none is visible yet. */
+/** Loads the styles of these elements, none of which is visible yet. */
 const STYLES = ['devices', 'events', 'mixer', 'parts', 'player', 'prompt', 'source', 'vad', 'voice'];
 
 function loadStyles() {
@@ -47,7 +47,7 @@ function loadStyles() {
   }
 }
 
-/** Load what only this kind of call has, and put everything where it belongs. @param {CallPage} page */
+/** Loads the parts that only this kind of call has, and inserts all parts. @param {CallPage} page */
 export async function mountLater(page) {
   loadStyles();
   if (page.isHalf) await import('../../elements/vad/vad.js');
@@ -71,7 +71,7 @@ export async function mountLater(page) {
 }
 
 /**
- * A call that mixes a file into the microphone has its mixer at hand.
+ * Shows the mixer in a call that mixes a file into the microphone.
  * @param {CallPage} page @param {import('../../elements/source/source.js').Source} source
  */
 function followMix({ calls, stage }, source) {

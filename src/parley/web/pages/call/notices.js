@@ -1,4 +1,4 @@
-/** What went wrong with a call, in words, and the ways out. */
+/** Notices of a call: what went wrong, and what the user can do. */
 
 import { toast } from '../../elements/dom.js';
 import { endingNotice, mediaNotice, notice } from '../../elements/notice.js';
@@ -99,7 +99,11 @@ function soundNotices(page) {
   ];
 }
 
-/** Draws when something has changed, so that a button is not replaced under a finger. @param {CallPage} page */
+/**
+ * Returns the function that draws the notices. It redraws only if something has changed, so that a button is not
+ * replaced while it is pressed.
+ * @param {CallPage} page
+ */
 export function noticesOf(page) {
   let shown = '';
   return () => {

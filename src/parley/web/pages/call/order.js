@@ -1,4 +1,6 @@
-/** The order of a call, from the controls of the page. Everything that takes time is found out here. */
+/**
+ * The order of a call, built from the controls of the page. Everything that takes time to determine is awaited here.
+ */
 
 import { mayBegin, mayRecord } from '../../elements/consent.js';
 import { toast } from '../../elements/dom.js';
@@ -12,7 +14,7 @@ import { t } from '../../words/words.js';
 /**
  * @param {CallPage} page
  * @param {{server: () => Promise<Server>, said: string, signal: AbortSignal}} around
- * @returns {Promise<any>} an order, or null if the person has to do something first and was shown what
+ * @returns {Promise<any>} an order; null if the user has to do something first, which the page shows
  */
 export async function makeOrder(page, { server, said, signal }) {
   const { rig, settings, devices, voice, ttsVoice, prompt } = page;
@@ -43,12 +45,12 @@ export async function makeOrder(page, { server, said, signal }) {
   };
   if (page.isHalf) return halfDuplex(page, common);
   const order = await duplex(page, common, known);
-  // The camera may have been allowed after the person had thought better of it.
+  // The camera may have been allowed after the user had cancelled the call.
   if (signal.aborted && !page.calls.isBusy) page.stageVideo?.over();
   return order;
 }
 
-/** The instructions, and what was said before. @param {string} text @param {string} said */
+/** Returns the instructions, followed by what was said before. @param {string} text @param {string} said */
 const instructed = (text, said) => (said ? `${text}\n\n${t('call.carried')}\n${said}` : text);
 
 /** @param {CallPage} page @param {object} common */

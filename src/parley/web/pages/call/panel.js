@@ -9,14 +9,14 @@ import { RECORD_FORMATS } from './settings.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** Talkativeness by name. Source: the published pages' values for the length penalty. */
+/** Values of talkativeness, by name. Source: the published pages' values for the length penalty. */
 const LENGTHS = /** @type {[number, string][]} */ ([
   [0.9, 'settings.length_short'],
   [1.1, 'settings.length_balanced'],
   [1.3, 'settings.length_long'],
 ]);
 
-/** How sure the server has to be. Source: service.md 4.3, `vad.threshold`. */
+/** Range of the server's speech threshold. Source: service.md 4.3, `vad.threshold`. */
 const THRESHOLD = { min: 0.05, max: 0.99, step: 0.01 };
 
 /** @param {CallPage} page */

@@ -1,6 +1,6 @@
 /**
- * What a call page is made of, in two steps: what is seen immediately, and what is needed when the user opens
- * the settings, writes, or begins a call. The second is loaded while the first is being looked at.
+ * The parts of a call page, in two steps: parts that are visible immediately, and parts that are needed when the user
+ * opens the settings, writes, or starts a call. The second step is loaded after the first is shown.
  */
 
 import { Chimes } from '../../audio/chime.js';
@@ -23,7 +23,7 @@ import '../../elements/wave/wave.js';
 /** @typedef {ReturnType<typeof makeParts>} Parts */
 /** @typedef {ReturnType<typeof import('./later.js').makeLater>} Later */
 /**
- * What the modules of a call page work on. `Later`: not before `whenLoaded`.
+ * The objects that the modules of a call page use. Those of `Later` exist only after `whenLoaded`.
  * @typedef {Parts & Later & {
  *   stageVideo: ReturnType<typeof import('../stage-video.js').mountStageVideo> | null,
  *   stage: {node: HTMLElement},
@@ -35,15 +35,15 @@ import '../../elements/wave/wave.js';
  */
 
 /**
- * What one kind of call has that others do not, brought by its page.
+ * Parts that only one kind of call has, passed by its page.
  * @typedef {object} KindOfCall
  * @property {new (rig: any) => DuplexCall | HalfDuplexCall} CallOfKind
- * @property {typeof import('../stage-video.js').mountStageVideo} [mountStageVideo] where there is a picture
+ * @property {typeof import('../stage-video.js').mountStageVideo} [mountStageVideo] if there is a picture
  */
 
 /** @param {Kind} kind @param {KindOfCall} own */
 export function makeParts(kind, { CallOfKind }) {
-  // It names a tab or a window; the start page keeps its own.
+  // The title of the tab or window; the start page has a different one.
   if (document.title !== 'parley') document.title = `${t(`app.${APP[kind]}`)} · parley`;
   const isHalf = kind === 'half_duplex';
   const rig = theRig();
@@ -63,9 +63,9 @@ export function makeParts(kind, { CallOfKind }) {
     settings: callSettings(kind),
     chimes: new Chimes(() => rig.context),
     notices: h('div', { class: 'notices' }),
-    /** How long answers let one wait, in this call. */
+    /** Meter of the response time in this call. */
     answerTime: new AnswerTime(),
-    /** What becomes of a server that went in the middle of a call. */
+    /** State of the recovery from a server that was lost during a call. */
     comeback: new Comeback(),
     orb: /** @type {import('../../elements/orb/orb.js').Orb} */ (element('p-orb')),
     wave: /** @type {import('../../elements/wave/wave.js').Wave} */ (element('p-wave')),
@@ -73,7 +73,7 @@ export function makeParts(kind, { CallOfKind }) {
     transcript: /** @type {import('../../elements/transcript/transcript.js').Transcript} */ (element('p-transcript')),
     metrics: /** @type {import('../../elements/metrics/metrics.js').Metrics} */ (element('p-metrics')),
     signal: /** @type {import('../../elements/metrics/metrics.js').Signal} */ (element('p-signal')),
-    /** The current call or the last one, if it is one of these. @returns {DuplexCall | null} */
+    /** Returns the current call or the last one, if it is a full-duplex call. @returns {DuplexCall | null} */
     get duplex() {
       return isHalf ? null : /** @type {DuplexCall | null} */ (calls.current);
     },

@@ -1,11 +1,11 @@
-/** The buttons of a video call's picture: the camera's is one of the round ones, the others are behind "more". */
+/** The buttons of a video call's picture: the camera's is one of the round buttons, the others are in "more". */
 
 import { canShareScreen } from '../../audio/devices.js';
 import { h, once, reicon, relabel } from '../../elements/dom.js';
 import { buttonOf, round } from './controls.js';
 
 /**
- * @typedef {object} Acts what the buttons do
+ * @typedef {object} Acts actions of the buttons
  * @property {import('../../talk/camera.js').Camera} camera
  * @property {import('../../elements/form.js').Settings<any>} settings
  * @property {() => void} power

@@ -1,14 +1,14 @@
-/** What can be set about a call, kept per page in the browser. */
+/** Settings of a call, stored per page in the browser. */
 
 import { Settings } from '../../elements/form.js';
 import { CONTEXT_TOKENS } from '../../wire/duplex.js';
 
-/** Formats of a recording by name; what each means is in `talk/recorder.js`. */
+/** Names of the recording formats, which `talk/recorder.js` defines. */
 export const RECORD_FORMATS = ['auto', 'vp9', 'vp8', 'h264', 'mp4', 'audio'];
 
 /** @typedef {'half_duplex' | 'audio_duplex' | 'omni' | 'realtime'} Kind */
 
-/** The name under which the server knows each of these pages. */
+/** Name of each of these pages on the server. */
 export const APP = {
   half_duplex: 'half_duplex_audio',
   audio_duplex: 'audio_duplex',

@@ -41,7 +41,7 @@ export function makeSide(tabs, onOpen) {
     row.append(h('button', { type: 'button', role: 'tab', ...about, onclick: () => open(name, true), onkeydown }));
   });
 
-  /** @param {string | null} name @param {boolean} [isTab] chosen as a tab: never closed by it */
+  /** @param {string | null} name @param {boolean} [isTab] true if chosen as a tab, which never closes it */
   function open(name, isTab = false) {
     const wasOpen = node.dataset.open === name && !isTab;
     node.dataset.open = name === null || wasOpen ? '' : name;

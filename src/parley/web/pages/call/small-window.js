@@ -1,6 +1,6 @@
 /**
- * The controls in a small window of their own, above all other windows: state, time, mute, pause, stop and
- * hang up while one works in another program. Browsers without such windows do not offer it.
+ * The controls in a separate small window above all other windows: state, time, mute, pause, stop and hang up while the
+ * user works in another program. It is not offered in browsers without such windows.
  */
 
 import { h, toast } from '../../elements/dom.js';
@@ -19,7 +19,7 @@ const windows = () => /** @type {any} */ (globalThis).documentPictureInPicture;
 let small = null;
 
 /**
- * Open it, or close it when it is open. Must be called from a person's gesture.
+ * Opens the window, or closes it if it is open. Must be called from a user's gesture.
  * @param {CallPage} page @param {{node: HTMLElement, main: HTMLElement}} controls
  */
 export async function toggleSmall(page, controls) {
@@ -35,7 +35,7 @@ export async function toggleSmall(page, controls) {
   }
   const { document: inside } = small;
   dress(inside);
-  // The controls themselves move there: there is one of each, and they say the same everywhere.
+  // The controls themselves are moved there, so there is only one of each and no second state.
   const place = document.createComment('controls');
   const away = h('p', { class: 'quiet away', words: 'call.is_small' });
   controls.node.replaceWith(place, away);
@@ -55,7 +55,7 @@ export async function toggleSmall(page, controls) {
   );
 }
 
-/** The looks of this page for that one. @param {Document} inside */
+/** Copies the styles of this page to that document. @param {Document} inside */
 function dress(inside) {
   const { documentElement: here } = document;
   inside.documentElement.lang = here.lang;

@@ -1,16 +1,16 @@
-/** The middle of a call page: presence or picture, what it does now, and its last words. */
+/** The middle of a call page: sphere or picture, the current state, and the last words. */
 
 import { h } from '../../elements/dom.js';
 import { makeChoices } from './choices.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** @param {CallPage} page @param {Node[]} signs @param {HTMLElement} start the sphere that begins a call */
+/** @param {CallPage} page @param {Node[]} signs @param {HTMLElement} start the sphere that starts a call */
 export function makeStage(page, signs, start) {
   const { orb, wave, queue, stageVideo } = page;
   const stateLine = h('p', { class: 'state', role: 'status', 'aria-live': 'polite' });
   const caption = h('p', { class: 'caption', dir: 'auto' }, h('span', null), h('span', { class: 'ahead' }));
-  // Captions grow word by word; who listens to the page instead of looking at it gets them whole.
+  // Captions grow word by word; screen readers receive them whole.
   const spoken = h('p', { class: 'visually-hidden', 'aria-live': 'polite' });
   const choices = makeChoices(page);
   const after = h('div', { class: 'row after', hidden: true });
@@ -54,7 +54,7 @@ export function makeStage(page, signs, start) {
     stageVideo?.caption(said, ahead);
   }
 
-  /** A new call starts without words. */
+  /** Clears the captions for a new call. */
   function clearWords() {
     announced = -1;
     spoken.textContent = '';
@@ -65,7 +65,7 @@ export function makeStage(page, signs, start) {
 }
 
 /**
- * The state of the call, in a sentence, and how the orb shows it.
+ * Returns the state of the call as a sentence and as a state of the orb.
  * @param {CallPage} page
  * @returns {{mood: string, key: string, values: Record<string, unknown>}}
  */

@@ -1,15 +1,15 @@
 /**
- * How a call went over its last minutes: the time of every answer as a line, and under it whether the
- * model listened or spoke. Read aloud as one sentence.
+ * Chart of the last minutes of a call: the time of every answer as a line, and below it if the model listened or spoke.
+ * Screen readers read it as one sentence.
  */
 
 import { drawing, h, say } from '../../elements/dom.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** Seconds that are drawn. */
+/** Number of seconds that are drawn. */
 const KEEP = 180;
-/** Answers later than this come in the next unit's time: the line across. */
+/** Time after which an answer arrives in the time of the next unit, drawn as a horizontal line. */
 const UNIT_MS = 1000;
 
 /** @param {CallPage} page */

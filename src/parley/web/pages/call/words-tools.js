@@ -1,4 +1,4 @@
-/** What can be done with the words of a call, during it and afterwards: copy, save, share; larger pictures. */
+/** Actions for the text of a call, during it and afterwards: copy, save, share, and enlarge pictures. */
 
 import { copy, h } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
@@ -25,7 +25,7 @@ export function makeWordsTools({ calls, app, transcript }) {
   const draw = () => {
     const hasWords = words()?.list.some((/** @type {any} */ { who }) => who !== 'note') ?? false;
     tools.copy.hidden = tools.save.hidden = !hasWords;
-    // After the call the same is offered in the middle of the page.
+    // After the call the same actions are in the middle of the page.
     tools.share.hidden = !calls.isOn || !calls.state.recordingId;
     node.hidden = [...node.children].every((child) => /** @type {HTMLElement} */ (child).hidden);
   };

@@ -1,4 +1,4 @@
-/** Two fingers, or the wheel with Ctrl, make the middle of the picture larger. */
+/** Zooms the middle of the picture with two fingers, or with Ctrl and the wheel. */
 
 /** @param {HTMLElement} node @param {import('../../talk/camera.js').Camera} camera */
 export function zoomByFingers(node, camera) {

@@ -1,4 +1,4 @@
-/** The chats that this browser keeps: open, find, rename, delete. Deleting takes the server's copies along. */
+/** The chats stored in this browser: open, find, rename, delete. Deleting a chat also deletes the server's copies. */
 
 import { askName, confirmed, h, say, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
@@ -7,12 +7,12 @@ import { date, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/history.js').Chat} Chat */
 
-/** With fewer chats than this there is no search field. */
+/** Minimum number of chats for which the search field is shown. */
 const SEARCH_FROM = 6;
 
 const newId = () => Math.random().toString(36).slice(2, 10);
 
-/** @param {Chat} chat @param {string} wanted in small letters */
+/** @param {Chat} chat @param {string} wanted search text in lower case */
 function matches(chat, wanted) {
   const inText = chat.messages.some(({ parts }) =>
     parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)),
@@ -23,13 +23,13 @@ function matches(chat, wanted) {
 /** @param {Chat} chat */
 const nameOf = (chat) => chat.name || chat.title || t('chat.untitled');
 
-/** Recordings that the server made of it. @param {Chat} chat */
+/** Returns the ids of the server's recordings of a chat. @param {Chat} chat */
 const recordingsOf = ({ messages }) =>
   messages.map(({ recordingId }) => recordingId).filter((id) => id !== undefined && id !== '');
 
 export class Chats {
   id = newId();
-  /** What the person calls this chat; empty: its first words do. */
+  /** Name set by the user; empty if the chat is named after its first words. */
   name = '';
   #list = h('ul', { class: 'history' });
   #empty = h('p', { class: 'small quiet', words: 'chat.no_history' });
@@ -40,7 +40,10 @@ export class Chats {
     oninput: () => void this.draw(),
   });
 
-  /** @param {import('./parts.js').ChatPage} page @param {{shown: () => void}} around another chat is there */
+  /**
+   * @param {import('./parts.js').ChatPage} page @param {{shown: () => void}} around `shown` is called when another
+   *   chat is shown
+   */
   constructor(page, { shown }) {
     this.page = page;
     this.shown = shown;
@@ -73,16 +76,19 @@ export class Chats {
     globalThis.addEventListener('pageshow', ({ persisted }) => persisted && void this.#changedElsewhere(this.id));
   }
 
-  /** Another tab has changed a chat: what is shown here and written back later must not be older. @param {string} id */
+  /**
+   * Called when another tab has changed a chat: the copy that is shown here and stored later must not be older.
+   * @param {string} id
+   */
   async #changedElsewhere(id) {
     if (id !== this.id) return void this.draw();
     if (!this.page.talk.isBusy) return await this.#turnTo(id);
-    // Both tabs are having it answered: this one's is another chat from here on.
+    // Both tabs are waiting for an answer, so the one in this tab becomes a separate chat.
     this.id = newId();
     this.#show(this.id, 'replaceState');
   }
 
-  /** The chat that the page's address names; a new one where it names none. */
+  /** Opens the chat in the page's address; a new one if the address has none. */
   async openAddress() {
     const id = decodeURIComponent(location.hash.slice(1));
     if (id === this.id || (!id && this.page.talk.messages.length === 0)) return;
@@ -95,7 +101,7 @@ export class Chats {
     await this.leave();
     if (!chat) this.page.talk.clear();
     this.#become(chat?.id ?? newId(), chat?.name ?? '', chat?.messages ?? []);
-    // Nothing is kept at that address any more.
+    // The chat at that address no longer exists.
     if (id && !chat) this.#show('', 'replaceState');
   }
 
@@ -199,7 +205,7 @@ export class Chats {
     if (chat.id === this.id) this.name = name;
     await nameChat(chat.id, name);
     await this.draw();
-    // The button that had the focus went with its row.
+    // The button that had the focus was removed with its row.
     /** @type {HTMLElement | null} */ (this.#list.querySelector(`[data-id="${CSS.escape(chat.id)}"]`))?.focus();
   }
 
@@ -216,14 +222,14 @@ export class Chats {
     } else void this.draw();
   }
 
-  /** What was answered so far stays with the chat it belongs to. */
+  /** Leaves the chat; the answer so far is stored in it. */
   async leave() {
     const { talk, hush } = this.page;
     const last = talk.messages.at(-1);
     const isCut = talk.isBusy;
     if (isCut && last?.role === 'assistant') last.isInterrupted = true;
     hush();
-    // All else has been kept when it was said.
+    // Everything else has been stored when it was said.
     if (isCut) await this.keep();
   }
 
@@ -234,7 +240,7 @@ export class Chats {
     this.#show('', 'pushState');
   }
 
-  /** The first words have been sent: from here on this chat has an address. */
+  /** Called when a message was sent: from the first message on, the chat has an address. */
   begun() {
     this.#show(this.id, this.page.talk.messages.length > 2 ? 'replaceState' : 'pushState');
   }

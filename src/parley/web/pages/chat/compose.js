@@ -1,4 +1,4 @@
-/** The bar in which a message is made: words, files, a voice note; and what is being done with the last one. */
+/** The bar in which a message is composed: text, files, a voice note. It also shows the state of the last message. */
 
 import { mayBegin } from '../../elements/consent.js';
 import { growing, h, pickFiles, reicon, relabel, say, sheet } from '../../elements/dom.js';
@@ -7,7 +7,7 @@ import { VoiceNote } from './note.js';
 
 /** @typedef {import('../../talk/chat.js').Part} Part */
 
-/** What was being written, for this tab. */
+/** Key of this tab's draft. */
 const DRAFT = 'parley.draft';
 const FIELDS = 'input, textarea, select, button, a, dialog, summary, audio, video';
 
@@ -104,7 +104,7 @@ export class Compose {
 
   /** @param {KeyboardEvent} event in the field */
   #onKey(event) {
-    // While a word is being composed Enter chooses it.
+    // While an input method composes a word, Enter selects it.
     const isComposing = event.isComposing || event.keyCode === 229;
     if (event.key === 'Enter' && !event.shiftKey && !isComposing) {
       event.preventDefault();
@@ -133,7 +133,7 @@ export class Compose {
     this.sent();
   }
 
-  /** A suggested question. @param {string} text */
+  /** Sends a suggested question. @param {string} text */
   async ask(text) {
     this.#field.value = text;
     await this.submit();

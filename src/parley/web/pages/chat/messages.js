@@ -12,7 +12,7 @@ import { locale, number, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/chat.js').ChatMessage} ChatMessage */
 
-/** This near to the end, the person is reading what is new. */
+/** Distance from the end within which the view follows new text. */
 const NEAR_PX = 120;
 
 /** @param {ChatMessage} message */
@@ -31,23 +31,23 @@ function facts({ timing, tokens }) {
 export class Messages {
   /** @type {Map<string, HTMLElement>} */
   #rows = new Map();
-  /** The words of an answer. @type {WeakMap<HTMLElement, Prose>} */
+  /** Text of an answer, by its node. @type {WeakMap<HTMLElement, Prose>} */
   #prose = new WeakMap();
-  /** What a node shows. @type {WeakMap<HTMLElement, string>} */
+  /** Content that a node shows, as a key. @type {WeakMap<HTMLElement, string>} */
   #drawn = new WeakMap();
   #isFollowing = true;
   #top = 0;
   list = h('ol', { class: 'messages' });
-  /** Answers as a screen reader says them: whole, and once. */
+  /** Answers for screen readers: each is read whole and once. */
   spoken = h('div', { class: 'visually-hidden', role: 'log', 'aria-live': 'polite' });
 
   /** @param {import('./parts.js').ChatPage} page @param {HTMLElement} view that scrolls */
   constructor(page, view) {
     this.page = page;
     this.view = view;
-    // Only scrolling up means that the user reads what is above: a picture that has just got its height also
-    // leaves the end behind, which is unwanted. What comes into view gets its height then, and must not undo the
-    // scrolling.
+    // Only scrolling up means that the user reads earlier messages. A picture that gets its height also moves the end
+    // out of view, in which case the view must follow. Messages that scroll into view get their height then, which must
+    // not undo the scrolling.
     view.addEventListener('scroll', () => {
       const leftPx = view.scrollHeight - view.scrollTop - view.clientHeight;
       const isUp = view.scrollTop < this.#top && leftPx > 1;
@@ -55,7 +55,7 @@ export class Messages {
       this.#top = view.scrollTop;
     });
     enlarge(this.list);
-    // A picture gets its height when it has been read, which is after it was drawn.
+    // A picture gets its height when it has been loaded, which is after it was drawn.
     const keepEnd = new ResizeObserver(() => {
       if (this.#isFollowing) this.toEnd();
     });
@@ -65,7 +65,7 @@ export class Messages {
 
   toEnd() {
     this.#isFollowing = true;
-    // A greeting is read from its top.
+    // A greeting is shown from its top.
     this.view.scrollTop = this.#rows.size > 0 ? this.view.scrollHeight : 0;
   }
 
@@ -95,7 +95,7 @@ export class Messages {
     for (const message of this.page.talk.messages) this.#row(message);
   }
 
-  /** Say an answer that is complete. @param {ChatMessage} message */
+  /** Passes a complete answer to screen readers. @param {ChatMessage} message */
   announce(message) {
     if (message.role !== 'assistant') return;
     this.spoken.replaceChildren(h('p', null, message.error ? errorText(message.error) : textOf(message)));
@@ -117,7 +117,8 @@ export class Messages {
     const { talk } = this.page;
     const isLast = talk.messages.at(-1) === message;
     const isOpen = talk.isBusy && isLast && message.role === 'assistant';
-    // Players and pictures are made once, and a button under a finger stays: only what has changed is drawn again.
+    // Only what has changed is redrawn, so that players and pictures are created once and a button is not replaced
+    // while it is pressed.
     const { isInterrupted, error, sound, recordingId } = message;
     const text = textOf(message);
     if (this.#isNew(body, [text, isOpen, isInterrupted, error, Boolean(sound), locale()]))
@@ -127,7 +128,7 @@ export class Messages {
     return row;
   }
 
-  /** True if a node does not show that yet. @param {HTMLElement} node @param {unknown[]} what */
+  /** True if a node does not show this content yet. @param {HTMLElement} node @param {unknown[]} what */
   #isNew(node, what) {
     const shown = JSON.stringify(what);
     const isNew = this.#drawn.get(node) !== shown;

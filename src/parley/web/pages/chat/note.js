@@ -1,6 +1,4 @@
-/**
- * Voice notes: tap to record and tap to finish, or hold and let go to send; drag up to take it back.
- */
+/** Voice notes: tap to record and tap to finish, or hold and release to send; drag up to cancel. */
 
 import { mayBegin } from '../../elements/consent.js';
 import { say } from '../../elements/dom.js';
@@ -9,15 +7,15 @@ import { join } from '../../audio/wav.js';
 import { encodePcm } from '../../wire/codec.js';
 import { clock } from '../../words/words.js';
 
-/** Holding longer than this is push-to-talk, shorter switches recording on and off. */
+/** Minimum time of a press that counts as push-to-talk; a shorter one switches recording on and off. */
 const HOLD_MS = 300;
-/** Dragging this far up while holding takes the recording back. */
+/** Distance to drag up that cancels the recording. */
 const CANCEL_PX = 80;
 const LIMIT_S = 120;
-/** Shorter than this was a slip of the finger. */
+/** Minimum duration of a recording; a shorter one was a slip of the finger. */
 const LEAST_S = 0.28;
 const RATE_HZ = 16000;
-/** The microphone is heard in pieces of a tenth of a second. */
+/** Samples per piece of microphone audio, a tenth of a second. */
 const STEP = RATE_HZ / 10;
 
 export class VoiceNote {
@@ -106,7 +104,7 @@ export class VoiceNote {
     else if (heldMs >= HOLD_MS) void this.stop('send');
   }
 
-  /** @param {HTMLButtonElement} button @param {HTMLElement} form shows that letting go takes it back */
+  /** @param {HTMLButtonElement} button @param {HTMLElement} form shows that releasing cancels the recording */
   listenTo(button, form) {
     let pressedAt = 0;
     button.onpointerdown = (event) => {

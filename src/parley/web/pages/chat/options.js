@@ -1,4 +1,4 @@
-/** What can be set about a chat, and saving it as a file. */
+/** Settings of a chat, and saving it as a file. */
 
 import { recordingSwitch } from '../../elements/consent.js';
 import { download, h, painted, sheet } from '../../elements/dom.js';
@@ -67,7 +67,7 @@ export function optionsPanel(page) {
         h('button', { class: 'button slim', type: 'button', icon: 'retry', words: 'settings.reset', onclick: reset }),
       ),
     );
-  // Many, and none of them is needed to write.
+  // These settings are many, and none is needed to write a message.
   void painted().then(async () => {
     node.append(controls());
     showAdvanced();
@@ -85,7 +85,7 @@ function markdown(messages) {
   return messages.map(({ role, parts }) => `**${who(role)}**\n\n${parts.map(said).join('\n')}`).join('\n\n---\n\n');
 }
 
-/** @param {import('../../talk/chat.js').ChatMessage[]} messages @param {string} name what the person calls it */
+/** @param {import('../../talk/chat.js').ChatMessage[]} messages @param {string} name set by the user */
 export function openExport(messages, name) {
   const file = (name || titleOf(messages) || 'chat').replace(/[^\p{L}\p{N}]+/gu, '-').slice(0, 40);
   const json = () =>

@@ -1,4 +1,4 @@
-/** What the parts of the chat page share: settings, sound, the conversation, and what goes out with it. */
+/** Objects that the parts of the chat page share: settings, audio, the conversation, and the settings of a request. */
 
 import { theRig } from '../../audio/rig.js';
 import { mayRecord } from '../../elements/consent.js';
@@ -16,7 +16,7 @@ import '../../elements/voice/voice.js';
 /** @typedef {import('../../talk/chat.js').Part} Part */
 /** @typedef {ReturnType<typeof makeParts>} ChatPage */
 
-/** A sound of the instructions longer than this is not a voice to imitate. */
+/** Maximum length of audio in the instructions that is used as a voice to imitate. */
 const VOICE_LIMIT_S = 20;
 
 export function makeParts() {
@@ -48,7 +48,7 @@ export function makeParts() {
     settings,
     rig,
     talk,
-    /** The message that is being heard; '' while none is. */
+    /** Id of the message that is being played; '' if none is. */
     playing: '',
     prompt: /** @type {import('../../elements/prompt/prompt.js').Prompt} */ (element('p-prompt')),
     voice: /** @type {import('../../elements/voice/voice.js').Voice} */ (element('p-voice', { words: 'voice.label' })),
@@ -58,9 +58,9 @@ export function makeParts() {
     systemParts: /** @type {import('../../elements/parts/parts.js').Parts} */ (element('p-parts')),
     queue: /** @type {import('../../elements/queue/queue.js').Queue} */ (element('p-queue')),
     orb: /** @type {import('../../elements/orb/orb.js').Orb} */ (element('p-orb')),
-    /** Something changed that the compose bar shows. */
+    /** Called when something has changed that the compose bar shows. */
     changed: () => {},
-    /** Silence, and no more of the answer. */
+    /** Stops playback and cancels the answer. */
     hush: () => {
       talk.cancel();
       rig.flush();

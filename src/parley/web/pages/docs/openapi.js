@@ -1,4 +1,4 @@
-/** An OpenAPI document as a list of operations, with references resolved. No DOM. */
+/** Parser of an OpenAPI document into a list of operations, with references resolved. Does not use the DOM. */
 
 /**
  * @typedef {object} Field
@@ -11,7 +11,7 @@
  * @typedef {object} Operation
  * @property {string} id
  * @property {string} tag
- * @property {string} method in small letters
+ * @property {string} method in lower case
  * @property {string} path
  * @property {string} summary
  * @property {string} description
@@ -20,14 +20,14 @@
  * @property {Field[]} fields of the body
  * @property {string} example body as text
  * @property {{status: string, description: string}[]} responses
- * @property {string} searched everything a search looks at, in small letters
+ * @property {string} searched all text that is searched, in lower case
  */
 
-/** Fields of fields are listed down to here. */
+/** Maximum depth to which nested fields are listed. */
 const DEPTH = 3;
 const METHODS = ['get', 'post', 'put', 'patch', 'delete'];
 
-/** @param {any} document @returns {(schema: any) => any} a schema for a reference to it */
+/** @param {any} document @returns {(schema: any) => any} returns the schema for a reference */
 function resolver(document) {
   return (schema) => {
     const name = schema?.$ref?.replace('#/components/schemas/', '');
@@ -49,7 +49,7 @@ function typeOf(schema, resolve) {
 
 /**
  * @param {any} schema @param {(schema: any) => any} resolve
- * @param {string} [before] name of what holds the fields @param {number} [depth]
+ * @param {string} [before] name of the object that contains the fields @param {number} [depth]
  * @returns {Field[]}
  */
 function fieldsOf(schema, resolve, before = '', depth = 0) {
@@ -68,7 +68,12 @@ function fieldsOf(schema, resolve, before = '', depth = 0) {
   });
 }
 
-/** A value to begin with, where the description has no example. @param {any} schema @param {(schema: any) => any} resolve @returns {unknown} */
+/**
+ * Returns an example value, if the description has none.
+ * @param {any} schema
+ * @param {(schema: any) => any} resolve
+ * @returns {unknown}
+ */
 function sample(schema, resolve, depth = 0) {
   const real = resolve(schema);
   if (real.example !== undefined) return real.example;
@@ -120,7 +125,7 @@ export function operations(document) {
       }));
       const tag = one.tags?.[0] ?? 'other';
       const description = one.description ?? '';
-      // The names are those of functions; the first sentence says more.
+      // The names are those of functions; the first sentence of the description is more useful.
       const summary = description.split(/[.;:](?:\s|$)/)[0].replaceAll('`', '') || (one.summary ?? '');
       return {
         id: one.operationId ?? `${method}-${path}`,

@@ -1,4 +1,4 @@
-/** One operation of the REST interface: closed a line, open all about it and a way to try it. */
+/** One operation of the REST API: a line when closed; its details and a form to try it when open. */
 
 import { download, element, h, say } from '../../elements/dom.js';
 import { at } from '../../wire/root.js';
@@ -23,12 +23,12 @@ export function operationNode(operation) {
       h('span', { class: 'quiet' }, summary),
     ),
   );
-  // Some sixty operations are on the page; what is inside is made for those that are opened.
+  // The page has some sixty operations; details are created only for those that are opened.
   node.addEventListener('toggle', () => node.append(...inside(operation)), { once: true });
   return node;
 }
 
-/** A path breaks after its slashes. @param {string} path @returns {(Node | string)[]} */
+/** Returns a path that can wrap after its slashes. @param {string} path @returns {(Node | string)[]} */
 const breakable = (path) => path.split(/(?<=\/)/).flatMap((part) => [part, document.createElement('wbr')]);
 
 /** @param {Operation} operation */
@@ -55,7 +55,7 @@ function inside(operation) {
   return parts;
 }
 
-/** Text with `code` in it. @param {string} text @returns {(Node | string)[]} */
+/** Returns nodes for text that contains `code`. @param {string} text @returns {(Node | string)[]} */
 const marked = (text) => text.split('`').map((part, i) => (i % 2 ? h('code', null, part) : part));
 
 /** @param {(Field & {in?: string})[]} fields */
@@ -73,7 +73,7 @@ function fieldTable(fields) {
 }
 
 /**
- * Fields for the parameters and the body, the same as a command, and what the server answers.
+ * Returns fields for the parameters and the body, the same request as a command, and the server's response.
  * @param {Operation} operation
  */
 function trial(operation) {

@@ -1,4 +1,4 @@
-/** What the assistant answers, as sound and as words, whichever protocol it comes in. */
+/** The assistant's answer as audio and text, in any protocol. */
 
 import { h } from '../../elements/dom.js';
 
@@ -37,7 +37,7 @@ export class Answer {
   }
 }
 
-/** The assistant's words in one message of any protocol. @param {any} message @returns {string} */
+/** Returns the assistant's text in one message of any protocol. @param {any} message @returns {string} */
 export function wordsOf(message) {
   const { type = '', object } = message;
   const choice = message.choices?.[0];

@@ -1,17 +1,20 @@
-/** Programs that do what the playground does: per protocol in Python, JavaScript and for a shell. */
+/** Programs that do the same as the playground: for each protocol in Python, JavaScript and for a shell. */
 
 import { isShowing, OPENAI_PROGRAMS, quoted } from './openai-code.js';
 
 /** @typedef {{origin: string, instructions: string, message: string, hasOwnCertificate: boolean}} Facts */
 /** @typedef {import('../../elements/code/code.js').Version} Version */
 
-/** Some text inside single quotes of a shell. @param {string} text */
+/** Quotes text for a shell with single quotes. @param {string} text */
 const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** @param {string} text lines of it that go one step to the right */
+/** @param {string} text text whose lines after the first are indented */
 const indented = (text, by = '  ') => text.replaceAll('\n', `\n${by}`);
 
-/** What a message of the playground stands for with its placeholders, in a shell. @param {string} text inside single quotes */
+/**
+ * Returns a message for a shell, with commands in place of its placeholders.
+ * @param {string} text inside single quotes
+ */
 const filledInShell = (text) =>
   shell(text)
     .replaceAll('$SILENCE', `'"$(head -c 64000 /dev/zero | base64 | tr -d '\\n')"'`)
@@ -34,7 +37,10 @@ function curl({ origin, message, hasOwnCertificate }, path) {
 }
 
 // No line of this file but its own imports begins with `import`: scripts are joined by such lines.
-/** @param {Facts} facts @param {string} client @param {string[]} options @param {string[]} ask what the program says, shows or writes */
+/**
+ * @param {Facts} facts @param {string} client @param {string[]} options @param {string[]} ask lines with which the
+ *   program speaks, shows or writes
+ */
 const pythonCall = (facts, client, options, ask) =>
   [
     '# pip install parley-voice',
@@ -66,7 +72,7 @@ const SAY = 'await talk.say(wav.load("speech.wav"))';
 const shown = (facts) => (isShowing(facts) ? ['talk.show(Path("picture.jpg").read_bytes())'] : []);
 const WRITE = ['await talk.ready()', 'talk.write("What is this?", Path("picture.jpg").read_bytes())'];
 
-/** @param {Facts} facts @param {string} order what a call is started with */
+/** @param {Facts} facts @param {string} order source code of the options of the call */
 const javascriptCall = (facts, order, make = 'DuplexCall') => {
   const names = ['Calls', ...(isShowing(facts) ? ['Camera'] : []), make, 'theRig'];
   const camera = isShowing(facts) ? `\n  const camera = new Camera(document.createElement('video'));` : '';
@@ -195,12 +201,13 @@ export function programs(dialect, facts) {
 }
 
 /**
- * A session needs the messages in order; a chat has one request, that in the editor.
+ * Returns the messages of a program: a session needs all of them in order; a chat has one request, the one in the
+ * editor.
  *
  * @param {import('./dialects.js').Dialect} dialect @param {string[]} lines @param {Facts} facts
  */
 function chosen({ id }, lines, facts) {
   if (id === 'chat') return lines.filter((line) => line.includes('$PICTURE') === isShowing(facts)).slice(0, 1);
-  // Nothing asks for an answer to be cancelled that is to be read.
+  // The program must not cancel the answer that it reads.
   return lines.filter((line) => !line.includes('response.cancel'));
 }

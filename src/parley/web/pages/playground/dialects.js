@@ -1,6 +1,6 @@
 /**
- * What the playground knows of each protocol: its address, messages to begin with, how sound is sent in it,
- * and where in its messages sound comes back. Values only; sockets are in `line.js`.
+ * Protocols of the playground: address, example messages, encoding of audio that is sent, and location of audio in
+ * received messages. Values only; sockets are in `line.js`.
  *
  * In a message `$SILENCE` stands for one second of silence and `$PICTURE` for a drawing, so that it stays readable.
  */
@@ -15,18 +15,23 @@ import { makeSessionId } from '../../wire/address.js';
  * @property {'chat' | 'half_duplex' | 'duplex'} kind
  * @property {boolean} isHttp one request instead of a socket
  * @property {() => string} path
- * @property {(instructions: string) => {name: string, message: object}[]} messages the first begins a session
- * @property {number} unitSamples of sound at 16 kHz in one message; 0: takes none
- * @property {() => (audio: Float32Array<ArrayBuffer>) => object} sound a packer of microphone sound, for one session
- * @property {object | null} goodbye what ends a session in order
- * @property {string} ready the message after which sound may be sent
- * @property {(message: any) => Float32Array<ArrayBuffer> | null} heard sound in a message of the server, 24 kHz
+ * @property {(instructions: string) => {name: string, message: object}[]} messages the first starts a session
+ * @property {number} unitSamples samples of audio at 16 kHz per message; 0 if it accepts none
+ * @property {() => (audio: Float32Array<ArrayBuffer>) => object} sound creates a packer of microphone audio for one
+ *   session
+ * @property {object | null} goodbye message that ends a session
+ * @property {string} ready type of the message after which audio may be sent
+ * @property {(message: any) => Float32Array<ArrayBuffer> | null} heard returns the audio in a message of the server,
+ *   24 kHz
  */
 
 const SECOND = 16000;
 const noSound = () => () => ({});
 
-/** 24 kHz PCM16, as OpenAI's protocols have it. @returns {(audio: Float32Array<ArrayBuffer>) => object} */
+/**
+ * Returns a packer for 24 kHz PCM16, which OpenAI's protocols use.
+ * @returns {(audio: Float32Array<ArrayBuffer>) => object}
+ */
 function openaiSound() {
   const resampler = new Resampler(SECOND, 24000);
   return (audio) => {

@@ -1,5 +1,5 @@
 /**
- * One conversation of the playground: a socket, or one request whose answer may come in pieces.
+ * One conversation of the playground: a socket, or one request whose response may be streamed.
  *
  * Events (`CustomEvent.detail`): `state` 'off' | 'opening' | 'on', `wire` {out, message}, `closed` {code, reason},
  * `trouble` a sentence.
@@ -92,7 +92,7 @@ export class Line extends EventTarget {
     }
   }
 
-  /** Server-sent events one by one, anything else whole. @param {Response} response */
+  /** Reports server-sent events one by one, any other response as a whole. @param {Response} response */
   async #read(response) {
     if (!response.headers.get('content-type')?.includes('event-stream') || !response.body) {
       this.#receive(await response.text());
@@ -107,7 +107,7 @@ export class Line extends EventTarget {
     }
   }
 
-  /** @param {object | null} [goodbye] sent first, where the protocol has one; the server closes then */
+  /** @param {object | null} [goodbye] sent first, if the protocol has one; the server then closes */
   close(goodbye = null) {
     this.#request?.abort();
     if (goodbye && this.#socket?.readyState === WebSocket.OPEN) {
@@ -123,7 +123,7 @@ export class Line extends EventTarget {
   }
 }
 
-/** Text of a stream as it comes. @param {ReadableStream<Uint8Array<ArrayBuffer>>} body */
+/** Yields the text of a stream as it arrives. @param {ReadableStream<Uint8Array<ArrayBuffer>>} body */
 async function* pieces(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;

@@ -2,13 +2,16 @@
 
 /** @typedef {import('./code.js').Facts} Facts */
 
-/** A text between quotes, the same in Python, JavaScript and JSON. @param {string} text */
+/** Quotes text in a form that is valid in Python, JavaScript and JSON. @param {string} text */
 export const quoted = (text) => JSON.stringify(text);
 
-/** True if the message in the editor has a picture: then the programs show one. @param {Facts} facts */
+/** True if the message in the editor has a picture, in which case the programs show one. @param {Facts} facts */
 export const isShowing = ({ message }) => message.includes('$PICTURE');
 
-/** Code in which `picture` is a data URL. @param {string} code with the placeholder in JSON */
+/**
+ * Replaces the placeholder in code with the variable `picture`, a data URL.
+ * @param {string} code with the placeholder in JSON
+ */
 const withPicture = (code) => code.replaceAll('"data:image/jpeg;base64,$PICTURE"', 'picture');
 
 const PICTURE_PYTHON = `
@@ -43,7 +46,7 @@ const openaiJs = (facts) =>
     `const client = new OpenAI({ baseURL: ${quoted(`${facts.origin}/v1`)}, apiKey: 'any' });`,
   ].join('\n') + (isShowing(facts) ? PICTURE_JS : '');
 
-/** What is asked for, as a value of Python. @param {unknown} value @returns {string} */
+/** Returns a value as a Python literal. @param {unknown} value @returns {string} */
 function python(value) {
   if (value === true) return 'True';
   if (value === false) return 'False';
@@ -56,7 +59,7 @@ function python(value) {
   return quoted(/** @type {any} */ (value));
 }
 
-/** The request's fields as arguments. @param {string} message JSON */
+/** Returns the request's fields as Python arguments. @param {string} message JSON */
 function keywords(message) {
   return Object.entries(parsed(message))
     .map(([name, value]) => `    ${name}=${python(value)},`)
@@ -72,7 +75,10 @@ function parsed(message) {
   }
 }
 
-/** @param {Facts} facts @param {string} verb @param {string} whole what to print of a whole answer @param {string} piece of a piece */
+/**
+ * @param {Facts} facts @param {string} verb @param {string} whole expression to print for a whole answer @param
+ *   {string} piece expression to print for a piece
+ */
 function openaiRequest(facts, verb, whole, piece, jsWhole = whole, jsPiece = piece) {
   const isStream = Boolean(parsed(facts.message).stream);
   const call = withPicture(`client.${verb}.create(\n${keywords(facts.message)}\n)`);

@@ -1,4 +1,4 @@
-/** What stands in a message of the playground for a second of silence and for a picture. */
+/** Placeholders in a message of the playground for a second of silence and for a picture. */
 
 import { encodeBytes, encodePcm } from '../../wire/codec.js';
 
@@ -18,7 +18,7 @@ function drawing() {
   return canvas.toDataURL('image/jpeg').split(',')[1];
 }
 
-/** The message with its placeholders filled in. @param {string} text JSON @param {Dialect} dialect */
+/** Returns the message with its placeholders replaced. @param {string} text JSON @param {Dialect} dialect */
 export function filled(text, dialect) {
   const message = JSON.parse(text);
   const silence = () =>

@@ -1,7 +1,7 @@
 import { asSaid } from '../../talk/captions.js';
 
 /**
- * A recording of the server as values: its units or turns, and the conversation that they make.
+ * Parser of a recording of the server: its units or turns, and the conversation in them.
  *
  * Pure.
  */
@@ -29,7 +29,7 @@ import { asSaid } from '../../talk/captions.js';
  * @property {number} untilS
  * @property {string[]} images
  * @property {boolean} isInterrupted
- * @property {number | null} latencyMs from the last word that was asked to the first of the answer, where both are timed
+ * @property {number | null} latencyMs from the last word of the user to the first of the answer, if both are timed
  */
 
 /** @param {any} chunk @param {number} i @returns {Cell} */
@@ -59,7 +59,7 @@ export function cellsOf(recording) {
   const isSpoken = recording?.mode === 'half_duplex_audio';
   return turns.map((/** @type {any} */ turn, /** @type {number} */ i) => {
     const asked = turn.input?.duration_ms ?? 0;
-    // Half-duplex counts from when it was ready, and what was asked had been spoken by then.
+    // In half-duplex, times count from `ready`, and a request is sent after the user has spoken.
     const atMs = isSpoken ? (turn.request_ts_ms ?? 0) - asked : (turn.request_ts_ms ?? first) - first;
     return {
       index: turn.turn_index ?? i,
@@ -91,7 +91,7 @@ function saidInTurn(cell) {
 }
 
 /**
- * What both said, as the server has timed it: every kind of subtitles has the same times.
+ * Returns what both sides said with the server's times, so that all kinds of subtitles have the same times.
  * @param {any[]} list @param {Cell[]} cells @returns {Said[]}
  */
 function timed(list, cells) {
@@ -101,7 +101,7 @@ function timed(list, cells) {
     const fromS = startMs / 1000;
     const before = said.at(-1);
     const isAnswer = who === 'assistant' && before?.who === 'you';
-    // A picture that was written about; of a film every second has one.
+    // A picture is shown only with text that was written about it: in a video every second has one.
     const shown = cells.find(
       ({ at, length, userText, images }) => at <= fromS && fromS < at + length && userText && images,
     );
@@ -118,12 +118,12 @@ function timed(list, cells) {
   return said;
 }
 
-/** What both said, in order. @param {Cell[]} cells @param {any} [recording] @returns {Said[]} */
+/** Returns what both sides said, in order. @param {Cell[]} cells @param {any} [recording] @returns {Said[]} */
 export function conversationOf(cells, recording) {
   return Array.isArray(recording?.said) ? timed(recording.said, cells) : derived(cells);
 }
 
-/** The same of a recording without those times. @param {Cell[]} cells @returns {Said[]} */
+/** Returns the same for a recording without the server's times. @param {Cell[]} cells @returns {Said[]} */
 function derived(cells) {
   /** @type {Said[]} */
   const said = [];
@@ -160,7 +160,7 @@ function derived(cells) {
       open.untilS = cell.at + 1 + cell.length;
       if (cell.isEnd) open = null;
     } else if (open) {
-      // It listens again without having ended: it was interrupted.
+      // The model listens again without having ended its turn: it was interrupted.
       open.isInterrupted = true;
       open = null;
     }

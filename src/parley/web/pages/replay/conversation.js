@@ -1,4 +1,4 @@
-/** The conversation of a recording: what both said, to read, to search, to hear from any place. */
+/** The conversation of a recording: its text, with search, and playback from any line. */
 
 import { isDeveloper } from '../../elements/developer.js';
 import { download, h, say } from '../../elements/dom.js';
@@ -14,7 +14,7 @@ const linesOf = (said) =>
 export class Conversation {
   #rows;
   #found = h('span', { class: 'small quiet', role: 'status' });
-  /** What is being said now, large: the subtitles of a sound. */
+  /** The current sentence in large type, as subtitles of an audio recording. */
   subtitle = h('p', { class: 'now-said', 'aria-hidden': 'true', hidden: true });
 
   /**
@@ -108,7 +108,7 @@ export class Conversation {
       else row.removeAttribute('aria-current');
     }
     const text = this.said[now]?.text ?? '';
-    // From the first one on it keeps its place.
+    // From the first subtitle on, its space stays reserved.
     if (text) this.subtitle.hidden = false;
     if (this.subtitle.textContent !== text) this.subtitle.textContent = text;
   }

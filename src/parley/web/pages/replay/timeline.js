@@ -1,4 +1,4 @@
-/** The seconds of a recording: waveforms to click on, and every unit as a row with its own sound. */
+/** The timeline of a recording: waveforms to click on, and every unit as a row with its own audio. */
 
 import { h } from '../../elements/dom.js';
 import { clock, number, t } from '../../words/words.js';
@@ -6,7 +6,7 @@ import { drawWaveform, loadPeaks } from './waveform.js';
 
 /** @typedef {import('./cells.js').Cell} Cell */
 
-/** @param {Cell} cell what is known of how it was made */
+/** @param {Cell} cell whose timing is shown */
 function factsOf({ timing }) {
   const ms = timing.wall_clock_ms ?? timing.all_ms ?? timing.elapsed_ms;
   const output = timing.tokens ?? timing.n_tokens ?? 0;
@@ -30,7 +30,7 @@ export class Timeline {
   #current = -1;
   #sound;
   #totalS;
-  /** Told where the sound is. @type {(seconds: number) => void} */
+  /** Called with the position of the playback. @type {(seconds: number) => void} */
   onMark = () => {};
 
   /** @param {Cell[]} cells @param {(path: string) => string} asset */
@@ -66,7 +66,7 @@ export class Timeline {
     document.addEventListener('themechange', () => this.#draw());
   }
 
-  /** Nothing to play as a whole. @param {boolean} isSilent */
+  /** Sets if there is no file with the whole conversation. @param {boolean} isSilent */
   set isSilent(isSilent) {
     this.#sound.hidden = isSilent;
   }
@@ -147,7 +147,7 @@ export class Timeline {
     this.#draw(seconds);
   }
 
-  /** @param {HTMLMediaElement} media @param {string | null} soundUrl whose waveforms to draw */
+  /** @param {HTMLMediaElement} media @param {string | null} soundUrl of the audio whose waveforms to draw */
   follow(media, soundUrl) {
     this.#media = media;
     media.addEventListener('timeupdate', () => this.#mark(media.currentTime));

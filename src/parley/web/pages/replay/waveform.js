@@ -1,15 +1,15 @@
-/** Both voices as waveforms over one time line: the person above the line, the assistant below. */
+/** Waveforms of both voices on one timeline: the user above the line, the assistant below. */
 
 import { drawing } from '../../elements/dom.js';
 
-/** Peaks per 50 ms of person and assistant. @typedef {[Float32Array, Float32Array]} Peaks */
+/** Peaks per 50 ms of user and assistant. @typedef {[Float32Array, Float32Array]} Peaks */
 
 const RATE_HZ = 16000;
 const STEP = RATE_HZ / 20;
-/** Half an hour of stereo is as much as a page should unpack for a picture. */
+/** Maximum length that is decoded for a waveform: half an hour of stereo. */
 const LIMIT_BYTES = 120e6;
 
-/** @param {string} url @returns {Promise<{peaks: Peaks, seconds: number} | null>} null: too long to be drawn */
+/** @param {string} url @returns {Promise<{peaks: Peaks, seconds: number} | null>} null if it is too long to be drawn */
 export async function loadPeaks(url) {
   const bytes = await (await fetch(url)).arrayBuffer();
   if (bytes.byteLength > LIMIT_BYTES) return null;
@@ -37,7 +37,8 @@ function peakIn(list, from, until) {
 }
 
 /**
- * @param {HTMLCanvasElement} canvas its colour, outline and border colours are those of the two and the line
+ * @param {HTMLCanvasElement} canvas its colour, outline and border colours are used for the user, the assistant and
+ *   the line
  * @param {{cells: import('./cells.js').Cell[], peaks: Peaks | null, totalS: number, at: number}} what
  */
 export function drawWaveform(canvas, { cells, peaks, totalS, at }) {
