@@ -95,10 +95,7 @@ function assemble(parts, { mountStageVideo }) {
 
 /** @typedef {ReturnType<typeof assemble>} WholePage */
 
-/**
- * Loads the allowed servers and the limits, which are needed before a call can connect to another server.
- * @param {CallPage} page
- */
+/** Loads the allowed servers and the limits, which are needed before a call starts. @param {CallPage} page */
 function reachServer(page) {
   const known = painted().then(async () => {
     const { playbackDelayMs, apiHosts, limitsS } = await about();
@@ -162,11 +159,7 @@ function follow(page) {
 /** Captions for which the side has been opened. @type {WeakSet<object>} */
 const shownOnce = new WeakSet();
 
-/**
- * Opens the conversation with the first words of a call, if there is room next to the stage.
- * @param {WholePage} page
- * @param {any} captions
- */
+/** Opens the conversation with a call's first words, if there is room. @param {WholePage} page @param {any} captions */
 function slideIn(page, captions) {
   if (shownOnce.has(captions) || page.hasVideo || !matchMedia('(min-width: 68.01rem)').matches) return;
   if (!captions.list.some((/** @type {any} */ { who, text }) => who !== 'note' && text)) return;

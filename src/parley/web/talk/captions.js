@@ -11,7 +11,7 @@
  * @property {number} id
  * @property {'you' | 'assistant' | 'note'} who
  * @property {string} text
- * @property {number} heard characters that have been said aloud
+ * @property {number} heard number of characters that have been heard
  * @property {boolean} isComplete true if no more text will be added
  * @property {boolean} isInterrupted
  * @property {string} [key] key of a note in the dictionary

@@ -1,4 +1,4 @@
-/** Detector of whether the user is present when their turn in the queue comes. */
+/** Detector of the user's presence when their turn in the queue comes. */
 
 /** Time that an absent user has to return when their turn comes. */
 const AWAY_MS = 20_000;
@@ -17,9 +17,8 @@ export class Presence {
   }
 
   /**
-   * void} onAbsent after a while without a sign of the person => Starts waiting for the user while the page is hidden.
-   * @param {() => void} onAbsent called if no sign of the user arrives in time => void} onAbsent after a while without
-   * a sign of the person
+   * Starts waiting for the user while the page is hidden.
+   * @param {() => void} onAbsent called if no sign of the user arrives in time
    */
   wait(onAbsent) {
     this.noticed();

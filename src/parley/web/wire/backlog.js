@@ -1,6 +1,6 @@
 /**
  * Queue of live audio that cannot be sent yet. On a slow network it holds the newest seconds, because late audio is
- * worthless. While the connection is lost it holds everything that is said, up to the resume window.
+ * worthless. While the connection is lost it holds everything that is said, as long as the session can be resumed.
  */
 
 import { pack } from './sound.js';

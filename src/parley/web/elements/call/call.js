@@ -18,7 +18,7 @@ import '../orb/orb.js';
 import { checkPage, checkServer, fetchToken, Obstacle, obstacleOf } from './obstacles.js';
 import { WORDS } from './words.js';
 
-/** The server that this script came from. */
+/** The server from which this script was loaded. */
 const HOME = import.meta.url.replace(/\/static\/.*$/, '');
 
 /**

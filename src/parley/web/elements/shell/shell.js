@@ -102,7 +102,7 @@ function menuButton(off) {
   return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
 }
 
-/** True if the server could take a call now; checked repeatedly. @param {number} everyS */
+/** Returns the status of the server, which shows if it can accept a call and is polled. @param {number} everyS */
 function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
   const label = h('span', null);

@@ -20,8 +20,9 @@ const TOO_LOUD = 0.98;
 
 /**
  * @typedef {object} Taken
- * @property {(sound: Float32Array<ArrayBuffer>, name: string) => void} use in this page
- * @property {(id: string, sound: Float32Array<ArrayBuffer>) => Promise<void>} saved on the server
+ * @property {(sound: Float32Array<ArrayBuffer>, name: string) => void} use called to use the recording in this page
+ * @property {(id: string, sound: Float32Array<ArrayBuffer>) => Promise<void>} saved called when it was saved on the
+ *   server
  */
 
 class VoiceSheet {

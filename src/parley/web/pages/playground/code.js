@@ -36,7 +36,7 @@ function curl({ origin, message, hasOwnCertificate }, path) {
   ].join('\n');
 }
 
-// No line of this file but its own imports begins with `import`: scripts are joined by such lines.
+// Except for its own imports, no line of this file starts with `import`: scripts are joined at such lines.
 /**
  * @param {Facts} facts @param {string} client @param {string[]} options @param {string[]} ask lines with which the
  *   program speaks, shows or writes

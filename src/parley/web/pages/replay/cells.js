@@ -7,7 +7,7 @@ import { asSaid } from '../../talk/captions.js';
  */
 
 /**
- * @typedef {object} Cell one row of the time line: a unit, or a turn
+ * @typedef {object} Cell one row of the timeline: a unit or a turn
  * @property {number} index
  * @property {number} at seconds
  * @property {number} length seconds
