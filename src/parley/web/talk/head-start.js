@@ -13,7 +13,7 @@ const ENOUGH = 3;
 const REMEMBERED = 8;
 /** Number of answers needed after a gap. */
 const ENOUGH_AFTER_GAP = 20;
-/** Minimum delay; a shorter one is lost in the sound card's blocks. */
+/** Allowance for delay that is lost in the sound card's own blocks. */
 const LEAST_MS = 40;
 /** Factor applied to the observed lateness. */
 const MARGIN = 1.5;

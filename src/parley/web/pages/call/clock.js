@@ -8,7 +8,7 @@ import { clock, t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** Seconds left at which the user is notified. */
+/** Seconds left at which the user is notified, and from which the time is shown in a half-duplex call. */
 const HINT_AT_S = 30;
 /** Seconds left from which the time is shown in a full-duplex call. */
 const NEAR_S = 60;
