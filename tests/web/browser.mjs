@@ -304,6 +304,25 @@ const scenarios = {
       await tab.locator('.message.assistant [aria-label="Answer again"]').waitFor();
       await until(tab, (after) => document.querySelectorAll('.message').length === after, { given: count });
     }
+    // A name that one gives while the other has an answer made is that chat's name; deleting it then deletes all of it.
+    const names = page.locator('.history .open span');
+    const ask = async (before) => {
+      await page.locator('.compose textarea').fill('Four');
+      await page.keyboard.press('Enter');
+      await until(page, (count) => document.querySelectorAll('.message').length > count, { given: before });
+    };
+    await other.locator('.history [data-id]').click();
+    await other.locator('dialog input').fill('Renamed');
+    await ask(8);
+    await other.keyboard.press('Enter');
+    await until(page, () => document.querySelectorAll('.message').length === 10);
+    await page.locator('.message.assistant [aria-label="Answer again"]').waitFor();
+    assert.equal(page.url(), address);
+    assert.deepEqual(await names.allTextContents(), ['Renamed']);
+    await other.getByRole('button', { name: 'Delete “Renamed”' }).click();
+    await ask(10);
+    await other.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
+    await until(page, () => document.querySelectorAll('.message, .history .open').length === 0);
     return `${done.generated_tokens} tokens`;
   },
 

@@ -18,7 +18,12 @@ function tabs() {
   return channel;
 }
 
-/** @param {(id: string) => void} changed called when another tab has stored, renamed or deleted that chat */
+/**
+ * What another tab has done to a chat: stored it anew, renamed it, or deleted it.
+ * @typedef {{id: string, name?: string, isGone?: boolean}} ChatChange
+ */
+
+/** @param {(change: ChatChange) => void} changed called when another tab has changed a chat */
 export function watchChats(changed) {
   tabs().onmessage = ({ data }) => changed(data);
 }
@@ -59,11 +64,11 @@ export async function listChats() {
   return all.sort((a, b) => b.updatedAt - a.updatedAt);
 }
 
-/** @param {string} id @param {(store: IDBObjectStore) => IDBRequest} act @returns {Promise<boolean>} true if it worked */
-async function write(id, act) {
+/** @param {ChatChange} change @param {(store: IDBObjectStore) => IDBRequest} act @returns {Promise<boolean>} true if it worked */
+async function write(change, act) {
   return await inStore('readwrite', act).then(
     () => {
-      tabs().postMessage(id);
+      tabs().postMessage(change);
       return true;
     },
     () => false,
@@ -72,7 +77,7 @@ async function write(id, act) {
 
 /** @param {Chat} chat @returns {Promise<boolean>} true if it could be stored */
 export async function keepChat(chat) {
-  return await write(chat.id, (store) => store.put(chat));
+  return await write({ id: chat.id }, (store) => store.put(chat));
 }
 
 /**
@@ -80,7 +85,7 @@ export async function keepChat(chat) {
  * @param {string} id @param {string} name empty: its title is shown again
  */
 export async function nameChat(id, name) {
-  await write(id, (store) => {
+  await write({ id, name }, (store) => {
     const asked = store.get(id);
     asked.onsuccess = () => {
       if (asked.result) store.put({ ...asked.result, name: name || undefined });
@@ -91,7 +96,7 @@ export async function nameChat(id, name) {
 
 /** @param {string} id */
 export async function forgetChat(id) {
-  await write(id, (store) => store.delete(id));
+  await write({ id, isGone: true }, (store) => store.delete(id));
 }
 
 /** Returns the first text of the user. @param {import('./chat.js').ChatMessage[]} messages */
@@ -101,4 +106,12 @@ export function titleOf(messages) {
     if (text?.type === 'text' && text.text.trim()) return text.text.trim().slice(0, 60);
   }
   return '';
+}
+
+/** @param {Chat} chat @param {string} wanted search text in lower case */
+export function matches(chat, wanted) {
+  const inText = chat.messages.some(({ parts }) =>
+    parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)),
+  );
+  return inText || (chat.name ?? '').toLowerCase().includes(wanted);
 }

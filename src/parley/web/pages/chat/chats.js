@@ -2,7 +2,7 @@
 
 import { askName, confirmed, h, say, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
-import { forgetChat, keepChat, listChats, nameChat, titleOf, watchChats } from '../../talk/history.js';
+import { forgetChat, keepChat, listChats, matches, nameChat, titleOf, watchChats } from '../../talk/history.js';
 import { date, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/history.js').Chat} Chat */
@@ -11,14 +11,6 @@ import { date, t } from '../../words/words.js';
 const SEARCH_FROM = 6;
 
 const newId = () => Math.random().toString(36).slice(2, 10);
-
-/** @param {Chat} chat @param {string} wanted search text in lower case */
-function matches(chat, wanted) {
-  const inText = chat.messages.some(({ parts }) =>
-    parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)),
-  );
-  return inText || (chat.name ?? '').toLowerCase().includes(wanted);
-}
 
 /** @param {Chat} chat */
 const nameOf = (chat) => chat.name || chat.title || t('chat.untitled');
@@ -72,17 +64,22 @@ export class Chats {
     );
     this.node.removeAttribute('title');
     globalThis.addEventListener('popstate', () => void this.openAddress());
-    watchChats((id) => void this.#changedElsewhere(id));
-    globalThis.addEventListener('pageshow', ({ persisted }) => persisted && void this.#changedElsewhere(this.id));
+    watchChats((change) => void this.#changedElsewhere(change));
+    globalThis.addEventListener(
+      'pageshow',
+      ({ persisted }) => persisted && void this.#changedElsewhere({ id: this.id }),
+    );
   }
 
   /**
    * Called when another tab has changed a chat: the copy that is shown here and stored later must not be older.
-   * @param {string} id
+   * @param {import('../../talk/history.js').ChatChange} change
    */
-  async #changedElsewhere(id) {
-    if (id !== this.id) return void this.draw();
-    if (!this.page.talk.isBusy) return await this.#turnTo(id);
+  async #changedElsewhere({ id, name, isGone }) {
+    if (id === this.id && !this.page.talk.isBusy) return await this.#turnTo(id);
+    if (id === this.id && isGone) return this.#forgotten();
+    if (id === this.id && name !== undefined) this.name = name;
+    if (id !== this.id || name !== undefined) return void this.draw();
     // Both tabs are waiting for an answer, so the one in this tab becomes a separate chat.
     this.id = newId();
     this.#show(this.id, 'replaceState');
@@ -215,11 +212,15 @@ export class Chats {
     const gone = await Promise.all(recordingsOf(chat).map((id) => deleteRecording(/** @type {string} */ (id))));
     await forgetChat(chat.id);
     toast(gone.every(Boolean) ? 'replay.deleted' : 'chat.delete_partly');
-    if (chat.id === this.id) {
-      this.page.talk.clear();
-      this.#become(newId(), '', []);
-      this.#show('', 'replaceState');
-    } else void this.draw();
+    if (chat.id === this.id) this.#forgotten();
+    else void this.draw();
+  }
+
+  /** The chat was deleted: nothing of it is stored, not even an unfinished answer. */
+  #forgotten() {
+    this.page.talk.clear();
+    this.#become(newId(), '', []);
+    this.#show('', 'replaceState');
   }
 
   /** Leaves the chat; the answer so far is stored in it. */
