@@ -18,7 +18,7 @@ from parley.errors import SetupError
 from parley.media.pcm import Samples
 from parley.vad.silero import SileroModel
 
-COUNT = 20
+COUNT = 40
 MOST_MS = 160
 """95th percentile: a chunk and the beginning of a voice. 40 ms are left for everything else."""
 INTO_CHUNKS = 5
