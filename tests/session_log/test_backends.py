@@ -1,6 +1,7 @@
 """Every place where sessions are logged keeps the same promises."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import stat
@@ -538,10 +539,9 @@ async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_m
     await scripts.close()
 
 
-async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.session_log.redis_logs.LOOK_S", 0.05)
+@contextlib.asynccontextmanager
+async def a_forgotten_log(server: RedisServer) -> AsyncIterator[RedisSessionLogs]:
+    """A log at rest that the block makes Redis forget; leaving waits until it is asked for."""
     stored = RedisSessionLogs(server.url, keep_s=60.0)
     writer = created(stored, logged())
     asked = asyncio.Event()
@@ -550,13 +550,21 @@ async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
     await asyncio.sleep(0.3)
     assert not asked.is_set()
 
-    server.kill()
-    await asyncio.sleep(0.3)
-    server.start()
+    yield stored
 
     async with asyncio.timeout(HANG_S):
         await asked.wait()
     await stored.close()
+
+
+async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.session_log.redis_logs.LOOK_S", 0.05)
+    async with a_forgotten_log(server):
+        server.kill()
+        await asyncio.sleep(0.3)
+        server.start()
 
 
 async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_to_it(
@@ -564,19 +572,8 @@ async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_t
 ) -> None:
     for name in ("LOOK_S", "REFRESH_S"):
         monkeypatch.setattr(f"parley.session_log.redis_logs.{name}", 0.05)
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    writer = created(stored, logged())
-    asked = asyncio.Event()
-    writer.on_forgotten = asked.set
-    await append(writer, update(b"head", whole=True))
-    await asyncio.sleep(0.3)
-    assert not asked.is_set()
-
-    await stored.redis.flushall()
-
-    async with asyncio.timeout(HANG_S):
-        await asked.wait()
-    await stored.close()
+    async with a_forgotten_log(server) as stored:
+        await stored.redis.flushall()
 
 
 async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
