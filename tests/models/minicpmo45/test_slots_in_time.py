@@ -14,6 +14,7 @@ from parley.engine.engine import Engine
 from parley.engine.model import Job
 from parley.engine.work import Stage
 from parley.models.minicpmo45.config import full_size_config
+from parley.models.minicpmo45.conversation.prefill import StartJob
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.pages import PagePool
@@ -34,7 +35,9 @@ class Timed(MiniCPMO45):
     def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         super()._step(stage, jobs)
         self.device_clock.advance(BASE_S + ROW_S * len(jobs))
-        self.taken[stage, len(jobs)] += 1
+        # How many steps a start takes depends on the thread that prepares the voice.
+        if not isinstance(jobs[0], StartJob):
+            self.taken[stage, len(jobs)] += 1
 
 
 def timed(slots: int, limit_s: float | None, **options: Any) -> Timed:
@@ -73,7 +76,7 @@ def test_all_slots_are_offered_where_all_are_in_time():
     assert model.spec.slots is None
     assert "slots_limit" not in model.spec.details
     assert model.taken[Stage.DECODE, 5] == 3 * UNIT_TOKENS
-    assert model.taken[Stage.VOCODE, 5] == 3 + 1
+    assert model.taken[Stage.VOCODE, 5] == 3
 
 
 def test_pictures_that_are_cut_on_other_threads_cost_the_device_nothing(
