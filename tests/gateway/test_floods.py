@@ -29,8 +29,8 @@ from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 
+from parley.gateway.http.bodies import Transfers
 from parley.gateway.http.routing import DEFAULT_BODY_BYTES
-from parley.gateway.http.transfers import Transfers
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport import TlsListener, handshakes, listen
 from parley.transport.clients import OpenConnections

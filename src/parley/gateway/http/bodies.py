@@ -1,7 +1,10 @@
-"""Request bodies, parameters and responses: reads and describes msgspec structs."""
+"""Request bodies, parameters and responses: reads and describes msgspec structs, and limits
+concurrent transfers."""
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from inspect import cleandoc
@@ -10,12 +13,14 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from parley.errors import BadInput, InvalidRequest
 from parley.gateway.large_json import read_aside
 from parley.protocol import codec
+from parley.protocol.networks import network_of
 from parley.transport import ITEMS_LIMIT
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -137,6 +142,39 @@ def filled(kind: type[T], source: object, /, **others: Any) -> T:
     """A response whose fields are the attributes of `source` with the same names, and `others`."""
     names = [name for name in kind.__struct_fields__ if name not in others]
     return kind(**{name: getattr(source, name) for name in names}, **others)
+
+
+class Transfers:
+    """Uploads or downloads in progress, limited for all clients together and for each network.
+
+    There is no queue: a client beyond the limits is refused and tries again.
+    """
+
+    def __init__(self, name: str, limit: int, *, each: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._each = each
+        self._held: Counter[str] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def one(self, address: str) -> AsyncIterator[None]:
+        """Count one of `address` while the block runs.
+
+        Raises:
+            HTTPException: 429 when the address has enough of them, 503 when all together have.
+        """
+        address = network_of(address)
+        if self._held[address] >= self._each:
+            raise HTTPException(429, f"This address has {self._each} {self._name} already.")
+        if self._held.total() >= self._limit:
+            raise HTTPException(503, f"The server has {self._limit} {self._name} already.")
+        self._held[address] += 1
+        try:
+            yield
+        finally:
+            self._held[address] -= 1
+            if not self._held[address]:
+                del self._held[address]
 
 
 # ---- descriptions for `/openapi.json`; a schema may be named by its type --------------------

@@ -1,24 +1,27 @@
 """The application in front of the routes, which handles every HTTP exchange and every WebSocket.
 
 An exchange has an id, a caller checked by `auth.py`, a body of bounded size within the memory for
-bodies, and a response with the headers of `security.py`. Errors of routes become responses here
-(`errors.py`). WebSockets are checked before a route receives them.
+bodies, and a response with the header fields that protect pages and control caching. Errors of
+routes become responses here (`errors.py`). WebSockets are checked before a route receives them.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from parley import logs
 from parley.errors import ParleyError, ServiceUnavailable
-from parley.gateway.http import absent, auth, security
+from parley.gateway.admission import Admission
+from parley.gateway.http import absent, auth
 from parley.gateway.http.errors import OPENAI_PREFIX, REQUEST_ID, Failures
 from parley.gateway.http.requester import RequestHeaders
 from parley.gateway.http.routing import DEFAULT_BODY_BYTES, Route, RouteTable
@@ -74,7 +77,7 @@ class Exchanges:
 
     async def _serve(self, exchange: _Exchange) -> None:
         scope = exchange.scope
-        asked = security.preflight(scope, exchange.headers, self._runtime.access.admission)
+        asked = preflight(scope, exchange.headers, self._runtime.access.admission)
         if asked is not None:
             await asked(scope, exchange.receive, exchange.send)
             return
@@ -188,12 +191,10 @@ class _Exchange:
         more = [(REQUEST_ID, self.id.encode())]
         if path.startswith(OPENAI_PREFIX):
             more.append((b"openai-processing-ms", b"%d" % round(1000 * self.took_s)))
-        message["headers"] = security.completed(path, message["headers"], more)
-        if path.startswith(security.READABLE):
+        message["headers"] = completed(path, message["headers"], more)
+        if path.startswith(READABLE):
             answer = MutableHeaders(raw=message["headers"])
-            security.let_pages_read(
-                answer, self.headers.get("origin"), self._runtime.access.admission
-            )
+            let_pages_read(answer, self.headers.get("origin"), self._runtime.access.admission)
         # First, so that a client that has its response finds the entry in the audit log.
         await auth.note(self.scope, self._runtime, self.status)
 
@@ -206,4 +207,70 @@ class _Exchange:
 
 
 def _too_large(limit: int) -> str:
-    return f"Request body exceeds {security.shown_size(limit)}."
+    unit, name = (1 << 20, "MiB") if limit >= 1 << 20 else (1 << 10, "KiB")
+    return f"Request body exceeds {limit / unit:.3g} {name}."
+
+
+Field = tuple[bytes, bytes]
+
+PAGE_POLICY: Final = (
+    b"default-src 'self'; connect-src 'self' ws: wss:; media-src 'self' blob: data:; "
+    b"img-src 'self' blob: data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; "
+    b"form-action 'self'; frame-ancestors 'none'"
+)
+ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+DATA: Final = ("/api/", "/v1/")
+"""Responses here belong to one client (recordings, tokens, voices); caches must not store them."""
+
+
+def completed(path: str, own: Iterable[Field], more: Iterable[Field]) -> list[Field]:
+    """The header fields of a response: its own, and the others that it lacks.
+
+    Args:
+        path: of the request.
+        own: names are lower case.
+        more: of this exchange.
+    """
+    fields = list(own)
+    present = dict(fields)
+    is_page = present.get(b"content-type", b"").startswith(b"text/html")
+    others = [*more, *ALWAYS]
+    if is_page:
+        others.append((b"content-security-policy", PAGE_POLICY))
+    if is_page or path.startswith("/static/"):
+        # Browsers check if it has changed; otherwise, after an update, pages would use old scripts.
+        others.append((b"cache-control", b"no-cache"))
+    elif path.startswith(DATA):
+        others.append((b"cache-control", b"no-store"))
+    fields += [field for field in others if field[0] not in present]
+    return fields
+
+
+READABLE: Final = ("/static/", "/v1/")
+"""Paths that pages of allowed origins (`security.allowed_origins`) may read, so that they can run
+the JavaScript client, and OpenAI's."""
+PREFLIGHT_S: Final = 600
+
+
+def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admission) -> None:
+    """Allow the requesting page to read a response below `READABLE`."""
+    if origin is None or not admission.lists_origin(origin):
+        return
+    answer["access-control-allow-origin"] = origin
+    answer["access-control-expose-headers"] = "x-request-id, retry-after"
+    answer.add_vary_header("origin")
+
+
+def preflight(scope: Scope, headers: Headers, admission: Admission) -> Response | None:
+    """The response to a CORS preflight request; None for any other request."""
+    method = headers.get("access-control-request-method")
+    if method is None or scope["method"] != "OPTIONS" or not scope["path"].startswith(READABLE):
+        return None
+    if not admission.lists_origin(headers.get("origin", "")):
+        return None
+    allowed = {
+        "access-control-allow-methods": method,
+        "access-control-allow-headers": headers.get("access-control-request-headers", ""),
+        "access-control-max-age": str(PREFLIGHT_S),
+    }
+    return Response(status_code=204, headers=allowed)

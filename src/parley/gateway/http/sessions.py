@@ -27,6 +27,7 @@ from parley.gateway.http.bodies import (
     JSON,
     RecordingId,
     Time,
+    Transfers,
     WorkerId,
     file_body,
     filled,
@@ -37,7 +38,6 @@ from parley.gateway.http.openai.kept_responses import owner_of_key
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.stopping import is_long
-from parley.gateway.http.transfers import Transfers
 from parley.gateway.recording_access import (
     Found,
     NoRecording,

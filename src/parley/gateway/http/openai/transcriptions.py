@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.bodies import file_body, read_form
+from parley.gateway.http.bodies import Transfers, file_body, read_form
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS, refused
@@ -31,7 +31,6 @@ from parley.gateway.http.openai.sources import pcm_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.http.transfers import Transfers
 from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
 from parley.media.segments import segments_of, stretches_of
