@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import torch
+from torch import Tensor
 
 from parley import logs
 from parley.errors import SetupError
@@ -79,6 +80,14 @@ def use_device(device: torch.device) -> None:
     0."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device; one on the host through pinned memory, because a copy from other
+    memory waits for all previous work of the device."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _checked(device: torch.device) -> torch.device:

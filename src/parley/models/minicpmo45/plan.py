@@ -41,7 +41,6 @@ from parley.models.minicpmo45.measuring import (
 from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
 from parley.models.minicpmo45.runtime.attention import make_attention
-from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, PagePool
 from parley.models.minicpmo45.runtime.products import ROWS_AT_ONCE
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
@@ -56,6 +55,7 @@ from parley.models.minicpmo45.token2wav.vocoder_files import (
 from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S, VoiceMaker
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer
+from parley.models.minicpmo45.weights import without_memory
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 

@@ -11,15 +11,17 @@ Layout and names: model.md 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from parley import logs
 from parley.errors import SetupError
@@ -48,7 +50,6 @@ from parley.models.minicpmo45.quantize import (
     stored_bytes,
 )
 from parley.models.minicpmo45.runtime.layers import Projection, in_large_pages
-from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
@@ -269,3 +270,39 @@ def randomise(
             yield name, tensor
 
     return fill(network, tensors(), device, quantize)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Tensors created within the context have shapes and no data ("meta" tensors).
+
+    Initialization is skipped: there is no data to fill, and on "meta" PyTorch would import its
+    compiler for it, which takes more than a second of processor time.
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
+_FILLING: Final = frozenset(
+    {
+        *(Tensor.fill_, Tensor.normal_, Tensor.uniform_, Tensor.zero_),
+        *(nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_),
+    }
+)
+
+
+class _Unfilled(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FILLING:
+            return args[0] if args else kwargs["tensor"]
+        if func is torch.norm_except_dim:
+            # Lengths of a matrix's rows, for `weight_norm`.
+            return torch.empty(args[0].shape[0], 1)
+        return func(*args, **kwargs)

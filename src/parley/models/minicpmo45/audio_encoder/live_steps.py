@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
@@ -31,7 +32,6 @@ from parley.models.minicpmo45.runtime.graphs import (
     reaches,
     uneven,
 )
-from parley.models.minicpmo45.runtime.transfer import to_device
 
 LEAST_COLUMNS: Final = 256
 """Minimum number of columns that a step reads: five seconds."""

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import AudioConfig
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.layers import activation
-from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 class AudioAttention(nn.Module):

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.layers import outputs_together
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
-from parley.models.minicpmo45.runtime.transfer import to_device
 
 
 class LanguageModel(nn.Module):

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from parley.engine.work import Generate
 from parley.models.grammar import Mask
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets, power
 from parley.models.minicpmo45.runtime.randomness import numbers, race
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
 from parley.protocol.values import DuplexConfig
 

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from parley import logs
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.fast_paths import (
     GRAPH,
     FastPaths,
@@ -38,7 +39,6 @@ from parley.models.minicpmo45.runtime.fast_paths import (
     guarded,
     hold,
 )
-from parley.models.minicpmo45.runtime.transfer import to_device
 
 log = logs.get(__name__)
 

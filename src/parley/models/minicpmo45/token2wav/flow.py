@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
@@ -29,7 +30,6 @@ from parley.models.minicpmo45.runtime.graphs import (
     filled,
 )
 from parley.models.minicpmo45.runtime.layers import pack
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import ConformerEncoder
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 from parley.models.minicpmo45.token2wav.estimator import (

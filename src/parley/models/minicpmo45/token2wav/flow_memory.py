@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from parley.models.minicpmo45.runtime.transfer import to_device
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     LEFT_FRAMES,
     UP_FRAMES,

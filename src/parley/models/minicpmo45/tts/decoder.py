@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.fast_paths import hold
 from parley.models.minicpmo45.runtime.graphs import (
@@ -41,7 +42,6 @@ from parley.models.minicpmo45.runtime.graphs import (
     uneven,
 )
 from parley.models.minicpmo45.runtime.randomness import uniforms
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.network import Pass, RowPass, SpeechNetwork, planned
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (

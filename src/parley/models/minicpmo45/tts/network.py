@@ -23,12 +23,12 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.layers import Projection, outputs_together
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
 

@@ -25,8 +25,7 @@ from torch import Tensor
 from parley.errors import BadInput
 from parley.media.image import Pixels as Pixels
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.device import use_device
-from parley.models.minicpmo45.runtime.transfer import to_device
+from parley.models.minicpmo45.device import to_device, use_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
