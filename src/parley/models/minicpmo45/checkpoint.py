@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.awq import USE_INSTEAD, PackedScheme
@@ -93,11 +94,19 @@ def catalogue(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def account(expected: Shapes, found: Mapping[str, Stored], ignored: tuple[str, ...]) -> None:
+def account(
+    expected: Shapes,
+    found: Mapping[str, Stored | Tensor],
+    ignored: tuple[str, ...] = (),
+    *,
+    failure: str = "The checkpoint does not fit the model.",
+    hint: str = "Compare config.json with the safetensors files; both must be of one release.",
+) -> None:
     """Compare the tensors that a model needs with those of a checkpoint.
 
     Args:
         ignored: name prefixes that may be present without being needed.
+        failure, hint: of the error.
 
     Raises:
         SetupError: names all tensors that are missing, unexpected or of another shape.
@@ -115,10 +124,7 @@ def account(expected: Shapes, found: Mapping[str, Stored], ignored: tuple[str, .
         if names
     ]
     if complaints:
-        raise SetupError(
-            "The checkpoint does not fit the model. Tensors " + "; ".join(complaints) + ".",
-            hint="Compare config.json with the safetensors files; both must be of one release.",
-        )
+        raise SetupError(f"{failure} Tensors " + "; ".join(complaints) + ".", hint=hint)
 
 
 def some_names(names: list[str], limit: int = 12) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.checkpoint import account
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
@@ -107,20 +108,7 @@ def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
 def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
     """Load strictly; one error names all mismatches."""
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    missing = sorted(set(wanted) - set(tensors))
-    extra = sorted(set(tensors) - set(wanted))
-    wrong = sorted(
-        f"{name} (needs {list(shape)}, has {list(tensors[name].shape)})"
-        for name, shape in wanted.items()
-        if name in tensors and tuple(tensors[name].shape) != shape
-    )
-    complaints = [
-        f"{len(names)} {what}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-        for names, what in ((missing, "missing"), (extra, "unexpected"), (wrong, "of wrong shape"))
-        if names
-    ]
-    if complaints:
-        raise SetupError(f"{file} does not fit. Tensors " + "; ".join(complaints) + ".")
+    account(wanted, tensors, failure=f"{file} does not fit.", hint="")
     network.load_state_dict(tensors)
     network.requires_grad_(False)
     network.eval()
