@@ -19,7 +19,7 @@ from parley.models.job import ModelJob
 from parley.models.minicpmo45.conversation.prefill import Feed
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.prompt.layout import Prompt
-from parley.models.minicpmo45.stages.language import read_ends
+from parley.models.minicpmo45.stages import read_ends
 from parley.protocol.values import DuplexConfig
 
 SUMS = {"k0_sum", "k_last_sum", "v_last_sum"}

@@ -38,7 +38,7 @@ from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.randomness import gumbel_table
-from parley.models.minicpmo45.stages.speech import SPEECH_TOKENS_PER_STEP
+from parley.models.minicpmo45.stages import SPEECH_TOKENS_PER_STEP
 from parley.models.minicpmo45.token2wav.flow_memory import KEPT_FRAMES, FlowRow
 from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES
 from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder

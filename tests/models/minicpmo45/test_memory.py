@@ -12,13 +12,13 @@ from tests.support.small_minicpmo import small_model
 
 from parley.engine.segments import Mark, Marker, Text
 from parley.engine.work import Prefill, Stage, StartSession
+from parley.models.minicpmo45 import stages
 from parley.models.minicpmo45.config import full_size_config
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.measuring import SPARE_SHARE
 from parley.models.minicpmo45.plan import GIB, SHARE_TOKENS, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.attention import SlotAttention
-from parley.models.minicpmo45.stages import language
 from parley.settings import ModelSettings
 
 CONFIG = full_size_config()
@@ -129,7 +129,7 @@ def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
         return prefill(embeds, spans)
 
     monkeypatch.setattr(loaded.steps, "prefill", noted)
-    monkeypatch.setattr(language, "PREFILL_STEP_TOKENS", 40)
+    monkeypatch.setattr(stages, "PREFILL_STEP_TOKENS", 40)
     jobs = []
     for row in range(8):
         opening = loaded.start(row, StartSession("chat", speak=False, seed=1))

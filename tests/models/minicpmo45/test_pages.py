@@ -19,10 +19,10 @@ from parley.engine.segments import Audio, Mark, Marker, Text
 from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit, Window
 from parley.errors import ContextFull
 from parley.media.pcm import Pcm
+from parley.models.minicpmo45 import stages
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.pages import RESERVED, PagePool, PageTable
-from parley.models.minicpmo45.stages import language
 
 pytestmark = pytest.mark.usefixtures("voices_are_waited_for")
 
@@ -360,7 +360,7 @@ def test_a_window_that_cannot_be_rewritten_leaves_the_context_as_it_was(
 
     monkeypatch.setattr(model.network.llm, "forward", fails)
     with pytest.raises(RuntimeError):
-        language._rewrite(model, 0, plan, [1, 2])
+        stages._rewrite(model, 0, plan, [1, 2])
 
     after = model.context.copy_row(0)
     assert all(map(torch.equal, before.tensors, after.tensors))

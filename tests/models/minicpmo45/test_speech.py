@@ -10,7 +10,7 @@ from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_o
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.stages.speech import speak
+from parley.models.minicpmo45.stages import speak
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.sampling import SpeechSampling

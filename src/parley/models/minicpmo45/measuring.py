@@ -20,7 +20,7 @@ from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
-from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.stages import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import cut
 from parley.models.minicpmo45.weights import Network

@@ -16,9 +16,9 @@ that raises has not advanced any job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Literal
 
 import torch
 
@@ -62,10 +62,14 @@ from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
-from parley.models.minicpmo45.stages.encode import capture_encoders, encode
-from parley.models.minicpmo45.stages.language import decode, finalize, prefill, slide, slide_turns
-from parley.models.minicpmo45.stages.parts import Choosing, LastInput, StepParts
-from parley.models.minicpmo45.stages.speech import speak, vocode
+from parley.models.minicpmo45.stages import (
+    STEPS,
+    Choosing,
+    LastInput,
+    capture_encoders,
+    slide,
+    slide_turns,
+)
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
@@ -89,16 +93,6 @@ checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces the text of dropped units. Source: sessions.md 5.3."""
-
-STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
-    Stage.ENCODE: encode,
-    Stage.PREFILL: prefill,
-    Stage.DECODE: decode,
-    Stage.SPEECH: speak,
-    Stage.VOCODE: vocode,
-    Stage.FINALIZE: finalize,
-}
-"""The function that runs each stage; its signature names the types of its jobs."""
 
 
 class MiniCPMO45(RowModel[Conversation]):

@@ -43,7 +43,7 @@ from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
 from parley.models.minicpmo45.runtime.attention import make_attention
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, PagePool
 from parley.models.minicpmo45.runtime.products import ROWS_AT_ONCE
-from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.stages import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.vocoder_files import (
     FLOW_FILE,

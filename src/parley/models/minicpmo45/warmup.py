@@ -23,7 +23,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.runtime.caches import Span
-from parley.models.minicpmo45.stages.parts import Choosing, StepParts
+from parley.models.minicpmo45.stages import Choosing, StepParts
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 from parley.protocol.values import DuplexConfig
