@@ -24,7 +24,6 @@ from parley.gateway.http import (
     frontend,
     keys,
     openapi,
-    operations,
     pages,
     presets,
     queue,
@@ -87,7 +86,7 @@ class GatewayApp:
     async def _running(self, _: object) -> AsyncIterator[Mapping[str, Any]]:
         try:
             runtime = self.runtime = self._make_runtime(self._settings)
-            with logs.keeping_recent(operations.LINES_KEPT) as recent:
+            with logs.keeping_recent(admin.LINES_KEPT) as recent:
                 self.routes = _routes(runtime, self._files, recent)
                 failures = Failures(runtime.metrics, self._files)
                 table = RouteTable(self.routes, _no_such_route)
@@ -119,7 +118,7 @@ def _routes(
         voices.worker_routes(runtime),
         keys.routes(runtime),
         admin.routes(runtime),
-        operations.routes(runtime, recent),
+        admin.operator_routes(runtime, recent),
     ]
     described = [route for router in routers for route in router.routes]
     document = openapi.routes(described, runtime.settings.security)
