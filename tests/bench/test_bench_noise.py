@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import pytest
 from tests.support.noises import VOICES, spoken
 
-from parley.cli.bench import noise, noise_people
+from parley.cli.bench import noise
 from parley.cli.bench.duplex_material import own
-from parley.cli.bench.noise import POLICIES, NoiseOutcome, as_line, measure
-from parley.cli.bench.noise_people import as_table, rows
+from parley.cli.bench.noise import POLICIES, NoiseOutcome, as_line, as_table, measure, rows
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.wav import encode_wav
@@ -57,7 +56,7 @@ def test_recordings_of_ones_own_are_measured_against_the_aims(tmp_path, monkeypa
         for number, sentence in enumerate(sentences):
             sound = Pcm(spoken(sentence, VOICES[folder == "others"]), INPUT_RATE_HZ)
             (tmp_path / folder / f"{number}.wav").write_bytes(encode_wav(sound))
-    monkeypatch.setattr(noise_people, "PAUSES_MS", (300, 1500))
+    monkeypatch.setattr(noise, "PAUSES_MS", (300, 1500))
     with pytest.raises(SetupError, match=r"needs WAV files in turns/ and in others/"):
         noise.noise(folder=tmp_path / "turns")
 

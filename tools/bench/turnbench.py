@@ -21,8 +21,7 @@ import numpy as np
 import typer
 
 from parley.cli import files
-from parley.cli.bench.noise import default_judges
-from parley.cli.bench.noise_people import DEFAULTS
+from parley.cli.bench.noise import DEFAULTS, default_judges
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
