@@ -12,8 +12,13 @@ from torch import Tensor
 from parley.engine.work import Finalize, StepUnit
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.load_choice import keeps_eight_bits
-from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
-from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
+from parley.models.minicpmo45.runtime.caches import (
+    RopeTable,
+    SlotCache,
+    Span,
+    from_eight_bits,
+    to_eight_bits,
+)
 from parley.settings import ModelSettings
 
 LOGITS_TOLERANCE = 0.02

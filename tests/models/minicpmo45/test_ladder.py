@@ -30,8 +30,7 @@ from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
-from parley.models.minicpmo45.runtime.caches import rotated
-from parley.models.minicpmo45.runtime.eight_bits import to_eight_bits
+from parley.models.minicpmo45.runtime.caches import rotated, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav

@@ -29,8 +29,13 @@ from parley.models.minicpmo45.quantize import (
 )
 from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
-from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
+from parley.models.minicpmo45.runtime.caches import (
+    SlotCache,
+    from_eight_bits,
+    rotary,
+    rotated,
+    to_eight_bits,
+)
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, hold
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS

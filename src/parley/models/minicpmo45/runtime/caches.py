@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from parley.errors import ContextFull
-from parley.models.minicpmo45.runtime.eight_bits import SCALE_DTYPE, from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PagePool, PageTable
 
 
@@ -70,7 +70,7 @@ class SlotCache:
 
     Args:
         dtype: of keys and values that are written and read.
-        is_eight_bit: store keys and values in 8 bits (`eight_bits.py`), with scales of shape (K,
+        is_eight_bit: store keys and values in 8 bits (`to_eight_bits`), with scales of shape (K,
             columns) per layer. Reading then returns an unpacked copy.
         pool: rows take pages from it; None: each row has one page for its whole capacity.
     """
@@ -494,3 +494,29 @@ class PaddedBatch:
             PaddedBatch(rows, positions, turns, self.reads, slots, *others)
             for rows, positions, turns, *others in zip(*lines, strict=True)
         ]
+
+
+SCALE_DTYPE: Final = torch.float16
+"""Type of the scales of vectors in 8 bits. A scale is rounded to it before the numbers are, so that
+its error does not add to theirs: a number is off by half a scale at most, which is 1/254 of the
+largest number of its vector."""
+
+_MOST: Final = 127
+_LEAST_SCALE: Final = 1e-6
+_MOST_SCALE: Final = 65504.0
+
+
+def to_eight_bits(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize vectors (..., D) to integers from -127 to 127, int8 (..., D), and a scale per vector
+    (...)."""
+    wide = vectors.float()
+    scales = (wide.abs().amax(-1) / _MOST).clamp(_LEAST_SCALE, _MOST_SCALE).to(SCALE_DTYPE)
+    numbers = (wide / scales.float()[..., None]).round().clamp(-_MOST, _MOST)
+    return numbers.to(torch.int8), scales
+
+
+def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """The dequantized vectors, (..., D)."""
+    # Multiplied in float32 and rounded last, in one kernel without an intermediate tensor.
+    out = torch.empty(numbers.shape, dtype=dtype, device=numbers.device)
+    return torch.mul(numbers, scales.float()[..., None], out=out)

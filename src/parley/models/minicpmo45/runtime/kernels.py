@@ -157,7 +157,7 @@ def _keep(
     vector, kept, scales, place, column,
     HAS_SCALES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Store a vector in a cache; if there are scales, quantized as `eight_bits.to_eight_bits`
+    """Store a vector in a cache; if there are scales, quantized as `caches.to_eight_bits`
     does."""
     if HAS_SCALES:
         wide = vector.to(tl.float32)
