@@ -10,8 +10,8 @@ from tests.golden.case import Case, Checker
 from tests.golden.section_mel import live_options, push_all
 from tests.support.states import layer_states
 
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, token_count
+from parley.models.minicpmo45.audio_encoder.sound_encoder import LiveSteps
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 
 

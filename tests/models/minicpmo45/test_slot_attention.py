@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.models.minicpmo45 import quantize, trials
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
+from parley.models.minicpmo45.audio_encoder.sound_encoder import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.load_choice import LoadChoice, asked
 from parley.models.minicpmo45.random_model import small_sizes

@@ -40,9 +40,8 @@ from parley.engine.work import (
 from parley.errors import BadInput, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.models.job import RowModel, seed_of
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions
-from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.sound_encoder import LiveSteps, SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.conversation.parts import ModelObserver

@@ -18,9 +18,8 @@ from parley.engine.context import Eviction
 from parley.engine.work import Stage
 from parley.errors import BadInput, InferenceFailed
 from parley.models.job import ModelJob
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
-from parley.models.minicpmo45.audio_encoder.sound_encoder import SoundEncoder
+from parley.models.minicpmo45.audio_encoder.sound_encoder import LiveSteps, SoundEncoder
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import ConversationJob, PrefillJob, StartJob
 from parley.models.minicpmo45.conversation.state import Conversation

@@ -2,7 +2,7 @@
 
 Three ways of encoding exist, with different results for the same audio: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
-turn), and a live stream with cached keys and values (duplex; `live_steps.py`). The layers have the
+turn), and a live stream with cached keys and values (duplex; `LiveSteps`). The layers have the
 names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product, keys
 have no bias. Whisper itself requires 30 s, and has neither masks nor a cache.
 

@@ -1,18 +1,18 @@
 """Encoding of whole clips and live audio to context tokens.
 
-Shapes as in `network.py`.
+Shapes as in `network.py`; `C` number of encoder frames that are kept.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import (
     PIECE_SAMPLES,
     Floor,
@@ -22,8 +22,187 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 )
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
-from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.device import to_device
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
+    GraphRunner,
+    bucket,
+    buckets,
+    filled,
+    reaches,
+    uneven,
+)
 from parley.models.minicpmo45.runtime.layers import Projection
+
+LEAST_COLUMNS: Final = 256
+"""Minimum number of columns that a step reads: five seconds."""
+
+
+class LiveSteps:
+    """Encodes live chunks over one cache: row by row, or all rows together, by graphs if possible.
+
+    A second of audio takes about four hundred small kernels for any number of rows, and launching
+    them takes longer than running them. A chunk's rows, and the length of each row's past, are a
+    table on the device, so one graph serves all chunks of a shape. The number of rows is rounded up
+    to a power of two.
+    """
+
+    def __init__(self, encoder: AudioEncoder, cache: SlotCache, graphs: GraphRunner) -> None:
+        self._encoder = encoder
+        self._cache = cache
+        self._graphs = graphs
+
+    def hear(
+        self, mel: Tensor, rows: Sequence[int], *, trim: tuple[int, int]
+    ) -> tuple[Tensor, list[Span]]:
+        """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
+
+        Every new frame attends to everything cached, and to its own chunk in both directions. The
+        rows' lengths do not change until the returned spans are committed with `cache.commit`.
+
+        Args:
+            rows: cache row of each stream.
+            trim: number of encoder frames to cut off left and right after the convolutions.
+        """
+        frames = encoder_frames(mel.shape[2])
+        left, right = trim
+        right = 0 if left + right >= frames else right
+        kept = (left, frames - right)
+        count = kept[1] - left
+        spans = [Span(row, self._cache.lengths[row], count) for row in rows]
+        heard = self._together if self._is_batched(count) else self._row_by_row
+        return heard(mel, spans, kept), spans
+
+    def _is_batched(self, count: int) -> bool:
+        """True if chunks of `count` kept frames run as one batch."""
+        encoder = self._encoder
+        if encoder.attention.reads_in_place:
+            return slot_attention.fits(count, encoder.head_dim)
+        return self._graphs.is_active and count <= slot_attention.QUERIES
+
+    def _row_by_row(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
+        last = self._encoder.positions - 1
+        places = torch.tensor(
+            [[min(place, last) for place in range(span.start, span.end)] for span in spans]
+        )
+        return self._states(mel, kept, places, spans)
+
+    def _together(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
+        size = bucket(len(spans), self._cache.rows)
+        longest = max(span.end for span in spans)
+        reads = min(reach for reach in self._reaches if reach >= longest)
+        table = [[span.row, span.start, span.end] for span in spans]
+        padding = size - len(spans)
+        # Padding writes to the spare column and reads the first.
+        rows = torch.tensor(table + [[0, self._cache.spare, 1]] * padding)
+        return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
+
+    def capture(self, frames: int, trim: tuple[int, int]) -> None:
+        """Capture chunks of `frames` mel frames, for every number of rows; no row's cache changes.
+
+        Args:
+            trim: number of encoder frames that are cut off left and right.
+        """
+        if not self._graphs.is_active:
+            return
+        cache, bins = self._cache, self._encoder.conv1.in_channels
+        kept = (trim[0], encoder_frames(frames) - trim[1])
+        random = torch.Generator().manual_seed(frames)
+        with filled(cache.tensors):
+            for reads in self._reaches:
+                for size in buckets(cache.rows):
+                    ends = uneven(size, reads)
+                    rows = [[row, cache.spare, end + 1] for row, end in enumerate(ends)]
+                    mel = torch.randn(size, bins, frames, generator=random)
+                    table = torch.tensor(rows)
+                    self._step(mel, table, kept, reads, is_checked=size <= CHECKED_ROWS)
+
+    @property
+    def _reaches(self) -> list[int]:
+        """Numbers of columns that steps read. The kernel stops at the end of a row, and a second of
+        audio is one step, so with the kernel one graph is enough."""
+        least = self._cache.capacity if self._encoder.attention.reads_in_place else LEAST_COLUMNS
+        return reaches(least, self._cache.capacity)
+
+    def _step(
+        self,
+        mel: Tensor,
+        table: Tensor,
+        kept: tuple[int, int],
+        reads: int,
+        *,
+        is_checked: bool = False,
+    ) -> Tensor:
+        """Encode one chunk for every line of a table (N, 3): row, start, end.
+
+        Args:
+            is_checked: compare with the plain step when it is captured.
+        """
+        encoder, cache = self._encoder, self._cache
+
+        def run(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+            count = kept[1] - kept[0]
+            rows, starts, ends = table.T.contiguous().unbind()
+            places = starts[:, None] + torch.arange(count, device=table.device)
+            # Every new frame attends to its whole chunk, so all frames of a row read up to its end.
+            last = (ends[:, None] - 1).expand(-1, count).contiguous()
+            columns = places.clamp(max=cache.spare)
+            batch = cache.placed(PaddedBatch(rows, columns, last, reads))
+            batch = encoder.attention.prepared(batch, cache, 1)
+            return (self._states(mel, kept, places.clamp(max=encoder.positions - 1), batch),)
+
+        def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+            with attending(encoder, FusedAttention()):
+                return run(mel, table)
+
+        shape = (int(mel.shape[0]), int(mel.shape[2]), kept, reads)
+        reference = plain if is_checked else None
+        (states,) = self._graphs.run("sound", shape, run, [mel, table], reference=reference)
+        return states
+
+    def _states(
+        self,
+        mel: Tensor,
+        kept: tuple[int, int],
+        places: Tensor,
+        past: Sequence[Span] | PaddedBatch,
+    ) -> Tensor:
+        """States (N, C, Da) of a chunk.
+
+        Args:
+            kept: the first frame that is kept after the convolutions, and the one after the last.
+            places: positions of the frames that are kept, (N, C).
+        """
+        encoder = self._encoder
+        x = encoder.front(mel)[:, kept[0] : kept[1]]
+        x = x + encoder.embed_positions(to_device(places, x.device))
+        for index, layer in enumerate(encoder.layers):
+            x = self._layer(index, layer, x, past)
+        return encoder.layer_norm(x)
+
+    def _layer(
+        self, index: int, layer: Any, x: Tensor, past: Sequence[Span] | PaddedBatch
+    ) -> Tensor:
+        """A layer's states (N, C, Da), in one launch for a batch, or row by row for spans."""
+        cache, kernel, attention = self._cache, self._encoder.attention, layer.self_attn
+        normed = layer.self_attn_layer_norm(x)
+        query = attention.split(attention.q_proj(normed))
+        keys = attention.split(attention.k_proj(normed))
+        values = attention.split(attention.v_proj(normed))
+        if isinstance(past, PaddedBatch):
+            new = [one.transpose(1, 2).flatten(0, 1) for one in (keys, values)]
+            cache.write_padded(index, past, *new)
+            heard = kernel.padded(index, query.transpose(1, 2), past, cache).transpose(1, 2)
+        else:
+            heard = torch.empty_like(query)
+            for place, span in enumerate(past):
+                cache.write(index, span, keys[place], values[place])
+                seen = cache.view(index, span.row, span.end)
+                heard[place] = kernel.one(query[place], *seen, mask=None)
+        return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
 
 
 class SoundEncoder:
