@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
+from parley.cli.bench.duplex_score import percentiles
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
 from parley.cli.bench.figures import columns
 from parley.cli.bench.people import with_pause
@@ -83,18 +82,12 @@ class WayOutcome:
             f"{sum(self.cuts[ms])} of {len(self.cuts[ms])}" if self.cuts.get(ms) else "-"
             for ms in PAUSES_MS
         ]
-        median, p95 = self._percentiles()
+        known = [ms for ms in self.first_ms if ms is not None]
         aims = " / ".join(map(str, self.way.aims_ms))
-        return [self.way.name, *cuts, f"{median:.0f} / {p95:.0f} ms", f"{aims} ms"]
+        return [self.way.name, *cuts, percentiles(known), f"{aims} ms"]
 
     def as_data(self) -> dict[str, Any]:
         return {"cuts": self.cuts, "first_ms": self.first_ms, "failures": self.failures}
-
-    def _percentiles(self) -> tuple[float, float]:
-        known = [ms for ms in self.first_ms if ms is not None]
-        if not known:
-            return np.nan, np.nan
-        return float(np.percentile(known, 50)), float(np.percentile(known, 95))
 
 
 async def measure(

@@ -135,3 +135,10 @@ def rate(name: str, events: int, seconds: float) -> Measure:
     high = after * (1 - 1 / (9 * after) + Z / (3 * math.sqrt(after))) ** 3
     scale = 600 / seconds
     return Measure(name, unit, max(1, round(seconds)), events * scale, low * scale, high * scale)
+
+
+def percentiles(values: Sequence[float]) -> str:
+    """Median and 95th percentile in milliseconds."""
+    if not values:
+        return "-"
+    return " / ".join(f"{np.percentile(values, each):.0f}" for each in (50, 95)) + " ms"

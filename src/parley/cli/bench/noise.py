@@ -24,6 +24,7 @@ import numpy as np
 import typer
 
 from parley.cli.bench.duplex_material import SPOKEN_DBFS, Material, bundled_words, own
+from parley.cli.bench.duplex_score import percentiles
 from parley.cli.bench.figures import columns
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
 from parley.cli.bench.people import installed, overdriven, with_pause
@@ -385,10 +386,3 @@ def _looped(clips: Sequence[Samples], seconds: float, dbfs: float) -> Samples:
 
 def _walls(seconds: float) -> Callable[[Samples], Samples]:
     return lambda dry: in_room(dry, seconds, direct_db=0.0)
-
-
-def percentiles(values: Sequence[float]) -> str:
-    """Median and 95th percentile in milliseconds."""
-    if not values:
-        return "-"
-    return " / ".join(f"{np.percentile(values, each):.0f}" for each in (50, 95)) + " ms"
