@@ -10,9 +10,8 @@ from tests.support.stack import running_stack
 
 from parley.cli import main
 from parley.cli.conform import played, scenarios_of
-from parley.cli.conform.player import order_of
+from parley.cli.conform.player import STRUCTS, check_of, order_of
 from parley.cli.conform.scenarios import DIALECTS, SCENARIOS
-from parley.cli.conform.schemas import STRUCTS, check_of
 from parley.client.access import Access
 from parley.dialects.registry import SHIPPED
 from parley.errors import SetupError

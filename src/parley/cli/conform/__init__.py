@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from parley.cli import reach
-from parley.cli.conform.player import playing
+from parley.cli.conform.player import check_of, playing
 from parley.cli.conform.scenarios import DIALECTS, SCENARIOS, Scenario
-from parley.cli.conform.schemas import check_of
 from parley.client.access import Access, NoWebSocket, Unreachable
 from parley.errors import ParleyError, SetupError
 
