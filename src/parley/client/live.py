@@ -278,7 +278,6 @@ class LiveClient(ABC):
                     return
 
     async def _told(self) -> None:
-        """Wait for the next event."""
         self._news.clear()
         await self._news.wait()
 

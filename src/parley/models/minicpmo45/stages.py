@@ -225,7 +225,6 @@ def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
 
 
 def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Logits of the last position of each part."""
     if not parts:
         return ()
     return model.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()

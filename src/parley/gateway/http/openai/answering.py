@@ -287,7 +287,6 @@ class _AnswerReader:
 
 
 def _whole(done: chat.Done) -> list[AnswerPiece]:
-    """An answer in one piece."""
     pieces: list[AnswerPiece] = [AnswerWords(done.text)] if done.text else []
     return pieces if done.audio_data is None else [*pieces, sound_of(done.audio_data)]
 

@@ -215,7 +215,6 @@ class ResponseWriter:
         return f"{prefix}_{self.response_id.removeprefix(PREFIX)}{len(self.output):03d}"
 
     def _place(self) -> dict[str, Any]:
-        """Index of the open message."""
         return {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
 
     def _event(self, kind: str, **fields: Any) -> Event:

@@ -133,7 +133,6 @@ def _without_brackets(name: str) -> str:
 
 
 def _all(form: FormData, name: str) -> list[str]:
-    """The texts of a list."""
     found = [*form.getlist(f"{name}[]"), *form.getlist(name)]
     return [each for each in found if isinstance(each, str) and each]
 

@@ -133,7 +133,6 @@ class ReplyJob(ConversationJob):
         return Ask(self.rule, seen, self.conversation.seed, state.draws, self._allowed())
 
     def _allowed(self) -> Mask | None:
-        """Ids that the format allows next."""
         if self.allowed is None:
             return None
         try:
@@ -174,7 +173,6 @@ class ReplyJob(ConversationJob):
         self.pending.append((self._token, hidden))
 
     def _make_room(self) -> None:
-        """Make room for one more pending token."""
         if len(self.pending) == GROUP:
             self._emit(is_last=False)
 

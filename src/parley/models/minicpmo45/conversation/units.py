@@ -194,7 +194,6 @@ class UnitAnswerJob(ConversationJob):
         self._finish(Ending.LISTEN)
 
     def _close(self, terminator: int | None) -> None:
-        """Complete the text of a speaking unit."""
         self.terminator = terminator
         self.logits = None
         self.text = readable(self.model.tokenizer, self.tokens)

@@ -325,7 +325,6 @@ def table_of(asks: Sequence[Ask], vocabulary: int) -> Tensor:
 
 
 def _admitted(rule: ChoiceRule, vocabulary: int) -> int:
-    """Number of ids that top-k admits."""
     if rule.is_greedy:
         return 1
     return rule.top_k if 0 < rule.top_k < vocabulary else vocabulary

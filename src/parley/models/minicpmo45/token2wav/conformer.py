@@ -244,7 +244,6 @@ class ConformerEncoder(nn.Module):
 
 
 def _through(blocks: nn.ModuleList, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-    """Run blocks of one rate."""
     reads = past.entries.shape[-2]
     columns = torch.arange(reads + x.shape[1], device=x.device)
     mask = (columns >= (reads - past.counts)[:, None])[:, None, None]
