@@ -1,11 +1,12 @@
-"""Data that pages request when they load: defaults, and the default voice."""
+"""Data that pages request when they load: defaults, the default voice, and `/api/presets`: prompts
+by mode, and their audio."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -14,9 +15,10 @@ from starlette.responses import Response
 
 from parley import logs
 from parley.errors import BadInput
-from parley.gateway.http.bodies import JSON
+from parley.gateway.http.bodies import JSON, shown
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
+from parley.library.presets import Preset, Presets, duration_s, read_sound
 from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
 
@@ -118,3 +120,119 @@ def routes(runtime: GatewayRuntime) -> Router:
         return default_voice[0]
 
     return router
+
+
+PRESET_EXAMPLE: Final = {
+    "id": "guide",
+    "name": "Museum guide",
+    "description": "Knows the server",
+    "order": 15,
+    "system_prompt": "You are a guide in a museum. Keep it short.",
+    "ref_audio": {"name": "anna", "duration": 4.2, "path": "anna.wav", "data": None},
+}
+
+
+Listed = dict[str, list[dict[str, Any]]] | list[dict[str, Any]]
+"""Descriptions of presets by mode, or of all."""
+
+
+class PresetSound(msgspec.Struct, kw_only=True):
+    """Audio of a preset: base64 float32 at 16 kHz."""
+
+    data: Annotated[str, Meta(examples=["AAAAAAAAgD4="])]
+    name: Annotated[str, Meta(examples=["anna"])]
+    duration: Annotated[float, Meta(description="seconds")]
+
+
+class PresetSounds(msgspec.Struct, kw_only=True):
+    """Audio of the content in order, and the voice."""
+
+    system_content_audio: list[PresetSound] = []
+    ref_audio: PresetSound | UnsetType = UNSET
+
+
+def preset_routes(runtime: GatewayRuntime) -> Router:
+    presets = runtime.stores.presets
+    router = Router(tag="pages")
+
+    @router.get(
+        "/api/presets",
+        name="presets",
+        answer=shown({"turnbased": [PRESET_EXAMPLE]}, Listed),
+    )
+    async def by_mode(
+        format: Literal["modes", "list"] = "modes",
+    ) -> Listed:
+        """Presets by mode, in order, without their audio; `?format=list` returns one flat list."""
+        return await asyncio.to_thread(_listed, presets, format)
+
+    @router.get("/api/presets/{mode}/{preset_id}/audio", errors=(404,))
+    async def sounds(mode: str, preset_id: str) -> PresetSounds:
+        """The audio of one preset."""
+        try:
+            found = await asyncio.to_thread(_sounds, presets, mode, preset_id)
+        except (OSError, BadInput) as error:
+            log.error("preset_sound_unreadable", mode=mode, why=str(error))
+            found = None
+        if found is None:
+            raise HTTPException(404, "There is no such preset, or it has no sound.")
+        return found
+
+    return router
+
+
+def _listed(presets: Presets, format: str) -> Listed:
+    by_mode: dict[str, list[dict[str, Any]]] = {
+        mode: [_described(preset) for preset in found] for mode, found in presets.list().items()
+    }
+    if format == "modes":
+        return by_mode
+    return [{**preset, "mode": mode} for mode, found in by_mode.items() for preset in found]
+
+
+def _described(preset: Preset) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "id": preset.id,
+        "name": preset.name,
+        "description": preset.description,
+        "order": int(preset.order) if preset.order.is_integer() else preset.order,
+    }
+    if preset.prompt is None:
+        described["system_content"] = [
+            {"type": "text", "text": item.text}
+            if item.sound is None
+            else {
+                "type": "audio",
+                "name": item.name,
+                "duration": duration_s(item.sound),
+                "path": item.sound.name,
+                "data": None,
+            }
+            for item in preset.content
+        ]
+        return described
+    described["system_prompt"] = preset.prompt
+    if preset.voice is not None:
+        described["ref_audio"] = {
+            "name": preset.voice_name,
+            "duration": duration_s(preset.voice),
+            "path": preset.voice.name,
+            "data": None,
+        }
+    return described
+
+
+def _sounds(presets: Presets, mode: str, preset_id: str) -> PresetSounds | None:
+    preset = presets.find(mode, preset_id)
+    if preset is None or not (preset.sounds or preset.voice):
+        return None
+    return PresetSounds(
+        system_content_audio=[_sound(path) for path in preset.sounds],
+        ref_audio=UNSET if preset.voice is None else _sound(preset.voice),
+    )
+
+
+def _sound(path: Path) -> PresetSound:
+    pcm = read_sound(path)
+    data = base64.b64encode(to_float32_bytes(pcm)).decode("ascii")
+    return PresetSound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))
