@@ -15,7 +15,7 @@ import pytest
 from openai.types.audio import TranscriptionVerbose
 from PIL import Image, ImageDraw
 from tests.openai.sdk_client import chat, client_of, read_aloud, respond, transcribe
-from tests.openai.test_structured import WEATHER, Event
+from tests.openai.test_own_llm import WEATHER, Event
 from tests.support import speech
 from tests.support.processes import running
 from tests.support.talking import b64, end_of, hear, heard, say
