@@ -148,6 +148,9 @@ async def test_a_picture_and_sound_as_items_come_to_the_model():
 async def test_without_turn_detection_the_client_says_when():
     async with talking() as (_, talk):
         session = await talk.set(audio={"input": {"turn_detection": None}})
+        await talk.connection.input_audio_buffer.append(audio=tone(0.001))
+        await talk.connection.input_audio_buffer.commit()
+        too_short = await talk.error()
         await talk.say(0.5)
         await talk.connection.input_audio_buffer.commit()
         committed = await talk.until("input_audio_buffer.committed")
@@ -162,7 +165,7 @@ async def test_without_turn_detection_the_client_says_when():
     assert TURN[0] not in talk.types
     assert committed.item_id
     assert answer.status == "completed"
-    assert error.code == "input_audio_buffer_commit_empty"
+    assert too_short.code == error.code == "input_audio_buffer_commit_empty"
 
 
 async def test_the_transcript_of_what_the_model_heard():

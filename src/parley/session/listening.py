@@ -92,6 +92,9 @@ class SoundQueue:
             self.put(remembered[number])
 
     def put(self, pcm: Pcm) -> None:
+        """Add audio; a resampler returns no samples for a very short piece, which adds nothing."""
+        if not len(pcm):
+            return
         self._waiting_s += pcm.duration_s
         if len(self._pieces) > self._loose and self._pieces[-1].duration_s < PIECE_S:
             pcm = join((self._pieces.pop(), pcm), INPUT_RATE_HZ)
