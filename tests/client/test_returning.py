@@ -1,10 +1,16 @@
-"""What a client does with the answers to `session.resume`."""
+"""What a client keeps and counts to resume its session, and what it does with the answers to
+`session.resume`."""
 
+import json
+
+import httpx
 import pytest
 from tests.support.sockets import FakeSocket
 
-from parley.client.access import SocketClosed
-from parley.client.resuming import Returning
+from parley.client import resuming
+from parley.client.access import Access, SocketClosed
+from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
+from parley.protocol.resume import DeliveryAck
 
 
 class Answers(FakeSocket):
@@ -41,10 +47,63 @@ class ClosedBehind(Answers):
 
 async def test_a_session_that_has_ended_is_not_asked_for_again() -> None:
     returning = Returning()
+    returning.waits_s = 600.0
     answer = (
         '{"type":"session.resumed","session_id":"s","resume_token":"t","resume_window_s":30,'
         '"generation":1,"seq":4,"received":2}'
     )
 
     assert await returning.open(ClosedBehind(answer)) == []  # type: ignore[arg-type]
-    assert returning.window_s == 30
+    assert (returning.window_s, returning.waits_s) == (30, 0)
+    assert returning.ack().generation == 1
+
+
+def test_messages_that_may_not_have_arrived_are_kept_up_to_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resuming, "UNSURE_BYTES", 10)
+    large, sent = SentMessages(), SentMessages()
+    large.add("x" * 20)
+    for text in ("x" * 20, "yyyy", "zzzz", "wwww"):
+        sent.add(text)
+
+    count, again, received = sent.count, sent.take_again(1), sent.count
+    for each in again:
+        sent.add(each)
+
+    assert large.take_again(0) == ["x" * 20]
+    assert (count, again, received, sent.count) == (4, ["zzzz", "wwww"], 1, 3)
+    assert sent.take_again(1) == again
+
+
+def numbered(seq: int, text: str = "") -> str:
+    return json.dumps({"type": "said", "seq": seq, "resume_token": "t", "text": text})
+
+
+def test_messages_are_taken_once_and_acknowledged_by_number_and_by_size() -> None:
+    returning = Returning()
+    taken = [returning.take(numbered(seq)) for seq in (1, 1, 2, 1)]
+    for seq in range(3, ACK_EVERY + 1):
+        assert returning.due_ack() is None
+        assert returning.take(numbered(seq))
+    due = [returning.due_ack(), returning.due_ack()]
+    returning.take(numbered(ACK_EVERY + 1, "x" * ACK_BYTES))
+
+    assert taken == [True, False, True, False]
+    assert due == [DeliveryAck(seq=ACK_EVERY, generation=0), None]
+    assert returning.due_ack() == DeliveryAck(seq=ACK_EVERY + 1, generation=0)
+
+
+@pytest.mark.parametrize(("answers", "is_ended"), [([404, 503, 200], True), ([403, 200], False)])
+async def test_the_end_of_a_session_is_asked_for_until_its_gateway_knows_it(
+    answers: list[int], is_ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "END_PAUSE_S", 0.0)
+
+    class Server:
+        def requests(self, access: Access) -> httpx.MockTransport:
+            return httpx.MockTransport(lambda request: httpx.Response(answers.pop(0)))
+
+    access = Access("http://127.0.0.1:1", transport=Server())  # type: ignore[arg-type]
+
+    assert await resuming.end_session(access, "call") is is_ended

@@ -86,6 +86,8 @@ def test_durations_are_kept_until_a_person_takes_them():
     for row in range(2):
         bench.submit(row, Generate())
     bench.run()
+    bench.clock.advance(1)
+    assert bench.loop.step_took_s == 0
 
     stats = bench.loop.take_stats()
 
@@ -228,6 +230,7 @@ def test_work_is_as_urgent_as_what_waits_behind_it():
     bench.submit(0, Generate(), due_s=now_s + 0.9)
     bench.submit(1, Finalize())
     bench.submit(1, StepUnit(), due_s=now_s + 0.5)
+    bench.submit(1, StepUnit(), due_s=now_s + 1.5)
 
     bench.run()
 

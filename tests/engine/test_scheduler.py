@@ -1,9 +1,7 @@
-import random
-
 import pytest
 from tests.support.present import present
 
-from parley.engine.scheduler import MARGIN_S, PATIENCE_S, ReadySlot, Step, WorkQueue, plan
+from parley.engine.scheduler import PATIENCE_S, ReadySlot, Step, WorkQueue, plan
 from parley.engine.work import Stage
 
 
@@ -17,6 +15,7 @@ def patient(row, stage, since_s=0.0):
 
 def test_nothing_ready_means_no_step():
     assert plan([], 0.0) is None
+    assert plan([live(3, Stage.ENCODE, 1.0)], 0.0) == Step(Stage.ENCODE, (3,))
 
 
 def test_the_earliest_deadline_leads():
@@ -69,7 +68,13 @@ def test_live_work_goes_before_patient_work_that_just_came():
 def test_a_live_row_catches_up_with_a_decoding_leader_that_has_time():
     ready = [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)]
 
-    assert plan(ready, 1.0 - MARGIN_S - 0.01) == Step(Stage.PREFILL, (1,))
+    assert plan(ready, 0.74) == Step(Stage.PREFILL, (1,))
+
+
+def test_only_a_decoding_leader_waits_for_a_live_row():
+    ready = [live(0, Stage.SPEECH, 1.0), live(1, Stage.PREFILL, 1.3)]
+
+    assert plan(ready, 0.0) == Step(Stage.SPEECH, (0,))
 
 
 def test_a_decoding_leader_that_has_time_does_not_wait_for_patient_work():
@@ -81,7 +86,7 @@ def test_a_decoding_leader_that_has_time_does_not_wait_for_patient_work():
 def test_a_leader_in_a_hurry_waits_for_nobody():
     ready = [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)]
 
-    assert plan(ready, 1.0 - MARGIN_S + 0.01) == Step(Stage.DECODE, (0,))
+    assert plan(ready, 0.76) == Step(Stage.DECODE, (0,))
 
 
 def test_patient_work_never_starves_under_full_live_load():
@@ -100,74 +105,6 @@ def test_patient_work_never_starves_under_full_live_load():
             chat_since_s = now_s
     assert len(waits) > 15
     assert max(waits) < PATIENCE_S + 0.1
-
-
-class Device:
-    """A day on a device: rows walk through stages that cost time."""
-
-    COST_S = {  # noqa: RUF012
-        Stage.ENCODE: 0.02,
-        Stage.PREFILL: 0.02,
-        Stage.DECODE: 0.01,
-        Stage.SPEECH: 0.005,
-        Stage.VOCODE: 0.04,
-        Stage.FINALIZE: 0.02,
-    }
-    UNIT = [Stage.ENCODE, Stage.PREFILL, *[Stage.DECODE] * 12, Stage.SPEECH, Stage.VOCODE]  # noqa: RUF012
-    CHAT = [*[Stage.PREFILL] * 8, *[Stage.DECODE] * 60]  # noqa: RUF012
-
-    def __init__(self):
-        self.now_s = 0.0
-        self.jobs = {}
-        self.late = []
-        self.units = self.chats = 0
-        self.longest_chat_wait_s = 0.0
-
-    def add(self, row, stages, due_s):
-        self.jobs[row] = [list(stages), due_s, self.now_s]
-
-    def step(self):
-        ready = [ReadySlot(row, job[0][0], job[1], job[2]) for row, job in self.jobs.items()]
-        step = present(plan(ready, self.now_s))
-        assert step.rows
-        assert len(set(step.rows)) == len(step.rows)
-        self.now_s += self.COST_S[step.stage]
-        for row in step.rows:
-            stages, due_s, since_s = self.jobs[row]
-            assert stages.pop(0) is step.stage
-            if due_s is None:
-                self.longest_chat_wait_s = max(self.longest_chat_wait_s, self.now_s - since_s)
-            self.jobs[row][2] = self.now_s
-            if not stages:
-                del self.jobs[row]
-                if due_s is None:
-                    self.chats += 1
-                else:
-                    self.units += 1
-                    self.late.append(self.now_s - due_s)
-
-
-def test_a_day_of_traffic_is_on_time():
-    chance = random.Random(7)
-    device = Device()
-    next_unit_s = {row: chance.random() for row in range(3)}
-    while device.now_s < 3600:
-        for row, at_s in next_unit_s.items():
-            if at_s <= device.now_s and row not in device.jobs:
-                device.add(row, Device.UNIT, at_s + 1.0)
-                next_unit_s[row] = at_s + 1.0
-        if 3 not in device.jobs and chance.random() < 0.02:
-            device.add(3, Device.CHAT, None)
-        if device.jobs:
-            device.step()
-        else:
-            device.now_s = min(next_unit_s.values())
-
-    late = [late_s for late_s in device.late if late_s > 0]
-    assert device.units > 3 * 3500
-    assert not late
-    assert device.chats > 300
-    assert device.longest_chat_wait_s < PATIENCE_S + 0.2
 
 
 def test_work_of_a_row_keeps_its_order():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from parley.clock import ManualClock
-from parley.errors import QueueFull, ServiceUnavailable, WorkerConnectFailed
+from parley.errors import QueueFull, ServiceUnavailable, WorkerBusy, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
@@ -74,20 +74,33 @@ def test_who_waited_when_a_gateway_died_has_its_place_again(full):
     following = follower(full)
     following.worker()
 
-    back = [
-        following.ask(name="c", waited_as=third),
+    back = [following.ask(name="c", waited_as=third)]
+    following.clock.advance(RETURN_S / 2)
+    back += [
         following.ask(name="new"),
         following.ask(name="a", waited_as=first),
         following.ask(name="b", waited_as=second),
     ]
     before = [(one.session_id, one.state) for one in following.queue]
-    following.clock.advance(RETURN_S)
+    following.clock.advance(RETURN_S / 2)
     following.dispatcher.run()
 
     assert before == [(name, "waiting") for name in ("a", "b", "c", "new")]
     assert [one.session_id for one in served(following, back)] == ["a", "b", "c", "new"]
     assert [one.ticket_id for one in back[2:]] == [first, second]
     assert re.fullmatch(r"q_[0-9a-f]{32}", first)
+
+
+def test_a_session_that_lost_its_worker_does_not_wait_for_clients_that_may_return(full):
+    ticket_id = full.ask().ticket_id
+    following = follower(full)
+    worker = following.worker()
+
+    back = following.ask(waited_as=ticket_id)
+    lost = Ticket(Kind.CHAT, "lost", fingerprint=worker.hello.fingerprint)
+    following.dispatcher.submit_first(lost)
+
+    assert (back.state, lost.state) == ("waiting", "leased")
 
 
 def test_a_place_of_before_is_given_once_and_only_to_its_ticket(full):
@@ -367,6 +380,18 @@ def test_a_client_that_comes_back_to_a_slot_that_is_being_cleaned_up_takes_no_se
     assert worker.free_slots == 1
 
 
+def test_a_lease_that_was_transferred_is_released_by_its_new_holder_only(parts):
+    worker = parts.worker()
+    lease = held(parts.ask())
+
+    taken = lease.transfer()
+    lease.release()
+    free_before = worker.free_slots
+    taken.release()
+
+    assert (free_before, worker.free_slots) == (0, 1)
+
+
 def test_a_late_report_of_a_rebuilt_session_does_not_undo_its_result(parts):
     worker = parts.worker()
     lease = held(parts.ask("audio_duplex"))
@@ -436,10 +461,31 @@ def test_a_paused_session_counts_with_what_is_left_of_its_pause(parts):
     assert worker.view == "duplex_paused"
 
 
+def test_a_slot_that_waits_for_its_client_is_expected_at_the_end_of_the_window(parts):
+    worker = parts.worker(slots=2)
+    away, leaving = held(parts.ask()), held(parts.ask())
+    parts.says(worker, leaving, "active")
+    parts.says(worker, away, "active", resume=ResumeState("duplex", left_s=90.0, note=""))
+    leaving.release()
+
+    waiting = [parts.ask() for _ in range(3)]
+
+    # The slot that is cleaned up is free first, and again after two chats of 20 s.
+    assert [one.estimated_wait_s for one in waiting] == [1, 21, 41]
+
+
+def test_all_slots_of_a_worker_that_loads_are_expected(parts):
+    parts.heartbeats(parts.worker(slots=2), "loading", free=0)
+
+    assert [parts.ask().estimated_wait_s for _ in range(2)] == [30, 30]
+
+
 def test_a_worker_that_takes_longer_to_load_is_expected_later_and_later(parts):
     parts.worker_pool.process_begins(0)
     ticket = parts.ask()
-    parts.clock.advance(10)
+    parts.clock.advance(9.7)
+    parts.dispatcher.refresh()
+    parts.clock.advance(0.3)
     parts.dispatcher.refresh()
     in_time = ticket.estimated_wait_s
     parts.clock.advance(110)
@@ -468,7 +514,12 @@ def test_a_worker_that_hangs_is_not_one_that_loads(parts):
     assert silent.view == "offline"
     assert parts.worker_pool.loading_workers == 0
     assert parts.ask().estimated_wait_s is None
+    parts.clock.advance(594)
     assert parts.worker_pool.sweep() == []
+    assert len(parts.worker_pool) == 1
+    parts.clock.advance(1)
+    parts.worker_pool.sweep()
+    assert len(parts.worker_pool) == 0
 
 
 def test_a_worker_that_is_not_heard_is_not_counted_on_before_its_sessions_are_given_up(parts):
@@ -624,11 +675,13 @@ def test_work_spreads_over_workers(parts):
 def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused(parts):
     worker = parts.worker()
     first, *behind = [parts.ask() for _ in range(3)]
+    lost = parts.ask_first()
 
     parts.dispatcher.worker_failed(first)
 
     assert isinstance(first.refusal, WorkerConnectFailed)
     assert all(isinstance(one.refusal, ServiceUnavailable) for one in behind)
+    assert lost.state == "waiting"
     with pytest.raises(ServiceUnavailable, match="No worker can be reached"):
         parts.ask()
     parts.worker_pool.reachable(worker)
@@ -804,16 +857,18 @@ def test_a_paused_dispatcher_leaves_free_slots_alone(parts):
     assert (state_paused, ticket.state) == ("waiting", "leased")
 
 
-def test_a_worker_that_refused_gets_nothing_until_it_reports_a_free_slot(parts):
+def test_a_ticket_is_refused_when_workers_have_refused_it_thirty_times(parts):
     worker = parts.worker()
     ticket = parts.ask()
 
-    parts.dispatcher.worker_refused(ticket)
-    state_before = ticket.state
-    parts.heartbeats(worker, free=1)
+    states = []
+    for _ in range(30):
+        parts.dispatcher.worker_refused(ticket)
+        states.append(ticket.state)
+        parts.heartbeats(worker, free=1)
 
-    assert (state_before, ticket.state) == ("waiting", "leased")
-    assert ticket.refusals == 1
+    assert states == [*["waiting"] * 29, "refused"]
+    assert isinstance(ticket.refusal, WorkerBusy)
 
 
 def test_tickets_that_return_to_the_queue_keep_the_order_in_which_they_came(parts):

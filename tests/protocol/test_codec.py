@@ -32,11 +32,6 @@ def test_anything_but_strict_base64_is_refused(text: str) -> None:
     assert caught.value.field == "audio"
 
 
-def test_size_is_checked_before_decoding() -> None:
-    with pytest.raises(TooLarge):
-        codec.from_base64("A" * 400, field="image", limit_bytes=100)
-
-
 @pytest.mark.parametrize(("size", "fits"), [(99, True), (100, True), (103, False)])
 def test_the_limit_of_a_field_is_that_of_its_decoded_bytes(size: int, fits: bool) -> None:
     text = codec.to_base64(bytes(size))
@@ -64,6 +59,17 @@ def test_only_whole_numbers_that_a_float_holds_exactly_are_counts(value: float) 
     assert codec.read({"count": 256.0}, codec.Shape(_Read)).count == 256
     with pytest.raises(InvalidPayload, match="count"):
         codec.read({"count": value}, codec.Shape(_Read))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_no_more_levels_are_converted_than_published_messages_need(opening: str) -> None:
+    def nested(levels: int) -> dict[str, object]:
+        closing = "]" if opening == "[" else "}"
+        return {"a": json.loads(opening * levels + "[]" + closing * levels)}
+
+    assert codec.without_nulls(nested(31)) == nested(31)
+    with pytest.raises(InvalidPayload, match="nested too deeply"):
+        codec.without_nulls(nested(32))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
@@ -115,7 +121,8 @@ def test_reference_sound_may_be_a_wav_file_of_any_length() -> None:
     wav = b"RIFF" + struct.pack("<I", 33) + b"WAVE" + b"x"
 
     assert codec.is_wav(codec.voice_bytes(codec.to_base64(wav), field="ref_audio"))
-    assert not codec.is_wav(bytes(64))
+    for other in (bytes(64), wav[:11], b"RIFF" + bytes(4) + b"AVI " + bytes(4)):
+        assert not codec.is_wav(other)
     with pytest.raises(InvalidPayload):
         codec.voice_bytes(codec.to_base64(bytes(13)), field="ref_audio")
 

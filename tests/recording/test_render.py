@@ -86,6 +86,8 @@ def test_units_lie_back_to_back_whatever_the_network_did_to_them():
     plan = placed([unit(0, 1.0), unit(1, 2.12), unit(2, 2.95), unit(3, 4.1)])
 
     assert starts(plan.user) == [0.0, 1.0, 2.0, 3.0]
+    # Players would cut the last word.
+    assert plan.length_s == 4.0 + 1.0
 
 
 def test_a_pause_is_heard_as_one():
@@ -178,12 +180,12 @@ def test_what_was_heard_and_written_is_captioned_where_it_was_said():
 
 
 def test_a_call_is_called_after_the_first_words_of_the_user():
-    words = entry(2100.0, TurnTranscribed(1, '"Count  to four."'))
-    call = [unit(0, 1.0), unit(1, 2.0), words, unit(2, 3.0)]
+    words = entry(2100.0, TurnTranscribed(1, '"Count  to four."' + " five" * 20))
+    call = [unit(0, 1.0), entry(2000.0, TurnTranscribed(2, "Later.")), words, unit(2, 3.0)]
 
     title = build_meta(JournalEntries(head("x"), call)).title
 
-    assert title == "Count to four."
+    assert title == ('Count to four."' + " five" * 20)[:80]
     assert build_meta(JournalEntries(head("x"), [unit(0, 1.0)])).title == ""
 
 

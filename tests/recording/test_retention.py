@@ -41,17 +41,28 @@ def test_by_age(tmp_path):
     assert left(tmp_path) == ["young"]
     assert (report.deleted, report.deleted_expired, report.remaining) == (1, 1, 1)
     assert 0 < report.remaining_size_mb < 1
+    assert tidy(tmp_path, days=0).deleted == 1
 
 
 def test_by_size_the_oldest_first(tmp_path):
-    for days in range(4):
+    for days in (0, 1, 2, 3, 40):
         aged(tmp_path, f"day_{days}", days)
     size = next(iter(RecordingFolders(tmp_path))).size_bytes()
 
-    report = tidy(tmp_path, gb=2.5 * size / 1e9)
+    report = tidy(tmp_path, days=30, gb=2.5 * size / 1e9)
 
     assert left(tmp_path) == ["day_0", "day_1"]
-    assert report.deleted_capacity == 2
+    assert (report.deleted_capacity, report.deleted_expired) == (2, 1)
+
+
+def test_what_cannot_be_deleted_is_counted_and_remains(tmp_path, monkeypatch):
+    aged(tmp_path, "old", 31)
+    monkeypatch.setattr("parley.recording.retention._remove", lambda folder: False)
+
+    report = tidy(tmp_path, days=30)
+
+    assert (report.status, report.errors, report.deleted) == ("errors", 1, 0)
+    assert report.remaining == 1
 
 
 def test_running_and_pinned_ones_stay_whatever_the_limits(tmp_path):

@@ -31,7 +31,12 @@ from parley.session.outbox import OutputLimits
 from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
 from parley.session.tokens import REVOKED_LIMIT, ResumeTokens
 from parley.session_log import state_codec
-from parley.session_log.contract import AppendResult, LoggedSession, LogUpdate, split_entries
+from parley.session_log.contract import (
+    AppendResult,
+    LoggedSession,
+    LogUpdate,
+    split_entries,
+)
 
 WINDOW_S = 30.0
 BOUNDS = OutputBounds(limit_bytes=10_000, limit_s=60.0)
@@ -356,19 +361,20 @@ async def say_much(bench: Bench) -> None:
         await bench.socket.send(message("x" * 1000))
 
 
-async def test_old_messages_are_taken_to_have_arrived(bench: Bench) -> None:
+async def test_an_acknowledgement_covers_only_what_was_sent(bench: Bench) -> None:
     log = bench.log
-    log.add("{}")
-    assert log.tail(0) is not None
-    assert log.tail(1) is None, "the first one is delivered"
+    for text in ("a" * 100, "b" * 10):
+        log.add(text)
 
-    bench.clock.advance(BOUNDS.limit_s + 1)
-    log.add("{}")
+    log.acknowledge(1)
+    waiting = [log.waiting_bytes]
+    log.acknowledge(99)
+    waiting.append(log.waiting_bytes)
+    acknowledged = [log.is_acknowledged]
+    log.add("c")
+    acknowledged.append(log.is_acknowledged)
 
-    assert log.given_up == 1
-    following = log.tail(0)
-    assert following is not None
-    assert following.seq == 2
+    assert (waiting, acknowledged) == ([10, 0], [True, False])
 
 
 @pytest.mark.parametrize("size", [2, 2 * BOUNDS.limit_bytes])
@@ -392,6 +398,19 @@ def test_every_token_is_new_and_none_is_kept() -> None:
     assert all(len(token) >= 43 for token in made), "256 bits"
     assert not any(token in repr(tokens) for token in made)
     assert len(tokens.revoked) == REVOKED_LIMIT
+
+
+def test_a_token_is_valid_until_the_next_one_was_received() -> None:
+    tokens = ResumeTokens()
+    first = hash_of(tokens.issue())
+    tokens.issue(used=first)
+
+    tokens.confirm(0)
+    told = [tokens.refusal(first)]
+    tokens.confirm(1)
+    told.append(tokens.refusal(first))
+
+    assert told == [None, "replaced"]
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -422,9 +441,12 @@ async def logged() -> AsyncIterator[tuple[Bench, FakeSessionLogs]]:
 
 
 async def _send_what_cannot_wait() -> None:
-    async with logged() as (bench, _):
+    async with logged() as (bench, logs):
+        before = len(logs.updates)
         await bench.hear_much()
+        await asyncio.sleep(0)
         assert bench.log.is_waited_for
+        assert len(logs.updates) == before
         await bench.socket.send(message("stop"))
 
         assert (await bench.first.until("said"))["text"] == "stop"
@@ -721,6 +743,28 @@ async def test_messages_count_as_received_only_with_the_state_that_follows_them(
 
         assert logs.updates[-1].state is None
         assert bench.log.stored_received == before
+
+
+async def test_a_small_message_waits_for_the_state_that_follows_it():
+    async with logged() as (bench, logs):
+        before = len(logs.updates)
+        bench.socket.remember = lambda: None
+        await bench.socket.send(message("small"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+        assert len(logs.updates) == before
+
+
+async def test_a_log_need_not_keep_messages_that_were_given_up():
+    async with logged() as (bench, logs):
+        for text in ("old", "new"):
+            await bench.socket.send(message(text))
+            await sent_last(bench, text)
+            bench.clock.advance(BOUNDS.limit_s + 1)
+        await until(lambda: bench.log.is_current)
+
+        assert logs.updates[-1].settled == bench.log.given_up == 2
 
 
 async def test_messages_are_acknowledged_only_when_they_are_stored():

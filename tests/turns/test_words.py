@@ -274,14 +274,23 @@ def test_a_user_who_has_turned_away_stands_out_of_others_who_are_much_softer():
 
 def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():
     voice = UserVoice(0.032)
-    for power in (1e-2,) * 200 + (1e-4,) * 200:
-        voice.learn(power)
+    may_be = []
+    for power in (1e-2, 1e-4):
+        for _ in range(200):
+            voice.learn(power)
+        may_be.append(voice.may_be(1e-4, 500))
 
-    assert voice.may_be(1e-4, 500)
+    assert may_be == [False, True]
 
 
 def test_while_nothing_is_known_everybody_may_interrupt():
-    assert UserVoice(0.032).may_be(1e-9, 500)
+    voice = UserVoice(0.032)
+    for _ in range(24):  # less than 0.8 s
+        voice.learn(1e-3)
+
+    assert voice.may_be(1e-9, 500)
+    voice.learn(1e-3)
+    assert not voice.may_be(1e-9, 500)
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,8 @@ class Authenticator:
     def fill(self, keys: list[Key], seal: bytes) -> None:
         """Load the stored keys and the secret that signs tokens."""
         self._keys = {key.id: key for key in keys}
-        working = [key for key in keys if key.revoked_s is None]
-        self._by_hash = {key.old_hash: key for key in working if key.old_hash is not None}
-        self._by_hash |= {key.hash: key for key in working}
+        self._by_hash = {key.old_hash: key for key in keys if key.old_hash is not None}
+        self._by_hash |= {key.hash: key for key in keys}
         self._seal = Fernet(seal)
         self._pepper = seal
 
