@@ -9,7 +9,6 @@ from tests.support.dialects import NAMES, connection, decode_server
 from parley import errors
 from parley.dialects.base import Dialect, Reply, UpgradeRequest
 from parley.protocol import chat, codec, duplex, half_duplex, realtime
-from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Phase
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import QueuePlace
@@ -83,12 +82,6 @@ def test_an_unknown_realtime_mode_is_refused() -> None:
     assert sent(refusal.messages[0])["error"]["code"] == "invalid_payload"
 
 
-def test_session_ids_are_refused_and_never_rewritten() -> None:
-    assert check_session_id("hdx_1") == "hdx_1"
-    with pytest.raises(errors.BadSessionId):
-        check_session_id("../etc")
-
-
 # ---- phases --------------------------------------------------------------------------------
 
 
@@ -130,11 +123,6 @@ def test_stopping_is_possible_in_every_open_phase() -> None:
     for dialect, word in words.items():
         for phase in dialect.accepts:
             dialect.check(phase, word)
-
-
-def test_a_paused_duplex_session_says_so() -> None:
-    with pytest.raises(errors.WrongPhase, match=r"^Worker is paused$"):
-        DUPLEX.check(Phase.PAUSED, "audio_chunk")
 
 
 def test_a_misplaced_append_names_both_documented_words() -> None:

@@ -22,14 +22,6 @@ def unit(ledger, tokens=13, said=()):
     ledger.end_entry(said)
 
 
-def test_lengths_add_up():
-    ledger = book_with()
-    unit(ledger, 13)
-    ledger.append(5)
-
-    assert (ledger.protected_tokens, ledger.length_tokens) == (20, 20 + 13 + 5)
-
-
 def test_what_does_not_fit_is_refused():
     ledger = book_with(limit=30)
     ledger.require(10)

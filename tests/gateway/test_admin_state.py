@@ -10,7 +10,6 @@ import httpx
 import pytest
 from tests.support.gateways import (
     RunningGateway,
-    authenticator,
     refusal_of,
     running_gateway,
     turned_away,
@@ -22,9 +21,8 @@ from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS
 from websockets.asyncio.client import connect
 
-from parley.errors import RateLimited, SetupError
+from parley.errors import SetupError
 from parley.gateway import maintenance
-from parley.gateway.authenticator import Caller
 from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.http.routing import Route
 from parley.gateway.state import MIGRATIONS, Key, State
@@ -246,17 +244,6 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
     assert [each.status_code for each in refused] == [403] * 6
     assert "realtime sessions only" in refused[0].json()["detail"]
     assert told["type"] == "queued"
-
-
-def test_tokens_that_an_admin_gave_out_count_by_address():
-    auth = authenticator(admin_token="t", needs_key=True, anonymous_per_minute=2)
-    token = auth.session_token(Caller("admin"))
-    caller = auth.identify({"authorization": f"Bearer {token}"})
-
-    for _ in range(2):
-        auth.count(caller, "203.0.113.7")
-    with pytest.raises(RateLimited):
-        auth.count(caller, "203.0.113.7")
 
 
 async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.support.gateways import running_gateway, settings, until
-from tests.support.recordings import Running, recorded
+from tests.support.recordings import recorded
 
 from parley.clock import ManualClock
 from parley.gateway import maintenance
@@ -86,22 +86,6 @@ async def test_a_server_that_slept_cleans_once(tmp_path, clock, monkeypatch):
             await one.stores.maintenance.round()
 
     assert cleaned == [False]
-
-
-async def test_running_and_pinned_sessions_outlast_every_day(tmp_path, clock):
-    recorded(tmp_path, "pinned", units=1).pin.touch()
-    recorded(tmp_path, "old", units=1)
-    clock.advance(100 * DAY_S)
-    async with runtime(tmp_path, clock) as one:
-        with Running(tmp_path, "live"):
-            for _ in range(3):
-                clock.advance(DAY_S)
-                await one.stores.maintenance.round()
-                assert left(tmp_path) == {"live", "pinned"}
-        clock.advance(DAY_S)
-        await one.stores.maintenance.round()
-
-    assert left(tmp_path) == {"pinned"}
 
 
 async def test_the_gateway_does_it_while_it_serves(tmp_path, clock, monkeypatch):

@@ -39,16 +39,7 @@ def test_a_draining_worker_keeps_its_session_and_gets_no_other():
     assert held(running).is_held
     assert waiting.state == "waiting"
     assert worker.free_slots == 0
-
-
-def test_a_worker_that_is_let_in_again_serves_who_waited():
-    runtime = GatewayParts()
-    worker = runtime.worker()
-    runtime.worker_pool.drain(worker, True)
-    waiting = runtime.ask()
-
     runtime.worker_pool.drain(worker, False)
-
     assert waiting.state == "leased"
 
 

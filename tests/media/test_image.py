@@ -91,17 +91,6 @@ def test_too_many_bytes_are_refused():
         decode_image(bytes(IMAGE_LIMIT_BYTES + 1))
 
 
-def test_a_sideways_photo_is_turned_upright():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    data = picture_bytes(Image.fromarray(gradient(20, 30)), "PNG", exif=exif)
-
-    pixels = decode_image(data)
-
-    assert pixels.shape == (30, 20, 3)
-    np.testing.assert_array_equal(pixels, np.rot90(gradient(20, 30), k=-1))
-
-
 @pytest.mark.parametrize("held", range(1, 9))
 def test_every_way_to_hold_a_camera_is_understood_also_when_scaled_down(held):
     exif = Image.Exif()

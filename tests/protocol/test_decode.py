@@ -369,11 +369,3 @@ def test_a_limit_of_a_map_s_values_says_nothing_of_the_map() -> None:
 
     with pytest.raises(BadInput, match=r"^labels\[\.\.\.\]: expected str of length <= 3$"):
         codec.read({"labels": {"a": "long"}}, codec.Shape(Labelled))
-
-
-def test_the_only_unit_length_is_accepted_however_it_is_written() -> None:
-    for written in (1000, 1000.0):
-        read = FULL(json.dumps({"type": "prepare", "config": {"chunk_ms": written}}))
-
-        assert isinstance(read, duplex.Prepare)
-        assert read.config.chunk_ms == 1000

@@ -87,13 +87,6 @@ async def test_a_call_in_opus_takes_at_most_eight_kilobytes_a_second(
         assert client.sent_bytes / call.duration_s < 4300
 
 
-async def test_without_extensions_no_format_is_agreed_upon():
-    async with worker_harness() as harness:
-        talk = await harness.ready("duplex", "omni_1", audio_format=OPUS, asks_for_extensions=False)
-
-        assert "audio_format" not in await talk.until("prepared")
-
-
 @pytest.mark.parametrize(
     "frame",
     [b"\0\0\0\x09{}", b"\0\0\0\x02[]", b"", binary.pack('{"type":"audio_chunk"}', b"\0\x04abcd")],

@@ -65,22 +65,6 @@ async def test_what_an_interruption_dropped_takes_no_room() -> None:
     assert await sent(outbox) == ["y" * 30, "z" * 60]
 
 
-async def test_what_was_sent_takes_no_room() -> None:
-    outbox = Outbox(LIMITS)
-    taken: list[str | bytes] = []
-
-    async def send(frame: str | bytes) -> None:
-        taken.append(frame)
-        if len(taken) < 10:
-            outbox.put(["x" * 40])
-
-    outbox.put(["x" * 40, "x" * 40])
-    outbox.close()
-    await outbox.pump(send)
-
-    assert len(taken) == 11
-
-
 async def test_an_interruption_drops_the_answer_and_nothing_else() -> None:
     outbox = Outbox(LIMITS)
     outbox.put(["status"])

@@ -128,7 +128,6 @@ async def test_client_errors_have_their_code_and_leave_the_session_open():
         (append(pcm64(sound(silence(10.1)))), "invalid_payload"),
         (append("AAA"), "invalid_payload"),
         (append(base64.b64encode(b"\0" * 16_001).decode()), "invalid_payload"),
-        (append("!" * 100), "invalid_payload"),
         (append(base64.b64encode(b"\0\0\xc0\x7f" * 4000).decode()), "invalid_payload"),
         (append(video_frames=["?"]), "invalid_payload"),
         (append(video_frames=[base64.b64encode(b"nothing").decode()]), "invalid_payload"),
@@ -137,8 +136,6 @@ async def test_client_errors_have_their_code_and_leave_the_session_open():
         (append(force_listen="yes"), "invalid_payload"),
         (update(), "invalid_event"),
         ({"type": "response.create"}, "unknown_event"),
-        ({}, "unknown_event"),
-        ("[1, 2]", "unknown_event"),
     ]
     async with worker_harness() as harness:
         talk = await harness.ready("realtime")
@@ -150,7 +147,6 @@ async def test_client_errors_have_their_code_and_leave_the_session_open():
 async def test_errors_before_the_session_is_created_leave_it_open_for_another_try():
     rows = [
         (append(), "not_ready"),
-        ({"type": "session.update"}, "missing_field"),
         ({"type": "session.update", "session": {}}, "missing_field"),
         (update(instructions=""), "invalid_payload"),
         (update(instructions=7), "invalid_payload"),
