@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.errors import BadInput, InvalidJson, InvalidPayload, UnknownEvent
-from parley.protocol import binary
+from parley.protocol import binary, codec
 from parley.protocol.wire import Wire
 
 QUERY: Final = "resume"
@@ -191,7 +191,9 @@ _REFUSALS: Final[dict[RefusalReason, tuple[str, str]]] = {
 }
 """Reason of a refusal, and what the client can do."""
 
-_request = msgspec.json.Decoder(ResumeRequest)
+_requests: codec.Messages[ResumeRequest, DeliveryAck] = codec.Messages(
+    {"session.resume": codec.Shape(ResumeRequest)}, DeliveryAck
+)
 _ack = msgspec.json.Decoder(DeliveryAck)
 
 
@@ -215,20 +217,15 @@ def decode_request(raw: bytes | str) -> ResumeRequest:
     """Read the first message of a connection that continues a session.
 
     Raises:
-        BadInput: it is not `session.resume`.
+        InvalidJson, BadInput: it is not `session.resume`.
     """
     if len(raw) > REQUEST_LIMIT_BYTES:
         raise InvalidPayload(
             f"session.resume must have at most {REQUEST_LIMIT_BYTES} bytes, got {len(raw)}."
         )
-    try:
-        return _request.decode(raw)
-    except msgspec.ValidationError as error:
-        if str(error).endswith("`$.type`"):
-            raise UnknownEvent("the first message is session.resume") from None
-        raise InvalidPayload(f"session.resume: {error}") from None
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise InvalidJson from None
+    if codec.type_of(raw) != "session.resume":
+        raise UnknownEvent("the first message is session.resume")
+    return _requests.decode_client(raw)
 
 
 def as_ack(frame: str | bytes) -> DeliveryAck | None:
