@@ -260,7 +260,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("invalid_request", {"type": "session.update", "session": {"type": "translation"}}),
     ("invalid_request", {"type": "session.update", "session": {"output_modalities": ["x"]}}),
     ("item_not_found", {"type": "conversation.item.delete", "item_id": "nowhere"}),
-    ("response_cancel_not_active", {"type": "response.cancel"}),
 ]
 
 
