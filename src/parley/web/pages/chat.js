@@ -50,7 +50,7 @@ const bar = h(
   tool('plus', 'chat.new', () => void chats.fresh(), ' narrow'),
   h('span', { class: 'grow' }),
   recorded,
-  tool('download', 'chat.export', () => openExport(talk.messages, chats.name)),
+  tool('download', 'chat.export', async () => openExport(talk.messages, await chats.nameHere())),
   tool('settings', 'call.settings', () => options.toggleAttribute('data-open')),
 );
 const main = $('#main');

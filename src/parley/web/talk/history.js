@@ -20,7 +20,7 @@ function tabs() {
 
 /**
  * What another tab has done to a chat: stored it anew, renamed it, or deleted it.
- * @typedef {{id: string, name?: string, isGone?: boolean}} ChatChange
+ * @typedef {{id: string, isRenamed?: boolean, isGone?: boolean}} ChatChange
  */
 
 /** @param {(change: ChatChange) => void} changed called when another tab has changed a chat */
@@ -75,9 +75,16 @@ async function write(change, act) {
   );
 }
 
-/** @param {Chat} chat @returns {Promise<boolean>} true if it could be stored */
+/**
+ * Stores a chat under the name that it has here: another tab may have renamed it a moment ago.
+ * @param {Chat} chat @returns {Promise<boolean>} true if it could be stored
+ */
 export async function keepChat(chat) {
-  return await write({ id: chat.id }, (store) => store.put(chat));
+  return await write({ id: chat.id }, (store) => {
+    const asked = store.get(chat.id);
+    asked.onsuccess = () => store.put({ ...chat, name: asked.result?.name });
+    return asked;
+  });
 }
 
 /**
@@ -85,7 +92,7 @@ export async function keepChat(chat) {
  * @param {string} id @param {string} name empty: its title is shown again
  */
 export async function nameChat(id, name) {
-  await write({ id, name }, (store) => {
+  await write({ id, isRenamed: true }, (store) => {
     const asked = store.get(id);
     asked.onsuccess = () => {
       if (asked.result) store.put({ ...asked.result, name: name || undefined });

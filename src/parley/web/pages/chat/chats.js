@@ -21,8 +21,6 @@ const recordingsOf = ({ messages }) =>
 
 export class Chats {
   id = newId();
-  /** Name set by the user; empty if the chat is named after its first words. */
-  name = '';
   #list = h('ul', { class: 'history' });
   #empty = h('p', { class: 'small quiet', words: 'chat.no_history' });
   #search = h('input', {
@@ -75,11 +73,14 @@ export class Chats {
    * Called when another tab has changed a chat: the copy that is shown here and stored later must not be older.
    * @param {import('../../talk/history.js').ChatChange} change
    */
-  async #changedElsewhere({ id, name, isGone }) {
-    if (id === this.id && !this.page.talk.isBusy) return await this.#turnTo(id);
-    if (id === this.id && isGone) return this.#forgotten();
-    if (id === this.id && name !== undefined) this.name = name;
-    if (id !== this.id || name !== undefined) return void this.draw();
+  async #changedElsewhere({ id, isRenamed, isGone }) {
+    if (id !== this.id || isRenamed) return void this.draw();
+    if (isGone) {
+      // What this tab has stored since the other deleted it.
+      await forgetChat(id);
+      return this.#forgotten();
+    }
+    if (!this.page.talk.isBusy) return await this.#turnTo(id);
     // Both tabs are waiting for an answer, so the one in this tab becomes a separate chat.
     this.id = newId();
     this.#show(this.id, 'replaceState');
@@ -97,7 +98,7 @@ export class Chats {
     const chat = id ? (await listChats()).find((one) => one.id === id) : undefined;
     await this.leave();
     if (!chat) this.page.talk.clear();
-    this.#become(chat?.id ?? newId(), chat?.name ?? '', chat?.messages ?? []);
+    this.#become(chat?.id ?? newId(), chat?.messages ?? []);
     // The chat at that address no longer exists.
     if (id && !chat) this.#show('', 'replaceState');
   }
@@ -116,6 +117,11 @@ export class Chats {
     this.node.toggleAttribute('data-open');
   }
 
+  /** Returns the name that the user gave to this chat; empty if it is called after its first words. */
+  async nameHere() {
+    return (await listChats()).find((one) => one.id === this.id)?.name ?? '';
+  }
+
   async keep() {
     const { talk } = this.page;
     if (talk.messages.length === 0) return;
@@ -129,7 +135,6 @@ export class Chats {
     const chat = {
       id: this.id,
       title: titleOf(messages),
-      name: this.name || undefined,
       updatedAt: Date.now(),
       messages,
     };
@@ -181,14 +186,13 @@ export class Chats {
   /** @param {Chat} chat */
   async #open(chat) {
     await this.leave();
-    this.#become(chat.id, chat.name ?? '', chat.messages);
+    this.#become(chat.id, chat.messages);
     this.#show(chat.id, 'pushState');
   }
 
-  /** @param {string} id @param {string} name @param {import('../../talk/chat.js').ChatMessage[]} messages */
-  #become(id, name, messages) {
+  /** @param {string} id @param {import('../../talk/chat.js').ChatMessage[]} messages */
+  #become(id, messages) {
     this.id = id;
-    this.name = name;
     this.page.talk.messages = messages;
     this.shown();
     void this.draw();
@@ -199,7 +203,6 @@ export class Chats {
   async #rename(chat) {
     const name = await askName(chat.name ?? '');
     if (name === null) return;
-    if (chat.id === this.id) this.name = name;
     await nameChat(chat.id, name);
     await this.draw();
     // The button that had the focus was removed with its row.
@@ -219,7 +222,7 @@ export class Chats {
   /** The chat was deleted: nothing of it is stored, not even an unfinished answer. */
   #forgotten() {
     this.page.talk.clear();
-    this.#become(newId(), '', []);
+    this.#become(newId(), []);
     this.#show('', 'replaceState');
   }
 
@@ -237,7 +240,7 @@ export class Chats {
   async fresh() {
     await this.leave();
     this.page.talk.clear();
-    this.#become(newId(), '', []);
+    this.#become(newId(), []);
     this.#show('', 'pushState');
   }
 
