@@ -63,7 +63,7 @@ import { failed, listening, madeUp, second, sessionsOf, speaking } from './suppo
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
 import { Stage } from './support/stage.mjs';
-import { mockRecording } from './support/recording.mjs';
+import { mockRecording, recording } from './support/recording.mjs';
 
 const { values: flags, positionals: wanted } = parseArgs({
   options: {
@@ -661,19 +661,28 @@ const scenarios = {
     // It is in flight first, and looked for again until it is here.
     expected.push(/503/);
     await mockRecording(page);
-    let isHere = false;
     let asked = 0;
     await page.route('**/api/sessions/demo_recording', (route) => {
       asked++;
       const body = JSON.stringify({ detail: 'This recording is being handed over.', code: 'recording_coming' });
-      return isHere ? route.fallback() : route.fulfill({ status: 503, contentType: 'application/json', body });
+      return route.fulfill({ status: 503, contentType: 'application/json', body });
     });
     await page.goto('/s/demo_recording');
     await page.getByText('This recording is being prepared.').waitFor();
     await eventually(() => asked > 1, 'a second question');
     await page.getByText('This recording is being prepared.').waitFor();
-    isHere = true;
+    // For a moment it is complete, and its sound has not been asked for.
+    const { meta, recording: complete } = recording();
+    const json = (route, body) => route.fulfill({ contentType: 'application/json', body: JSON.stringify(body) });
+    meta.ended_at = new Date().toISOString();
+    await page.route('**/api/sessions/demo_recording', (route) => json(route, meta));
+    await page.route('**/api/sessions/demo_recording/recording', (route) =>
+      json(route, { ...complete, merged_replay: meta.replay && complete.merged_replay }),
+    );
     await page.locator('.said .line').first().waitFor();
+    assert.equal(await page.locator('.media audio').count(), 0);
+    meta.replay = { state: 'done', progress: 1 };
+    await page.locator('.media audio').waitFor();
     const said = page.locator('.said .line.assistant p');
     assert.deepEqual(await said.allTextContents(), ['The weather is nice today, so take a walk.']);
     const saving = page.waitForEvent('download');

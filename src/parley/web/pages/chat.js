@@ -4,6 +4,7 @@ import { mayRecord, recordingChoice } from '../elements/consent.js';
 import { $, h, painted } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';
 import { remember } from '../elements/recents.js';
+import { chatName } from '../talk/history.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { about } from '../wire/about.js';
 import { words } from '../words/words.js';
@@ -50,7 +51,7 @@ const bar = h(
   tool('plus', 'chat.new', () => void chats.fresh(), ' narrow'),
   h('span', { class: 'grow' }),
   recorded,
-  tool('download', 'chat.export', async () => openExport(talk.messages, await chats.nameHere())),
+  tool('download', 'chat.export', async () => openExport(talk.messages, await chatName(chats.id))),
   tool('settings', 'call.settings', () => options.toggleAttribute('data-open')),
 );
 const main = $('#main');

@@ -4,7 +4,7 @@
  */
 
 import { forgetRecording } from '../elements/forget.js';
-import { $, copy, h, say } from '../elements/dom.js';
+import { $, copy, h } from '../elements/dom.js';
 import { askForKey } from '../elements/key.js';
 import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
@@ -13,6 +13,7 @@ import { at, here } from '../wire/root.js';
 import { clock, date, has, t } from '../words/words.js';
 import { titleOf } from '../talk/captions.js';
 import { cellsOf, conversationOf } from './replay/cells.js';
+import { commentCard } from './replay/comment.js';
 import { Conversation } from './replay/conversation.js';
 import { Timeline } from './replay/timeline.js';
 import '../elements/player/player.js';
@@ -20,6 +21,8 @@ import '../elements/player/player.js';
 const POLL_MS = 5000;
 /** Pause before a recording that is being rendered is requested again. */
 const COMING_MS = 2000;
+/** Within this time after its end, a recording may be complete before its rendering has been queued. */
+const JUST_ENDED_MS = 10_000;
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
 
 mountShell();
@@ -33,6 +36,8 @@ const asset = (/** @type {string} */ path) => at(`${base}/assets/${path.split('/
 /** True if the list of seconds is open. */
 let isOpen = false;
 const isUnderway = (/** @type {any} */ meta) => ['queued', 'running'].includes(meta.replay?.state);
+const isFresh = (/** @type {any} */ meta) =>
+  meta.ended_at === null || Date.now() - Date.parse(meta.ended_at) < JUST_ENDED_MS;
 
 /** @param {boolean} [isAgain] true to keep the current content until the new content is loaded */
 async function load(isAgain = false) {
@@ -50,7 +55,7 @@ async function load(isAgain = false) {
     return;
   }
   draw(meta, recording);
-  if ((!recording?.chunks && !recording?.turns) || isUnderway(meta))
+  if ((!recording?.chunks && !recording?.turns) || isUnderway(meta) || (!meta.replay && isFresh(meta)))
     setTimeout(() => void wait(meta.replay?.state), POLL_MS);
 }
 
@@ -83,7 +88,7 @@ function showMissing(error) {
  */
 async function wait(state) {
   const meta = await requestIfAny(base).catch(() => null);
-  const isSame = meta && meta.replay?.state === state && (meta.ended_at === null || state);
+  const isSame = meta && meta.replay?.state === state && (state || isFresh(meta));
   if (isSame) setTimeout(() => void wait(state), POLL_MS);
   else await load();
 }
@@ -105,7 +110,7 @@ function draw(meta, recording) {
     timeline.node,
     conversation.node,
     timeline.units,
-    ...(isShared ? [] : [commentCard()]),
+    ...(isShared ? [] : [commentCard(base)]),
     details(meta),
   );
   // The list stays open or closed when the page is redrawn while the recording is being rendered.
@@ -171,24 +176,6 @@ function header(meta, words) {
           }),
     ),
   );
-}
-
-function commentCard() {
-  const comment = h('textarea', { rows: 2, maxlength: 2000, hint: 'share.comment_hint' });
-  const saved = h('span', { class: 'small quiet', role: 'status' });
-  const show = async () => {
-    comment.value = (await requestIfAny(`${base}/comment`).catch(() => null))?.comment ?? '';
-  };
-  void show();
-  comment.onchange = async () => {
-    try {
-      await request(`${base}/comment`, { method: 'POST', body: JSON.stringify({ comment: comment.value.trim() }) });
-      say(saved, 'replay.comment_saved');
-    } catch {
-      say(saved, 'replay.comment_failed');
-    }
-  };
-  return h('section', { class: 'card stack' }, h('label', null, h('span', { words: 'share.comment' }), comment), saved);
 }
 
 /** Returns ids and settings; they are not shown on shared links. @param {any} meta */

@@ -64,6 +64,11 @@ export async function listChats() {
   return all.sort((a, b) => b.updatedAt - a.updatedAt);
 }
 
+/** Returns the name that the user gave to a chat; empty if it is called after its first words. @param {string} id */
+export async function chatName(id) {
+  return (await listChats()).find((one) => one.id === id)?.name ?? '';
+}
+
 /** @param {ChatChange} change @param {(store: IDBObjectStore) => IDBRequest} act @returns {Promise<boolean>} true if it worked */
 async function write(change, act) {
   return await inStore('readwrite', act).then(

@@ -117,11 +117,6 @@ export class Chats {
     this.node.toggleAttribute('data-open');
   }
 
-  /** Returns the name that the user gave to this chat; empty if it is called after its first words. */
-  async nameHere() {
-    return (await listChats()).find((one) => one.id === this.id)?.name ?? '';
-  }
-
   async keep() {
     const { talk } = this.page;
     if (talk.messages.length === 0) return;
