@@ -24,8 +24,12 @@ LEAST_UNCLEAR: Final = 0.8
 they said it."""
 LEAST_SURE: Final = 0.65
 """The same for all other sentences; below it, users are asked once whether anyone is in danger."""
+LEAST_CERTAIN: Final = 0.8
+"""Minimum probability of a danger after which harmless sentences, too, get a kind answer."""
+MOST_HARMLESS: Final = 0.2
+"""Maximum probability of danger of a sentence that is answered as any other after a lesser one."""
 RECENT: Final = 4
-"""Number of answers after which a conversation is treated as an ordinary one again."""
+"""Number of turns after which a conversation is treated as an ordinary one again."""
 _TELLS: Final = {name: texts for name, *texts in blocks_of("notes/care")}
 _CARING: Final = [one for name in _TELLS if name != "call_now" for one in _TELLS[name]]
 
@@ -67,7 +71,7 @@ def care_note(
             return _TELLS["call_now"][0]
         if not has_cared:
             return _TELLS["for_others"][0] if kind == "other" else _TELLS["help"][0]
-    elif not has_cared or of_the_world(text):
+    elif not has_cared or _asks_about_things(text):
         return None
     if _SAYS["method"].search(low):
         return _TELLS["no_method"][0]
@@ -76,13 +80,32 @@ def care_note(
     return listening(answers) if odds[0] < 1 - least else None
 
 
-def of_the_world(text: str) -> bool:
-    """True for a question about things only, which is treated as an ordinary one even after such an
-    answer."""
+def is_ordinary(text: str, earlier: Sequence[str]) -> bool:
+    """True for a sentence that is answered as any other even after such an answer: a question about
+    things only, or, if the danger was none of which the network is certain, one that it finds
+    harmless.
+
+    Args:
+        earlier: the user's previous sentences, oldest first.
+    """
+    low = lowered(text)
+    if _asks_about_things(text):
+        return True
+    if any(map(_is_certain, earlier[-RECENT:])) or _SAYS["heavy"].search(low):
+        return False
+    return bool(danger.bundled().odds(text)[0] > 1 - MOST_HARMLESS)
+
+
+def _asks_about_things(text: str) -> bool:
     low = lowered(text)
     if not (_SAYS["general"].search(low) and _SAYS["of_things"].search(low)):
         return False
     return bool(danger.bundled().odds(text)[0] > 1 - LEAST_PLAIN)
+
+
+def _is_certain(text: str) -> bool:
+    is_plain = _SAYS["plain"].search(lowered(text))
+    return bool(is_plain or danger.bundled().odds(text)[0] < 1 - LEAST_CERTAIN)
 
 
 def cares(answers: Sequence[str]) -> bool:

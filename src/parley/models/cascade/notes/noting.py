@@ -21,7 +21,7 @@ from random import Random
 from typing import Final
 
 from parley.models.cascade.notes import memory, turns
-from parley.models.cascade.notes.care import care_note, cares, listening, of_the_world
+from parley.models.cascade.notes.care import care_note, cares, is_ordinary, listening
 from parley.models.cascade.notes.clock import Now, age_note, clock_note
 from parley.models.cascade.notes.everyday import echo_note, rhyme_note, unseen_note, was_seen
 from parley.models.cascade.notes.knowledge import (
@@ -122,7 +122,7 @@ def note_for(
         if found is None and earlier and answers and _asks_again(text, earlier[-1]):
             found = plainly(answers[-1])
     if found is None:
-        is_kind = cares(answers) and not of_the_world(text)
+        is_kind = cares(answers) and not is_ordinary(text, earlier)
         found = listening(answers) if is_kind else turns.listening(lowered(text), answers)
     return None if found is None else varied(found, answers[-1] if answers else "")
 
