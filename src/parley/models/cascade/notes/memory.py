@@ -84,11 +84,14 @@ def listen(texts: Iterable[str]) -> Told:
     facts: dict[str, str] = {}
     said: list[str] = []
     named = kind = ""
+    is_of_name = False
     for plain in (part for text in texts for part in _sentences(text)):
         plain = _SAYS["has_years"].sub(
             lambda of: f"{'am' if of[1] else 'is'} {of[1] or of[2]}", plain
         )
         named = _owned(plain) or named
+        if _SAYS["asked"].search(plain.lower()):
+            is_of_name = bool(_SAYS["my_name"].search(plain.lower()))
         if plain.endswith("?"):
             continue
         if kind:
@@ -104,10 +107,14 @@ def listen(texts: Iterable[str]) -> Told:
         read = _read(plain)
         if read.forgets:
             name = None
-        found = read.name or (read.new_name if name else None)
-        if found:
-            name = found
+        if name and (is_of_name or _SAYS["own_name"].search(plain.lower())):
+            found = read.name or read.new_name
+        else:
+            found = read.name
+        name = found or name
         told = dict(read.facts)
+        # "No, Max." corrects what was said or asked last, which may be something other than a name.
+        is_of_name = bool(found) or (is_of_name and not told)
         if facts and not told and not found and read.corrected:
             newest = next(reversed(facts))
             told = {newest: _SAYS["value"].sub(rf"\g<1>{read.corrected}", facts[newest], count=1)}
