@@ -98,6 +98,16 @@ def test_chance_decides_and_decides_the_same_again():
     assert note_for("Flip a coin.", seed=5) == note_for("Flip a coin.", seed=5)
 
 
+@pytest.mark.parametrize("aside", [(), ("All right.",), ("Sorry, I couldn't make that out.",)])
+def test_an_interrupted_story_resumes_where_it_was_cut(aside: tuple[str, ...]) -> None:
+    heard = "An old clockmaker repaired a clock that ran backwards."
+    answers = [heard, *aside]
+
+    assert note_for("Go on.", ["Tell me a story.", "Stop."], answers=answers) == (
+        "When it struck twelve, the whole street was as young as it had been the year before."
+    )
+
+
 @pytest.mark.parametrize("name", ["Daniel", "Fiona", "Saskia", "Quentin", "Ngozi", "Bartholomew"])
 @pytest.mark.parametrize(
     "form", ["My name is {}.", "Hi, I'm {}.", "Please call me {}.", "the name's {}"]

@@ -153,7 +153,8 @@ def _thing(low: str) -> str | None:
 
 
 def _of_story(low: str, answers: Sequence[str]) -> str | None:
-    last = answers[-1].removeprefix("I said: ")
+    told = [plain_answer(one) for one in answers[-3:] if not _SAYS["aside"].search(one)]
+    last = told[-1] if told else ""
     wants_more = bool(_SAYS["go_on"].search(low))
     agrees = re.match(r"^\W*(?:yes|yeah|sure|please|okay|ok)\b", low)
     if last == _ANOTHER and (wants_more or agrees):
@@ -170,8 +171,9 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
         for part in parts[-1:]:
             if re.fullmatch(re.escape(part).replace(r"\{0\}", "(.+?)"), last):
                 return _ANOTHER
-    if last in stock("stories"):
-        return _ENDS[stock("stories").index(last) % len(_ENDS)]
+    for place, story in enumerate(stock("stories")):
+        if last in story and len(last.split()) > 2:  # Possibly its part before an interruption.
+            return story.partition(last)[2].strip() or _ENDS[place % len(_ENDS)]
     if last in _ENDS:
         return _ANOTHER
     return None
