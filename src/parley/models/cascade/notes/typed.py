@@ -50,6 +50,7 @@ def _untangled(text: str) -> str:
         return said if found[0].islower() else said[0].upper() + said[1:]
 
     text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
+    text = _SAYS["contracted"].sub(r"\g<said>'", text)
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
     # Words that are omitted, or in an unusual position in a question.
     text = _SAYS["inverted"].sub(r"\g<asks> \g<verb> \g<who>", text)
