@@ -31,7 +31,9 @@ MOST_HARMLESS: Final = 0.2
 RECENT: Final = 4
 """Number of turns after which a conversation is treated as an ordinary one again."""
 _TELLS: Final = {name: texts for name, *texts in blocks_of("notes/care")}
-_CARING: Final = [one for name in _TELLS if name != "call_now" for one in _TELLS[name]]
+_CARING: Final = [
+    one for name in _TELLS if name not in ("call_now", "taken_back") for one in _TELLS[name]
+]
 
 
 def care_note(
