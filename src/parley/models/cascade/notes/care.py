@@ -79,7 +79,9 @@ def care_note(
         return _TELLS["no_method"][0]
     if _SAYS["takes_back"].search(low):
         return _TELLS["taken_back"][0]
-    return listening(answers) if odds[0] < 1 - least else None
+    if odds[0] < 1 - least or _SAYS["leaves"].search(low):
+        return listening(answers)
+    return None
 
 
 def is_ordinary(text: str, earlier: Sequence[str]) -> bool:
