@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import re
 import sys
 from pathlib import Path
 
@@ -229,24 +230,35 @@ def test_random_weights_fill_every_tensor():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for large pages")
 def test_weights_on_a_cpu_lie_in_large_pages():
-    def large_kib() -> int:
-        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("AnonHuge"))
-
-    with mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.write(bytes(8 << 20))
+    with mmap.mmap(-1, 40 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(bytes(40 << 20))
         try:
             memory.madvise(25)
         except OSError:
             pytest.skip("this kernel does not move memory into large pages")
+    # Memory of its own: what the allocator hands out again may lie in large pages already.
+    room = mmap.mmap(-1, 40 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room.write(bytes(40 << 20))
+    weight = torch.frombuffer(room, dtype=torch.float32, count=4096 * 2048).view(4096, 2048)
+
+    def large_kib() -> int:
+        """Of the mapping that holds the weight."""
+        text = Path("/proc/self/smaps").read_text(encoding="ascii")
+        for part in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.M)[1:]:
+            begin, end = (int(one, 16) for one in part.split(maxsplit=1)[0].split("-"))
+            if begin <= layer.weight.data_ptr() < end:
+                return int(re.findall(r"^AnonHugePages: +(\d+)", part, re.M)[0])
+        raise AssertionError
+
     layer, small = torch.nn.Linear(2048, 4096, bias=False), torch.nn.Linear(8, 8)
+    layer.weight = torch.nn.Parameter(weight.normal_())
     network = torch.nn.Sequential(layer, small)
-    before, wanted = large_kib(), layer.weight.detach().clone()
+    wanted = weight.clone()
 
     weights.finished(network, torch.device("cpu"))
 
     # 32 MiB, of which both ends may lie in pages that are shared with others.
-    assert large_kib() - before >= 30 * 1024
+    assert large_kib() >= 30 * 1024
     assert torch.equal(layer.weight, wanted)
 
 
