@@ -127,7 +127,7 @@ fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format $(CODE) && .venv/bin/ruff check --fix $(CODE)
 
 lint: $(STAMP) ## ruff, the import rules, and biome where npm ci has put it
-	@.venv/bin/ruff format --check $(CODE) && .venv/bin/ruff check $(CODE) && .venv/bin/lint-imports
+	@.venv/bin/ruff format --check $(CODE) && .venv/bin/ruff check --no-cache $(CODE) && .venv/bin/lint-imports
 	@[ ! -x node_modules/.bin/biome ] || node_modules/.bin/biome check --error-on-warnings
 
 type: $(STAMP) ## mypy

@@ -17,7 +17,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from parley.cli.bench.noise_people import PAUSES_MS
+from parley.cli.bench.duplex_people import PAUSES_MS
 from parley.cli.bench.noises import at_level
 from parley.media.pcm import Samples
 from parley.turns.end_of_turn import silence_ms
