@@ -1,12 +1,12 @@
 """What outlasts a restart, who may do what, and the audit of admins."""
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.gateways import (
     RunningGateway,
@@ -38,15 +38,11 @@ def gateway(tmp_path: Path, **security: Any):
     )
 
 
-def client(running: RunningGateway, **more: Any) -> httpx.AsyncClient:
-    return running.http(**more)
-
-
 # ---- restarts ------------------------------------------------------------------------------
 
 
 async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
-    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+    async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         await http.put("/api/admin/apps/omni", json={"enabled": False})
         await http.put("/api/config/eta", json={"eta_chat_s": 7.5})
         await http.put("/api/config/eta", json={"ema_alpha": 0.5})
@@ -56,7 +52,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
         link = running.runtime.access.authenticator.share_token("x", None)
 
-    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+    async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         apps = (await http.get("/api/apps")).json()["apps"]
         eta = (await http.get("/api/config/eta")).json()
         keys = (await http.get("/api/admin/keys")).json()["keys"]
@@ -74,7 +70,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
 async def test_a_broken_database_is_kept_aside_and_reported(tmp_path):
     (tmp_path / "state.db").write_bytes(b"this is no database" * 1000)
 
-    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+    async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         report = (await http.get("/api/admin/state")).json()
 
     (aside,) = tmp_path.glob("state.db.corrupt-*")
@@ -95,16 +91,19 @@ async def test_a_database_of_a_newer_version_is_not_touched(tmp_path):
     assert (tmp_path / "state.db").read_bytes() == before
 
 
-async def test_an_old_database_is_migrated(tmp_path):
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+async def test_a_database_of_any_older_version_is_migrated_with_its_keys(tmp_path, version: int):
     path = tmp_path / "state.db"
-    async with State(path):
-        pass
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        key = "INSERT INTO keys VALUES ('k_1', 'a', 'h', 1, 2, NULL, 8, 120);"
+        database.executescript("".join((MIGRATIONS[0], key, *MIGRATIONS[1:version])))
+        database.execute(f"PRAGMA user_version = {version}")
+        async with State(path) as state:
+            keys = await state.keys()
+        ((now,),) = database.execute("PRAGMA user_version")
 
-    database = sqlite3.connect(path)
-    ((version,),) = database.execute("PRAGMA user_version")
-    database.close()
-    assert version == len(MIGRATIONS)
-    assert path.stat().st_mode & 0o077 == 0
+    assert keys == [Key("k_1", "a", "h", 1.0, 2.0, None, 8, 120)]
+    assert (now, path.stat().st_mode & 0o077) == (len(MIGRATIONS), 0)
 
 
 async def test_a_folder_where_the_database_goes_is_a_set_up_error(tmp_path):
@@ -145,7 +144,7 @@ def routes(running: RunningGateway) -> list[tuple[str, str]]:
 
 
 async def test_every_route_refuses_a_bad_token(tmp_path):
-    async with gateway(tmp_path) as running, client(running) as http:
+    async with gateway(tmp_path) as running, running.http() as http:
         walked = routes(running)
         for method, path in walked:
             concrete = path.replace("{", "").replace("}", "")
@@ -168,7 +167,7 @@ async def test_every_route_refuses_a_bad_token(tmp_path):
 async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
     async with gateway(tmp_path) as running:
         key = (await running.new_key())["key"]
-        async with client(running) as http:
+        async with running.http() as http:
             admin_only = [
                 (method, path)
                 for method, path in routes(running)
@@ -194,7 +193,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
         key = (await running.new_key())["key"]
         recorded(tmp_path, "one")
         link = running.runtime.access.authenticator.share_token("one", 60)
-        async with client(running) as http:
+        async with running.http() as http:
             for method, path in routes(running):
                 concrete = path.replace("{", "").replace("}", "")
                 answer = await http.request(method, concrete)
@@ -220,7 +219,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
 
 @pytest.mark.parametrize("as_admin", [False, True])
 async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admin: bool):
-    async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
+    async with gateway(tmp_path, needs_key=True) as running, running.http() as http:
         shown = ADMIN if as_admin else {"x-api-key": (await running.new_key())["key"]}
         made = await http.post("/v1/realtime/client_secrets", headers=shown, json={})
         secret = {"authorization": f"Bearer {made.json()['value']}"}
@@ -247,7 +246,7 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
 
 
 async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
-    async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
+    async with gateway(tmp_path, needs_key=True) as running, running.http() as http:
         key = (await running.new_key())["key"]
         answer = await http.post("/api/token", headers={"x-api-key": key})
         by_cookie = await http.get("/status")
@@ -274,7 +273,7 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
 
 
 async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path):
-    async with gateway(tmp_path) as running, client(running) as http:
+    async with gateway(tmp_path) as running, running.http() as http:
         made = await running.new_key()
         bearer = {"authorization": f"Bearer {made['key']}"}
         token = (await http.post("/api/token", headers=bearer)).json()["token"]
@@ -301,7 +300,7 @@ async def test_keys_are_kept_as_hashes_only(tmp_path):
 
 
 async def test_a_key_has_its_own_limits(tmp_path):
-    async with gateway(tmp_path) as running, StandInWorker(running.url), client(running) as http:
+    async with gateway(tmp_path) as running, StandInWorker(running.url), running.http() as http:
         key = (await running.new_key(max_sessions=1, per_minute=5))["key"]
         path = running.ws(f"/ws/duplex/a?token={key}")
         async with connect(path) as first:
@@ -321,7 +320,7 @@ async def test_a_key_has_its_own_limits(tmp_path):
 
 async def test_admin_actions_are_written_down_with_what_came_of_them(tmp_path):
     recorded(tmp_path, "one")
-    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+    async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         await http.put("/api/admin/apps/omni", json={"enabled": False})
         await http.put("/api/admin/apps/nothing", json={"enabled": False})
         await http.get("/api/admin/apps")
@@ -345,7 +344,7 @@ async def test_the_audit_log_names_the_key_the_user_or_this_machine(tmp_path):
             forward_auth={"user_header": "Remote-User", "groups_header": "Remote-Groups"}
             | {"admin_groups": ["boss"]},
         ) as running,
-        client(running) as http,
+        running.http() as http,
     ):
         made = (await http.post("/api/admin/keys", json={"name": "x", "role": "admin"})).json()
         bearer = {"authorization": f"Bearer {made['key']}"}
@@ -362,7 +361,7 @@ async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):
     recorded(tmp_path, "new", created_s=4e9)
     pinned = recorded(tmp_path, "pinned")
     pinned.pin.touch()
-    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+    async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         with Running(tmp_path, "live"):
             order = {"retention_days": 30}
             dry = (await http.post("/api/admin/clean", json=order)).json()
@@ -380,7 +379,7 @@ async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):
 async def test_the_gateway_completes_what_a_dead_worker_left(tmp_path):
     folder = recorded(tmp_path, "orphan")
     folder.recording.unlink()
-    async with gateway(tmp_path) as running, client(running) as http:
+    async with gateway(tmp_path) as running, running.http() as http:
         await until(folder.recording.exists)
         meta = (await http.get("/api/sessions/orphan")).json()
 
@@ -396,7 +395,7 @@ async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch
 
     rounds: list[int] = []
     monkeypatch.setattr(maintenance, "SAVE_EVERY_S", 0.01)
-    async with gateway(tmp_path) as running, client(running) as http:
+    async with gateway(tmp_path) as running, running.http() as http:
         with monkeypatch.context() as broken:
             broken.setattr(State, "set_fact", full)
             running.runtime.dispatcher.eta.record("chat", 4.0)

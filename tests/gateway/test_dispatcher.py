@@ -343,30 +343,20 @@ def test_a_heartbeat_sent_before_the_session_began_does_not_free_its_slot(parts)
     assert parts.ask().state == "waiting"
 
 
-def test_a_slot_stays_taken_until_the_worker_has_cleaned_up(parts):
-    worker = parts.worker()
-    ticket, waiting = parts.ask(), parts.ask()
-    parts.says(worker, held(ticket), "active", was_ready=True)
-
-    held(ticket).release()
-    state_before = (waiting.state, worker.view)
-    parts.says(worker, held(ticket), "ended", was_ready=True)
-
-    assert state_before == ("waiting", "cleanup")
-    assert waiting.state == "leased"
-
-
-def test_a_slot_that_is_being_cleaned_up_stays_taken_when_its_worker_connects_again(parts):
+@pytest.mark.parametrize("connects_again", [False, True])
+def test_a_slot_stays_taken_until_the_worker_has_cleaned_up(parts, connects_again: bool):
     worker = parts.worker()
     ticket, waiting = parts.ask(), parts.ask()
     parts.says(worker, held(ticket), "active")
-    held(ticket).release()
 
-    worker = parts.worker()
-    state_before = waiting.state
+    held(ticket).release()
+    if connects_again:
+        worker = parts.worker()
+    state_before = (waiting.state, worker.view)
     parts.says(worker, held(ticket), "ended")
 
-    assert (state_before, waiting.state) == ("waiting", "leased")
+    assert state_before == ("waiting", "cleanup")
+    assert waiting.state == "leased"
 
 
 def test_a_client_that_comes_back_to_a_slot_that_is_being_cleaned_up_takes_no_second_one(parts):

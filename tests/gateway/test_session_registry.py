@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import msgspec
@@ -50,8 +51,10 @@ from parley.transport import Closure, DialFailed
 WINDOW_S = 30.0
 
 
-def of_session(phase: Phase, lease_id: str = "lease", session_id: str = "call") -> SessionPhase:
-    resume = ResumeState("duplex", left_s=WINDOW_S, note="", log_id=lease_id)
+def of_session(
+    phase: Phase, lease_id: str = "lease", session_id: str = "call", *, note: str = "", **more: Any
+) -> SessionPhase:
+    resume = ResumeState("duplex", left_s=WINDOW_S, note=note, log_id=lease_id, **more)
     return SessionPhase(
         lease_id, session_id, Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume
     )
@@ -514,11 +517,8 @@ async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
 ) -> None:
     granted = young.clock.time() - 600 + jump_s
     note = f'{{"address":"127.0.0.1","key_id":"key","granted_time":{granted},"ran_s":60.0}}'
-    resume = ResumeState("duplex", left_s=WINDOW_S, note=note, log_id="lease", ran_s=540.0)
 
-    young.pool.welcome(
-        hello(msgspec.structs.replace(of_session(Phase.ACTIVE), resume=resume)), object()
-    )
+    young.pool.welcome(hello(of_session(Phase.ACTIVE, note=note, ran_s=540.0)), object())
 
     (lease,) = young.pool.leases
     assert young.clock.monotonic() - lease.granted_at == 600.0
@@ -717,12 +717,7 @@ async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attemp
     gateway: RunningGateway,
 ) -> None:
     worker = StandInWorker(gateway.url, name="late")
-    worker.kept = (
-        SessionPhase(
-            *("lease", "omni_1", Kind.AUDIO_DUPLEX, Phase.ACTIVE),
-            resume=ResumeState("duplex", left_s=WINDOW_S, note=""),
-        ),
-    )
+    worker.kept = (of_session(Phase.ACTIVE, session_id="omni_1"),)
     gave_up = await come_back(gateway)
     await gave_up.close()
     stays = await come_back(gateway)
@@ -745,12 +740,7 @@ async def test_a_session_of_a_key_is_unknown_to_a_client_without_it(
 ) -> None:
     worker = StandInWorker(gateway.url, name="keyed")
     note = '{"address":"127.0.0.1","key_id":"key"}'
-    worker.kept = (
-        SessionPhase(
-            *("lease", "omni_1", Kind.AUDIO_DUPLEX, Phase.ACTIVE),
-            resume=ResumeState("duplex", left_s=WINDOW_S, note=note),
-        ),
-    )
+    worker.kept = (of_session(Phase.ACTIVE, session_id="omni_1", note=note),)
 
     async with worker:
         await until(lambda: gateway.runtime.sessions.get("omni_1"))

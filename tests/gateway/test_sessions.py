@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.patience import HANG_S
@@ -28,12 +27,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     storage = {"data_dir": tmp_path, "min_free_gb": 0, "replays": False}
     async with running_gateway(storage=storage, security={"admin_token": "the-admin"}) as running:
         yield running
-
-
-@pytest.fixture
-async def http(gateway: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.http() as client:
-        yield client
 
 
 async def test_a_recording_is_read_by_its_id(http, tmp_path):

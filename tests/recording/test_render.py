@@ -26,8 +26,8 @@ from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import JournalEntries, KeptSound, RecordedEntry
-from parley.recording.placing import PlacedText, Plan, place
-from parley.recording.render import make, srt, vtt, wrap
+from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
+from parley.recording.render import _track, make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import build_meta
@@ -364,11 +364,11 @@ def test_a_frame_that_is_a_bomb_is_left_out(tmp_path):
         assert next(film.decode(film.streams.video[0])).width == 1280
 
 
-def test_two_sounds_immediately_do_not_wrap_around(tmp_path):
-    folder = recorded(tmp_path, "one")
-    loud = folder.path / "user_audio/000.wav"
-    soundfile.write(loud, tone(1.0, 16_000, 0.99).samples, 16_000)
+def test_two_loud_sounds_together_do_not_wrap_around(tmp_path):
+    folder, loud = recorded(tmp_path, "one"), tone(1.0, 16_000, 0.99)
+    soundfile.write(folder.path / "user_audio/000.wav", loud.samples, 16_000)
+    piece = PlacedPiece("user_audio/000.wav", 0.0, 1.0)
 
-    make(folder)
+    mixed = _track(folder, [piece, piece], 16_000, 1.0)
 
-    assert np.abs(soundfile.read(folder.replay_wav)[0]).max() <= 1.0
+    assert np.abs(mixed - 32_767 * np.clip(2 * loud.samples, -1, 1)).max() < 3

@@ -89,7 +89,7 @@ def test_sound_is_due_a_little_before_it_is_played():
     assert not paced.waiting
 
 
-def test_sound_follows_what_is_being_played():
+def test_sound_follows_what_is_being_played_and_is_due_immediately_after_a_pause():
     paced = PacedOutput()
     paced.put(["a"], [1000], 10.0)
     paced.take_due(10.0)
@@ -97,15 +97,8 @@ def test_sound_follows_what_is_being_played():
 
     assert paced.take_due(10.7) == []
     assert paced.take_due(10.81) == ["b"]
-
-
-def test_after_a_pause_sound_is_due_immediately():
-    paced = PacedOutput()
-    paced.put(["a"], [1000], 10.0)
-    paced.take_due(10.0)
-    paced.put(["b"], [1000], 20.0)
-
-    assert paced.take_due(20.0) == ["b"]
+    paced.put(["c"], [1000], 20.0)
+    assert paced.take_due(20.0) == ["c"]
 
 
 def test_what_is_dropped_is_neither_sent_nor_waited_for():
