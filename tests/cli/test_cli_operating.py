@@ -179,9 +179,13 @@ async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, cap
     _, out, _ = await parley(capsys, gateway.url, "usage", "--csv")
     assert out.splitlines() == ["key_id,name,day,sessions,minutes,tokens"]
     assert (await as_json(capsys, gateway.url, "usage"))["usage"] == []
+    erased = [await parley(capsys, gateway.url, "keys", "erase", "kiosk", "--yes")]
     assert await as_json(capsys, gateway.url, "keys", "revoke", listed["id"])
-    _, out, _ = await parley(capsys, gateway.url, "keys", "erase", listed["id"], "--yes")
-    assert out == "deleted: 0 recordings, 0 responses, 0 voices\n"
+    erased.append(await parley(capsys, gateway.url, "keys", "erase", listed["id"], "--yes"))
+    assert erased == [(0, "deleted: 0 recordings, 0 responses, 0 voices\n", "")] * 2
+    code, out, err = await parley(capsys, gateway.url, "keys", "erase", "kiosk", "--yes")
+    assert (code, out) == (2, "")
+    assert "There is no key 'kiosk'." in err
     assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
 
 

@@ -183,9 +183,7 @@ def usage(
 # ---- keys --------------------------------------------------------------------------------
 
 
-keys = typer.Typer(
-    no_args_is_help=True, help="List, make, rotate and revoke keys of a running server."
-)
+keys = typer.Typer(no_args_is_help=True, help="Manage the keys of a running server.")
 
 KEYS_PATH: Final = "/api/admin/keys"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -286,9 +284,8 @@ def revoke(server: RemoteServer, key: KeyWord) -> VerbReport:
 @reports
 def erase(
     server: RemoteServer,
-    key_id: Annotated[
-        str,
-        typer.Argument(metavar="ID", help="Id of a key, revoked or not, or of a user (u_NAME)."),
+    key: Annotated[
+        str, typer.Argument(help="Id or name of a key; id of a revoked key or a user (u_NAME).")
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> VerbReport:
@@ -297,6 +294,11 @@ def erase(
     Revoke it first. Its usage stays (`parley usage`). Recordings without an owner cannot be found
     by a key: those of sessions without one, and those of versions that did not record it.
     """
+    is_id = key.startswith(("k_", "u_"))
+    key_id = key if is_id else _id_of(server, key)
+    if not is_id and key_id == key:  # The server would find nothing of it and report success.
+        hint = "A revoked key or a user needs an id, which `parley usage` shows."
+        raise SetupError(f"There is no key '{key}'.", hint=hint)
     if not yes:
         typer.confirm(f"Delete all stored data of {key_id}?", abort=True, err=True)
     found = {
