@@ -9,10 +9,13 @@ from tests.support.command import run
 from tests.support.recordings import Running, recorded
 from tests.support.sessions import loud, worker_harness
 
+from parley import models
 from parley.clock import SystemClock
+from parley.models.parrot import Parrot
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
 from parley.settings import StorageSettings
+from parley.turns import TurnJudges
 
 
 def test_recordings_are_listed_newest_first(tmp_path, capsys):
@@ -97,6 +100,23 @@ def test_cleaning_says_what_would_go_first(tmp_path, capsys):
     assert not folder.path.exists()
     assert run("recordings", "clean") == 0
     assert "No limit is set" in capsys.readouterr().out
+
+
+def test_a_rerun_judges_turns_as_the_worker_did(tmp_path, capsys, monkeypatch):
+    class Judging(Parrot):
+        def use_judges(self, judges: TurnJudges) -> None:
+            given.append(judges)
+
+    given: list[TurnJudges] = []
+    monkeypatch.setattr(models, "load", lambda settings: Judging())
+    monkeypatch.setenv("PARLEY_WORKER__END_OF_TURN", "model")
+    folder = recorded(tmp_path / "data", "one")
+
+    run("rerun", str(folder.path), "--model", "parrot")
+
+    (judges,) = given
+    assert judges.words is not None
+    assert judges.end_of_turn is not None
 
 
 def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):

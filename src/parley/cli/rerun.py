@@ -17,6 +17,8 @@ from parley.recording.layout import Folder
 from parley.session import rerun as reruns
 from parley.session.rerun import Comparison
 from parley.settings import Settings
+from parley.turns import JudgesTurns
+from parley.worker.main import load_judges
 
 SHOWN = 5
 """Number of differences printed per recording."""
@@ -42,7 +44,11 @@ def rerun(
 async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
     voices = VoiceLibrary(settings.storage.data_dir, limit_s=settings.limits.reference_audio_s)
     is_equal = True
-    async with Engine(models.load(settings.model)) as engine:
+    model = models.load(settings.model)
+    if isinstance(model, JudgesTurns):
+        # The session ran with a worker's judges; without them, other speech interrupts.
+        model.use_judges(load_judges(settings.worker))
+    async with Engine(model) as engine:
         await engine.warm_up()
         for folder in folders:
             slot = await engine.take_slot()

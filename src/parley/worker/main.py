@@ -242,7 +242,7 @@ class WorkerProcess:
         progress = asyncio.create_task(_say_still_loading(began_s), name="progress")
         try:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
-            judges = await _aside(lambda: _load_judges(settings.worker))
+            judges = await _aside(lambda: load_judges(settings.worker))
             model = await _aside(self._load_model)
             if isinstance(model, JudgesTurns):
                 model.use_judges(judges)
@@ -504,7 +504,8 @@ def own_address(gateway_url: str) -> str:
         return socket.gethostname()
 
 
-def _load_judges(settings: WorkerSettings) -> TurnJudges:
+def load_judges(settings: WorkerSettings) -> TurnJudges:
+    """The judges of a worker with these settings."""
     words = onsets = None
     if settings.interruption_words and importlib.util.find_spec("pocketsphinx") is None:
         _log.warning(
