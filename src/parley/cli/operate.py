@@ -311,6 +311,8 @@ def erase(
         lines.append(
             f"left: {found['running']} recordings of running sessions; run this again later"
         )
+    elif not any(found[name] for name in names):
+        lines.append(f"nothing of {key_id} is stored; `parley usage` shows which ids there are")
     if found["without_owner"]:
         lines.append(
             f"not checked: {found['without_owner']} recordings without an owner (no key, or made "
