@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
+from tests.support.present import present
 
 from parley.errors import SetupError
 from parley.gateway.admission import Admission
@@ -26,9 +27,8 @@ ANNA = ("Remote-User", "anna")
 
 
 def test_a_user_is_like_the_holder_of_a_key():
-    found = users(minutes_per_day=30).user("127.0.0.1", headers(ANNA))
+    found = present(users(minutes_per_day=30).user("127.0.0.1", headers(ANNA)))
 
-    assert found is not None
     assert (found.id, found.name, found.role, found.minutes_per_day) == (
         "u_anna",
         "anna",
@@ -60,30 +60,26 @@ def test_what_is_not_believed(peer: str | None, said: Headers):
 def test_groups_are_roles(groups: str, role: str):
     chosen = users(admin_groups="boss", operate_groups="ops,night")
 
-    found = chosen.user("::ffff:127.0.0.1", headers(ANNA, ("Remote-Groups", groups)))
+    found = present(chosen.user("::ffff:127.0.0.1", headers(ANNA, ("Remote-Groups", groups))))
 
-    assert found is not None
     assert found.role == role
 
 
 def test_a_name_that_does_not_fit_into_a_header_is_named_by_its_hash():
     chosen = users()
-    found = chosen.user("127.0.0.1", headers(("Remote-User", "Änne Müller")))
+    found = present(chosen.user("127.0.0.1", headers(("Remote-User", "Änne Müller"))))
 
-    assert found is not None
     assert found.id.removeprefix("u_").isalnum()
     assert chosen.find(found.id) == found
 
 
 def test_no_name_takes_the_id_of_another_user():
     known = users()
-    other = known.user("127.0.0.1", headers(("Remote-User", "José Álvarez")))
-    assert other is not None
+    other = present(known.user("127.0.0.1", headers(("Remote-User", "José Álvarez"))))
     chosen = other.id.removeprefix("u_")
 
-    found = known.user("127.0.0.1", headers(("Remote-User", chosen)))
+    found = present(known.user("127.0.0.1", headers(("Remote-User", chosen))))
 
-    assert found is not None
     assert found.id != other.id
 
 

@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from tests.support.gateways import authenticator, settings
 from tests.support.patience import HANG_S
+from tests.support.present import present
 
 from parley.clock import SystemClock
 from parley.gateway.eta import EtaTracker
@@ -119,8 +120,7 @@ async def test_what_is_being_rendered_waits_unless_a_person_asks_for_it(tmp_path
         assert hosts.listed(hosts.here) == []
         await hosts.handover.bring("one")
 
-    found = hosts.folders.find("one")
-    assert found is not None
+    found = present(hosts.folders.find("one"))
     assert not found.replay_wav.exists()
     assert not found.replay_state.exists()
     assert hosts.listed(hosts.there) == []
@@ -180,9 +180,7 @@ async def test_what_was_deleted_here_does_not_come_back_from_a_worker_that_was_a
         with monkeypatch.context() as broken:
             broken.setattr(hosts.worker_side, "release", away)
             await hosts.handover.round()
-        taken = hosts.folders.find("one")
-        assert taken is not None
-        store.delete(taken)
+        store.delete(present(hosts.folders.find("one")))
         again = Hosts(tmp_path).handover  # another process, after a restart
         again.state, again.worker_pool = hosts.state, hosts.pool
         await again.restore()

@@ -17,7 +17,7 @@ from parley.gateway.authenticator import hash_key
 from parley.gateway.eta import EtaTracker
 from parley.gateway.state import Key, State, UsageRow
 from parley.gateway.usage import KeyUsage
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings
@@ -41,9 +41,11 @@ class Counted:
         self.worker = self.pool.welcome(Hello("w", "http://h:1", 4, "m", "cpu", "0", 1), object())
         self.pool.heard(self.worker, Heartbeat("idle", 4, 0, 0.0, 0))
 
+    def lease(self) -> Lease:
+        return present(self.pool.lease(Kind.CHAT, "s", key_id="k_1"))
+
     def session(self, seconds: float, tokens: int = 0) -> None:
-        lease = self.pool.lease(Kind.CHAT, "s", key_id="k_1")
-        assert lease is not None
+        lease = self.lease()
         self.clock.advance(seconds)
         ended = SessionPhase(lease.lease_id, "s", Kind.CHAT, Phase.ENDED, tokens=tokens)
         self.pool.phase(self.worker, ended)
@@ -79,7 +81,7 @@ def test_a_key_that_used_its_minutes_begins_no_session_and_ends_those_that_run()
     counted = Counted(minutes_per_day=2)
     counted.session(60)
     counted.usage.check("k_1")
-    running = counted.pool.lease(Kind.CHAT, "s2", key_id="k_1")
+    running = counted.lease()
     counted.clock.advance(59)
     assert counted.usage.over() == []
 
@@ -103,8 +105,7 @@ def test_tokens_of_the_day_survive_a_restart():
 
 def test_tokens_are_counted_while_a_session_runs_and_once():
     counted = Counted(tokens_per_day=100)
-    running = counted.pool.lease(Kind.CHAT, "s", key_id="k_1")
-    assert running is not None
+    running = counted.lease()
     for told in (60, 60, 99):
         heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: told, "unknown": 5})
         counted.pool.heard(counted.worker, heartbeat)
@@ -122,8 +123,7 @@ def test_tokens_are_counted_while_a_session_runs_and_once():
 
 def test_tokens_of_a_worker_that_died_are_counted():
     counted = Counted()
-    running = counted.pool.lease(Kind.CHAT, "s", key_id="k_1")
-    assert running is not None
+    running = counted.lease()
     heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: 70})
     counted.pool.heard(counted.worker, heartbeat)
 

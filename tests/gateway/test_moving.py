@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from tests.gateway.test_session_registry import Young, hello, of_session
 from tests.support.gateways import until
+from tests.support.present import present
 
 from parley.gateway import moving, rebuilding
 from parley.gateway.moving import Moving
@@ -86,9 +87,7 @@ class Draining(Young):
 
     @property
     def state(self) -> SessionState:
-        found = self.kept.get("call")
-        assert found is not None
-        return found.state
+        return present(self.kept.get("call")).state
 
     async def successor(self, number: int) -> FakeUpstream:
         """The worker that is asked as `number` of all, once it is."""
@@ -124,10 +123,7 @@ async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: D
     await until(lambda: draining.state is SessionState.AWAY)
     assert (before, draining.stopped) == ([], ["lease"])
     assert successor.ordered == ["take_over"]
-    session = draining.kept.get("call")
-    assert session is not None
-    assert session.lease is not None
-    assert session.lease.worker is draining.other
+    assert present(present(draining.kept.get("call")).lease).worker is draining.other
     await until(lambda: draining.ended == ["lease"])
 
 
@@ -135,8 +131,7 @@ async def test_a_worker_that_is_lost_meanwhile_is_succeeded_without_delay(
     draining: Draining,
 ) -> None:
     successor = await draining.successor(0)
-    session = draining.kept.get("call")
-    assert session is not None
+    session = present(draining.kept.get("call"))
     # Asked is not yet offered: lost before that, the session is continued by another slot.
     await until(lambda: session.slot is not None)
 

@@ -72,26 +72,20 @@ async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway):
 
 
 @pytest.mark.usefixtures("worker")
-async def test_a_drain_that_takes_too_long_ends_calls_in_their_words(gateway):
+@pytest.mark.parametrize(("drain_s", "is_hurried"), [(0.2, False), (600, True)])
+async def test_a_drain_that_takes_too_long_ends_calls_in_their_words_and_a_second_signal_at_once(
+    gateway, drain_s: float, is_hurried: bool
+):
     async with connect(gateway.ws(PATHS["realtime"])) as running:
         await hear(running)
-        gateway.gateway.stop(drain_s=0.2)
+        gateway.gateway.stop(drain_s=drain_s)
+        if is_hurried:
+            await until(lambda: gateway.runtime.closing.done())
+            gateway.gateway.stop_now()
         messages, code = await end_of(running)
 
-    assert messages == [{"type": "session.closed", "reason": "server_shutdown"}]
-    assert code == 1001
-
-
-@pytest.mark.usefixtures("worker")
-async def test_a_second_signal_ends_a_drain_immediately(gateway):
-    async with connect(gateway.ws(PATHS["realtime"])) as running:
-        await hear(running)
-        gateway.gateway.stop(drain_s=600)
-        await until(lambda: gateway.runtime.closing.done())
-        gateway.gateway.stop_now()
-        _, code = await end_of(running)
-
-    assert code == 1001
+    last_words = {"type": "session.closed", "reason": "server_shutdown"}
+    assert (messages, code) == ([] if is_hurried else [last_words], 1001)
 
 
 async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_is_not(tmp_path):

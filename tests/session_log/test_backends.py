@@ -62,6 +62,13 @@ def created(logs: SessionLogs, session: LoggedSession) -> SessionLogWriter:
     return writer
 
 
+async def begun(logs: SessionLogs) -> SessionLogWriter:
+    """The writer of a log that holds its head."""
+    writer = created(logs, logged())
+    await append(writer, update(b"head", whole=True))
+    return writer
+
+
 @pytest.fixture(params=["file", "redis"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionLogs]:
     if request.param == "file":
@@ -138,8 +145,7 @@ async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
 
 
 async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: SessionLogs) -> None:
-    frozen = created(backend, logged())
-    await append(frozen, update(b"head", whole=True))
+    frozen = await begun(backend)
     _, writer = await backend.take_over("lease/1", logged(pid=2))
 
     before = await append(frozen, update(b"too late"))
@@ -156,8 +162,7 @@ async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: Sess
 async def test_a_writer_that_has_not_noticed_its_successor_removes_nothing(
     backend: SessionLogs,
 ) -> None:
-    frozen = created(backend, logged())
-    await append(frozen, update(b"head", whole=True))
+    frozen = await begun(backend)
     _, writer = await backend.take_over("lease/1", logged(pid=2))
     await append(writer, update(b"head", b"continued", whole=True))
 
@@ -181,8 +186,7 @@ async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_an
 
 
 async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Path) -> None:
-    writer = created(backend, logged())
-    await append(writer, update(b"head", whole=True))
+    writer = await begun(backend)
     assert [each.session for each in await backend.stored()] == [logged()]
 
     writer.drop()
@@ -213,8 +217,7 @@ async def test_an_update_in_flight_leaves_nothing_behind_the_end(backend: Sessio
 
 
 async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: SessionLogs) -> None:
-    writer = created(backend, logged())
-    await append(writer, update(b"head", whole=True))
+    writer = await begun(backend)
 
     await backend.drop("lease/1")
 
@@ -248,7 +251,7 @@ def test_where_sessions_are_not_logged_there_is_no_writer() -> None:
 async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
     os.umask(0)
     logs = FileSessionLogs(tmp_path / "logs")
-    await append(logs.create(logged()), update(b"head", whole=True))
+    await begun(logs)
 
     assert stat.S_IMODE(logs.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}
@@ -312,8 +315,7 @@ async def test_a_full_disk_ends_the_log_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: LogUpdate
 ) -> None:
     logs = FileSessionLogs(tmp_path)
-    writer = logs.create(logged())
-    await append(writer, update(b"head", whole=True))
+    writer = await begun(logs)
 
     def full(descriptor: int, data: bytes, at: int) -> int:
         raise OSError(28, "No space left on device")
@@ -376,6 +378,20 @@ async def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
         yield running
 
 
+@pytest.fixture
+async def stored(server: RedisServer) -> AsyncIterator[RedisSessionLogs]:
+    logs = RedisSessionLogs(server.url, keep_s=60.0)
+    yield logs
+    await logs.close()
+
+
+@pytest.fixture
+async def scripts(server: RedisServer) -> AsyncIterator[RedisScripts]:
+    made = RedisScripts(server.url, "a setting")
+    yield made
+    await made.close()
+
+
 async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -> None:
     stored = RedisSessionLogs(server.url, keep_s=0.2)
     writer = stored.create(logged())
@@ -390,10 +406,9 @@ async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -
 
 
 async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    stored: RedisSessionLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    await append(stored.create(logged()), update(b"head", whole=True))
+    await begun(stored)
     monkeypatch.setattr("time.time", lambda: 4e9)
 
     (one,) = await stored.stored()
@@ -404,13 +419,11 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
     await stored.redis.hincrby(hashed, "at", -90)
     await stored.ask(REFRESH, stored.keys(one.session.log_id)[:3], 1, stored.ttl_ms)
     (quiet,) = await stored.stored()
-    await stored.close()
     assert (quiet.has_writer, quiet.age_s >= 90) == (True, True)
 
 
-async def test_what_others_write_into_the_redis_hides_no_log(server: RedisServer) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    await append(stored.create(logged()), update(b"head", whole=True))
+async def test_what_others_write_into_the_redis_hides_no_log(stored: RedisSessionLogs) -> None:
+    await begun(stored)
     index = stored.keys("")[3]
     (ours,) = await stored.redis.hkeys(index)
     whole = await stored.redis.hget(stored.keys(ours.decode())[0], "session")
@@ -429,15 +442,14 @@ async def test_what_others_write_into_the_redis_hides_no_log(server: RedisServer
     await stored.redis.xadd(entries, {"other": b"1"})
     with pytest.raises(LogUnreadable, match="damaged"):
         await stored.peek(ours.decode())
-    await stored.close()
 
     assert found.session == logged()
 
 
-async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: RedisServer) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    writer = stored.create(logged())
-    await append(writer, update(b"head", whole=True))
+async def test_a_redis_that_restarted_empty_is_sent_everything_again(
+    server: RedisServer, stored: RedisSessionLogs
+) -> None:
+    writer = await begun(stored)
     server.kill()
     with capture_logs() as lines:
         assert await append(writer, update(b"lost")) == "unavailable"
@@ -451,16 +463,13 @@ async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: Red
     contents, _ = await stored.take_over("lease/1", logged(pid=2))
 
     assert list(split_entries(contents.entries)) == [b"head", b"lost"]
-    await stored.close()
 
 
 async def test_a_redis_without_room_refuses_until_it_has_some(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    stored: RedisSessionLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.session_log.redis_logs.RETURNS_S", 0.0)
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    writer = stored.create(logged())
-    await append(writer, update(b"head", whole=True))
+    writer = await begun(stored)
     await stored.redis.config_set("maxmemory", 1)
 
     assert await append(writer, update(b"more")) == "refused"
@@ -470,11 +479,11 @@ async def test_a_redis_without_room_refuses_until_it_has_some(
 
     assert str(told.value) == "The log of the session cannot be read.", "nothing of our insides"
     assert await append(writer, update(b"head", b"more", whole=True)) == "stored"
-    await stored.close()
 
 
-async def test_after_a_restart_of_redis_no_idle_connection_fails(server: RedisServer) -> None:
-    scripts = RedisScripts(server.url, "a setting")
+async def test_after_a_restart_of_redis_no_idle_connection_fails(
+    server: RedisServer, scripts: RedisScripts
+) -> None:
     asked = [scripts.run("return 1", (), limit_s=HANG_S) for _ in range(5)]
     assert await asyncio.gather(*asked) == [1] * 5
     server.kill()
@@ -484,13 +493,10 @@ async def test_after_a_restart_of_redis_no_idle_connection_fails(server: RedisSe
     asked = [scripts.run("return 1", (), limit_s=HANG_S) for _ in range(5)]
     assert await asyncio.gather(*asked) == [1] * 5
 
-    await scripts.close()
-
 
 async def test_a_primary_that_became_a_replica_is_looked_for_at_its_address_again(
-    server: RedisServer,
+    scripts: RedisScripts,
 ) -> None:
-    scripts = RedisScripts(server.url, "a setting")
     write = "return redis.call('set', KEYS[1], 'x')"
     await scripts.run(write, ["key"], limit_s=HANG_S)
     before = await scripts.client.client_id()
@@ -500,13 +506,11 @@ async def test_a_primary_that_became_a_replica_is_looked_for_at_its_address_agai
         await scripts.run(write, ["key"], limit_s=HANG_S)
 
     assert await scripts.client.client_id() != before, "a new connection"
-    await scripts.close()
 
 
 async def test_a_gateway_that_only_keeps_logs_alive_finds_the_new_primary_too(
-    server: RedisServer,
+    stored: RedisSessionLogs,
 ) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
     await stored.touch("lease/1")
     before = await stored.redis.client_id()
     await stored.redis.replicaof("127.0.0.1", "1")
@@ -514,13 +518,11 @@ async def test_a_gateway_that_only_keeps_logs_alive_finds_the_new_primary_too(
     await stored.touch("lease/1")
 
     assert await stored.redis.client_id() != before, "a new connection"
-    await stored.close()
 
 
 async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_may(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    scripts: RedisScripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripts = RedisScripts(server.url, "a setting")
 
     async def never(**_: bool) -> None:
         await asyncio.Event().wait()
@@ -536,7 +538,6 @@ async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_m
 
     assert is_over
     assert isinstance(asked.exception(), scripts.failures)
-    await scripts.close()
 
 
 @contextlib.asynccontextmanager
@@ -577,10 +578,9 @@ async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_t
 
 
 async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
-    server: RedisServer,
+    server: RedisServer, stored: RedisSessionLogs
 ) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    await append(created(stored, logged()), update(b"head", whole=True))
+    await begun(stored)
     # It keeps what it has, as a replica would.
     await stored.redis.save()
     server.kill()
@@ -593,24 +593,22 @@ async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
     async with asyncio.timeout(HANG_S):
         contents, _ = await taking
     assert list(split_entries(contents.entries)) == [b"head"]
-    await stored.close()
 
 
-async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(server: RedisServer) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    writer = stored.create(logged())
-    await append(writer, update(b"head", whole=True))
+async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(
+    stored: RedisSessionLogs,
+) -> None:
+    writer = await begun(stored)
     await stored.redis.flushall()
 
     assert await append(writer, update(b"one")) == "unavailable"
     assert await append(writer, update(b"head", b"one", whole=True)) == "stored"
-    await stored.close()
 
 
-async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(server: RedisServer) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
-    frozen = stored.create(logged())
-    await append(frozen, update(b"head", whole=True))
+async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(
+    stored: RedisSessionLogs,
+) -> None:
+    frozen = await begun(stored)
     _, writer = await stored.take_over("lease/1", logged(pid=2))
     await stored.redis.flushall()
     await append(frozen, update(b"head", b"old", whole=True))
@@ -618,4 +616,3 @@ async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(server: R
     assert await append(writer, update(b"new")) == "unavailable"
     assert await append(writer, update(b"head", b"new", whole=True)) == "stored"
     assert await append(frozen, update(b"old")) == "fenced"
-    await stored.close()

@@ -5,8 +5,9 @@ import weakref
 import pytest
 from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S, until
+from tests.support.present import present
 from tests.support.session_logs import FakeSessionLogs
-from tests.support.sessions import loud, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, loud, worker_harness
 from tests.support.sockets import FakeSocket
 
 from parley.dialects.events import InterruptionChanged, SessionInterrupted
@@ -35,14 +36,20 @@ async def test_a_second_session_on_a_busy_worker_is_refused_before_it_is_accepte
         assert harness.host.heartbeat().errors == {"worker_busy": 4}
 
 
+async def hung_up(harness: WorkerHarness) -> Talk:
+    """A client that left while the model decodes its answer, until the gate is opened."""
+    talk = harness.begin("chat", "one")
+    harness.gate.shut(Stage.DECODE)
+    talk.say(HELLO)
+    await harness.gate.arrived()
+    talk.socket.hang_up()
+    await until(lambda: harness.host.state in ("cleanup", "error"))
+    return talk
+
+
 async def test_a_newcomer_waits_for_a_session_that_is_being_cleaned_up():
     async with worker_harness() as harness:
-        first = await harness.ready("duplex", "one")
-        harness.gate.shut(Stage.DECODE)
-        first.say(unit())
-        await harness.gate.arrived()
-        first.socket.hang_up()
-        await until(lambda: harness.host.state == "cleanup")
+        await hung_up(harness)
 
         second = harness.begin("chat", "two")
         second.say(HELLO)
@@ -57,12 +64,7 @@ async def test_a_newcomer_waits_for_a_session_that_is_being_cleaned_up():
 async def test_a_newcomer_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr("parley.worker.host.CLEANUP_GRACE_S", 0.01)
     async with worker_harness() as harness:
-        first = await harness.ready("duplex", "one")
-        harness.gate.shut(Stage.DECODE)
-        first.say(unit())
-        await harness.gate.arrived()
-        first.socket.hang_up()
-        await until(lambda: harness.host.state == "cleanup")
+        await hung_up(harness)
 
         second = harness.begin("chat", "two")
 
@@ -72,12 +74,7 @@ async def test_a_newcomer_does_not_wait_for_ever(monkeypatch):
 
 async def test_idle_is_reported_only_when_the_model_has_let_go():
     async with worker_harness() as harness:
-        talk = harness.begin("chat")
-        harness.gate.shut(Stage.DECODE)
-        talk.say(HELLO)
-        await harness.gate.arrived()
-        talk.socket.hang_up()
-        await until(lambda: harness.host.state == "cleanup")
+        talk = await hung_up(harness)
 
         assert harness.host.free_slots == 0
         assert harness.host.heartbeat().free_slots == 0
@@ -92,11 +89,7 @@ async def test_idle_is_reported_only_when_the_model_has_let_go():
 
 async def test_a_slot_that_does_not_come_back_makes_the_worker_an_error():
     async with worker_harness(cleanup_limit_s=0.05) as harness:
-        talk = harness.begin("chat")
-        harness.gate.shut(Stage.DECODE)
-        talk.say(HELLO)
-        await harness.gate.arrived()
-        talk.socket.hang_up()
+        talk = await hung_up(harness)
         await asyncio.wait_for(harness.host.broken.wait(), HANG_S)
 
         assert harness.host.state == "error"
@@ -204,11 +197,11 @@ async def test_a_beat_counts_who_spoke_while_the_assistant_did():
     async with worker_harness() as harness:
         await harness.ready("duplex")
         (held,) = harness.host._held.values()
-        assert held.meter is not None
+        meter = present(held.meter)
         harness.host.heartbeat()
-        held.meter.observe(InterruptionChanged("suspected", 0, 100), 0.0)
-        held.meter.observe(InterruptionChanged("stopped", 0, 200), 0.1)
-        held.meter.observe(SessionInterrupted(), 0.2)
+        meter.observe(InterruptionChanged("suspected", 0, 100), 0.0)
+        meter.observe(InterruptionChanged("stopped", 0, 200), 0.1)
+        meter.observe(SessionInterrupted(), 0.2)
         heartbeat, next_heartbeat = harness.host.heartbeat(), harness.host.heartbeat()
 
     assert heartbeat.interruptions == {"suspected": 1, "stopped": 2}
@@ -219,9 +212,9 @@ async def test_a_beat_reports_what_running_sessions_have_generated():
     async with worker_harness() as harness:
         talk = await harness.ready("duplex")
         (held,) = harness.host._held.values()
-        assert held.meter is not None
+        meter = present(held.meter)
         before = harness.host.heartbeat().tokens
-        held.meter.tokens = 7
+        meter.tokens = 7
 
         assert before == {}
         assert harness.host.heartbeat().tokens == {talk.lease.lease_id: 7}
