@@ -1,0 +1,90 @@
+"""Which dialect a client speaks, and what it is told where nobody speaks it."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import websockets
+from tests.support.gateways import occupied, running_gateway
+from tests.support.patience import HANG_S
+from tests.support.present import present
+from tests.support.stack import running_stack
+from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import hear
+from websockets.asyncio.client import connect
+
+from parley.dialects import registry
+from parley.dialects.base import UpgradeRequest
+from parley.dialects.realtime import RealtimeDialect
+from parley.dialects.registry import DialectRegistry
+from parley.errors import ParleyError
+
+
+class EagerDialect(RealtimeDialect):
+    """Realtime under another name, for who offers it."""
+
+    name = "eager"
+    precedence = 20
+
+    @classmethod
+    def claims(cls, request: UpgradeRequest) -> bool:
+        return "eager" in request.subprotocols
+
+
+async def refused(url: str, **more: Any) -> Any:
+    with pytest.raises(websockets.InvalidStatus) as caught:
+        async with connect(url, **more):
+            pass
+    return caught.value.response
+
+
+async def test_a_full_queue_is_a_429_and_no_worker_a_503_before_the_upgrade():
+    async with running_gateway(queue={"no_worker_refuse_s": 0.001}) as gateway:
+        away = await refused(gateway.ws("/v1/realtime?model=big"))
+    async with (
+        running_gateway(queue={"max_size": 1}) as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(url := gateway.ws("/v1/realtime?model=big")),
+    ):
+        full = await refused(url)
+        forbidden = await refused(url, origin="https://elsewhere.example")
+
+    assert (away.status_code, away.headers["Retry-After"]) == (503, "10")
+    assert json.loads(away.body)["error"]["code"] == "service_unavailable"
+    assert (full.status_code, full.headers["Retry-After"]) == (429, "5")
+    assert json.loads(full.body)["error"]["message"] == "Queue full (1 requests)"
+    assert forbidden.status_code == 403
+    assert "Retry-After" not in forbidden.headers
+
+
+async def test_a_worker_without_the_dialect_is_not_a_lost_worker(monkeypatch: pytest.MonkeyPatch):
+    shipped = registry.installed()
+    async with running_stack() as stack:
+        host = present(stack.workers[0].host)
+        host.dialects = DialectRegistry([one for one in shipped if one.name != "realtime"])
+        async with connect(stack.ws("/v1/realtime")) as socket:
+            error = await hear(socket)
+            async with asyncio.timeout(HANG_S):
+                await socket.wait_closed()
+        async with occupied(stack):
+            pass
+
+    assert error["error"]["message"] == "No worker supports this protocol."
+    assert socket.close_code == 1013
+
+
+def test_two_dialects_of_one_name_are_refused():
+    class Other(EagerDialect):
+        pass
+
+    with pytest.raises(ParleyError, match="two dialects called 'eager'"):
+        DialectRegistry([EagerDialect, Other])
+
+
+def test_precedence_decides_who_is_asked_first():
+    added = DialectRegistry([*registry.installed(), EagerDialect])
+
+    assert added.choose(UpgradeRequest("/v1/realtime", subprotocols=("eager",))) is EagerDialect
+    assert added.choose(UpgradeRequest("/v1/realtime")) is RealtimeDialect
