@@ -1,4 +1,4 @@
-"""Which dialect a client speaks, and what it is told where nobody speaks it."""
+"""Which dialect a client speaks, and the refusal where none is spoken."""
 
 import asyncio
 import json

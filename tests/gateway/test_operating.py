@@ -73,7 +73,7 @@ async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway):
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize(("drain_s", "is_hurried"), [(0.2, False), (600, True)])
-async def test_a_drain_that_takes_too_long_ends_calls_in_their_words_and_a_second_signal_at_once(
+async def test_a_long_drain_ends_calls_in_their_words_and_a_second_signal_immediately(
     gateway, drain_s: float, is_hurried: bool
 ):
     async with connect(gateway.ws(PATHS["realtime"])) as running:

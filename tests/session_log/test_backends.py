@@ -62,7 +62,7 @@ def created(logs: SessionLogs, session: LoggedSession) -> SessionLogWriter:
     return writer
 
 
-async def begun(logs: SessionLogs) -> SessionLogWriter:
+async def started(logs: SessionLogs) -> SessionLogWriter:
     """The writer of a log that holds its head."""
     writer = created(logs, logged())
     await append(writer, update(b"head", whole=True))
@@ -145,7 +145,7 @@ async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
 
 
 async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: SessionLogs) -> None:
-    frozen = await begun(backend)
+    frozen = await started(backend)
     _, writer = await backend.take_over("lease/1", logged(pid=2))
 
     before = await append(frozen, update(b"too late"))
@@ -162,7 +162,7 @@ async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: Sess
 async def test_a_writer_that_has_not_noticed_its_successor_removes_nothing(
     backend: SessionLogs,
 ) -> None:
-    frozen = await begun(backend)
+    frozen = await started(backend)
     _, writer = await backend.take_over("lease/1", logged(pid=2))
     await append(writer, update(b"head", b"continued", whole=True))
 
@@ -186,7 +186,7 @@ async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_an
 
 
 async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Path) -> None:
-    writer = await begun(backend)
+    writer = await started(backend)
     assert [each.session for each in await backend.stored()] == [logged()]
 
     writer.drop()
@@ -217,7 +217,7 @@ async def test_an_update_in_flight_leaves_nothing_behind_the_end(backend: Sessio
 
 
 async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: SessionLogs) -> None:
-    writer = await begun(backend)
+    writer = await started(backend)
 
     await backend.drop("lease/1")
 
@@ -251,7 +251,7 @@ def test_where_sessions_are_not_logged_there_is_no_writer() -> None:
 async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
     os.umask(0)
     logs = FileSessionLogs(tmp_path / "logs")
-    await begun(logs)
+    await started(logs)
 
     assert stat.S_IMODE(logs.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}
@@ -315,7 +315,7 @@ async def test_a_full_disk_ends_the_log_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: LogUpdate
 ) -> None:
     logs = FileSessionLogs(tmp_path)
-    writer = await begun(logs)
+    writer = await started(logs)
 
     def full(descriptor: int, data: bytes, at: int) -> int:
         raise OSError(28, "No space left on device")
@@ -408,7 +408,7 @@ async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -
 async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
     stored: RedisSessionLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await begun(stored)
+    await started(stored)
     monkeypatch.setattr("time.time", lambda: 4e9)
 
     (one,) = await stored.stored()
@@ -423,7 +423,7 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
 
 
 async def test_what_others_write_into_the_redis_hides_no_log(stored: RedisSessionLogs) -> None:
-    await begun(stored)
+    await started(stored)
     index = stored.keys("")[3]
     (ours,) = await stored.redis.hkeys(index)
     whole = await stored.redis.hget(stored.keys(ours.decode())[0], "session")
@@ -449,7 +449,7 @@ async def test_what_others_write_into_the_redis_hides_no_log(stored: RedisSessio
 async def test_a_redis_that_restarted_empty_is_sent_everything_again(
     server: RedisServer, stored: RedisSessionLogs
 ) -> None:
-    writer = await begun(stored)
+    writer = await started(stored)
     server.kill()
     with capture_logs() as lines:
         assert await append(writer, update(b"lost")) == "unavailable"
@@ -469,7 +469,7 @@ async def test_a_redis_without_room_refuses_until_it_has_some(
     stored: RedisSessionLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.session_log.redis_logs.RETURNS_S", 0.0)
-    writer = await begun(stored)
+    writer = await started(stored)
     await stored.redis.config_set("maxmemory", 1)
 
     assert await append(writer, update(b"more")) == "refused"
@@ -580,7 +580,7 @@ async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_t
 async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
     server: RedisServer, stored: RedisSessionLogs
 ) -> None:
-    await begun(stored)
+    await started(stored)
     # It keeps what it has, as a replica would.
     await stored.redis.save()
     server.kill()
@@ -598,7 +598,7 @@ async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
 async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(
     stored: RedisSessionLogs,
 ) -> None:
-    writer = await begun(stored)
+    writer = await started(stored)
     await stored.redis.flushall()
 
     assert await append(writer, update(b"one")) == "unavailable"
@@ -608,7 +608,7 @@ async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(
 async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(
     stored: RedisSessionLogs,
 ) -> None:
-    frozen = await begun(stored)
+    frozen = await started(stored)
     _, writer = await stored.take_over("lease/1", logged(pid=2))
     await stored.redis.flushall()
     await append(frozen, update(b"head", b"old", whole=True))
