@@ -7,8 +7,14 @@ from cryptography.fernet import Fernet
 from tests.support.gateways import authenticator
 
 from parley.clock import ManualClock
-from parley.errors import RateLimited, Unauthorized
-from parley.gateway.authenticator import ANONYMOUS, Authenticator, Caller, hash_key
+from parley.errors import Forbidden, RateLimited, Unauthorized
+from parley.gateway.authenticator import (
+    ANONYMOUS,
+    SESSION_S,
+    Authenticator,
+    Caller,
+    hash_key,
+)
 from parley.gateway.state import Key
 
 KEY = "pk_kiosk"
@@ -47,6 +53,21 @@ def test_a_key_is_valid_until_the_moment_at_which_it_expires(clock):
 
     assert opened == [(True, True, 1), (False, False, 0)]
     assert not opens(with_key(clock, revoked_s=0.0), KEY)
+
+
+def test_a_session_token_is_valid_for_a_while_and_creates_no_other(clock):
+    auth = with_key(clock)
+    token = auth.session_token(auth.identify(bearer(KEY)))
+    holder = auth.identify(bearer(token))
+    with pytest.raises(Forbidden, match="cannot create another one"):
+        auth.session_token(holder)
+
+    clock.advance(SESSION_S)
+    opened = [opens(auth, token)]
+    clock.advance(0.1)
+    opened.append(opens(auth, token))
+
+    assert (holder.key, holder.only_talks, opened) == (auth.find_key("k_1"), False, [True, False])
 
 
 def test_a_client_secret_only_talks_and_expires_with_its_settings(clock):

@@ -103,6 +103,17 @@ def test_a_session_that_lost_its_worker_does_not_wait_for_clients_that_may_retur
     assert (back.state, lost.state) == ("waiting", "leased")
 
 
+def test_a_place_far_back_is_before_those_of_the_next_gateway_too():
+    before, after = Queue(limit=1), Queue(limit=1)
+    far = Ticket(Kind.CHAT, "far", address="10.0.0.1")
+    before.follow(SECRET, 100)
+    before.join(far, held=1000)
+
+    after.follow(SECRET, 101)
+
+    assert after.rejoin(Ticket(Kind.CHAT, "far"), far.ticket_id)
+
+
 def test_a_place_of_before_is_given_once_and_only_to_its_ticket(full):
     shown = full.ask().ticket_id
     stranger = follower(full, secret=b"another")
@@ -380,6 +391,15 @@ def test_a_lease_that_was_transferred_is_released_by_its_new_holder_only(parts):
     taken.release()
 
     assert (free_before, worker.free_slots) == (0, 1)
+
+
+def test_a_session_without_resume_continues_when_its_worker_connects_again(parts):
+    parts.worker()
+    lease = held(parts.ask())
+
+    worker = parts.worker()
+
+    assert (lease.phase, worker.free_slots) == (None, 0)
 
 
 def test_a_late_report_of_a_rebuilt_session_does_not_undo_its_result(parts):
@@ -859,6 +879,28 @@ def test_a_ticket_is_refused_when_workers_have_refused_it_thirty_times(parts):
 
     assert states == [*["waiting"] * 29, "refused"]
     assert isinstance(ticket.refusal, WorkerBusy)
+
+
+def test_a_closed_dispatcher_returns_no_ticket_to_the_queue(parts):
+    parts.worker()
+    ticket = parts.ask()
+    parts.dispatcher.close()
+
+    parts.dispatcher.worker_refused(ticket)
+
+    assert (ticket.state, len(parts.queue)) == ("refused", 0)
+
+
+def test_a_worker_that_was_only_silent_is_not_unreachable_for_that(parts):
+    worker = parts.worker()
+    ticket = parts.ask()
+    parts.clock.advance(6)
+    parts.worker_pool.sweep()
+
+    parts.dispatcher.worker_failed(ticket)
+    parts.heartbeats(worker)
+
+    assert ticket.state == "leased"
 
 
 def test_tickets_that_return_to_the_queue_keep_the_order_in_which_they_came(parts):

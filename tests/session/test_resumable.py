@@ -35,6 +35,7 @@ from parley.session_log.contract import (
     AppendResult,
     LoggedSession,
     LogUpdate,
+    StoredOutput,
     split_entries,
 )
 
@@ -375,6 +376,20 @@ async def test_an_acknowledgement_covers_only_what_was_sent(bench: Bench) -> Non
     acknowledged.append(log.is_acknowledged)
 
     assert (waiting, acknowledged) == ([10, 0], [True, False])
+
+
+@pytest.mark.parametrize("seqs", [(5, 6), ()])
+async def test_another_worker_continues_to_count_where_the_log_ends(
+    bench: Bench, seqs: tuple[int, ...]
+) -> None:
+    log, writer = bench.log, FakeSessionLogs().create(LOGGED)
+    outputs = [StoredOutput.of(seq, "{}") for seq in seqs]
+
+    log.adopt(writer, b"", outputs, received=7, last_seq=6)
+
+    assert (log.last_seq, log.given_up) == (6, 4 if seqs else 6)
+    assert log.is_acknowledged is not bool(seqs)
+    assert (log.handled, log.sent_received) == (7, 7)
 
 
 @pytest.mark.parametrize("size", [2, 2 * BOUNDS.limit_bytes])
@@ -754,6 +769,20 @@ async def test_a_small_message_waits_for_the_state_that_follows_it():
             await asyncio.sleep(0)
 
         assert len(logs.updates) == before
+
+
+async def test_an_answer_to_an_update_of_a_log_that_was_stopped_means_nothing():
+    async with logged() as (bench, logs):
+        fenced = []
+        bench.log.on_fenced = lambda: fenced.append(True)
+        logs.answer = None
+        await bench.socket.send(message("in flight"))
+        await until(lambda: bool(logs.waiting))
+
+        bench.log.stop("too large")
+        logs.release("fenced")
+
+        assert fenced == []
 
 
 async def test_a_log_need_not_keep_messages_that_were_given_up():

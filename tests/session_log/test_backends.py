@@ -7,7 +7,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -228,7 +229,8 @@ async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: Session
 async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) -> None:
     first, second = created(backend, logged("a")), created(backend, logged("b"))
     await append(first, update(b"head", b"x" * 10_000, whole=True))
-    await append(second, update(b"head", whole=True))
+    for size in (20_000, 1):
+        await append(second, update(b"head", b"x" * size, whole=True, state=b"x" * size))
 
     found = {each.session.log_id: each for each in await backend.stored()}
 
@@ -304,6 +306,57 @@ async def test_outdated_states_do_not_pile_up(
     assert contents.state == {"state": (199).to_bytes(2, "big") * 100}
     assert len(list(split_entries(contents.entries))) == 201
     assert [each.seq for each in contents.outputs] == [1]
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "is_grown"),
+    [(100, 900, False), (100, 1500, True), (1000, 2500, False), (1000, 4000, True)],
+)
+async def test_a_tail_is_rewritten_when_it_has_grown_by_a_size_and_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: int, is_grown: bool
+) -> None:
+    monkeypatch.setattr(file_logs, "GROWN_BYTES", 1000)
+    writer = FileSessionLogs(tmp_path).create(logged())
+    await append(writer, update(b"head", whole=True, state=b"x" * first))
+
+    await append(writer, update(state=b"x" * more))
+    wants = [writer.wants_tail]
+    await append(writer, update(tail=True))
+    wants.append(writer.wants_tail)
+
+    assert wants == [is_grown, False]
+
+
+async def test_a_log_whose_entries_are_cut_off_is_damaged(tmp_path: Path) -> None:
+    logs = FileSessionLogs(tmp_path)
+    await append(logs.create(logged()), update(b"head", b"one", whole=True))
+    (entries,) = tmp_path.glob("*.entries")  # noqa: ASYNC240
+    truncated(entries)
+
+    with pytest.raises(LogUnreadable, match="damaged"):
+        await logs.peek("lease/1")
+
+
+async def test_a_frozen_writer_is_not_the_writer_of_a_log_that_was_taken_over(
+    tmp_path: Path,
+) -> None:
+    logs = FileSessionLogs(tmp_path)
+    await started(logs)
+
+    await logs.take_over("lease/1", logged(pid=2))
+
+    (found,) = await logs.stored()
+    assert not found.has_writer
+
+
+async def test_files_without_a_first_update_are_removed_after_a_minute(tmp_path: Path) -> None:
+    logs = FileSessionLogs(tmp_path)
+    for age_s in (50, 70):
+        (tmp_path / f"age-{age_s}.1.tail").touch()
+        os.utime(tmp_path / f"age-{age_s}.1.tail", (time.time() - age_s,) * 2)
+
+    assert await logs.stored() == []
+    assert [path.name for path in tmp_path.glob("age-*")] == ["age-50.1.tail"]  # noqa: ASYNC240
 
 
 @pytest.mark.parametrize(
@@ -403,6 +456,21 @@ async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -
 
     assert await stored.redis.keys("*") == []
     await stored.close()
+
+
+async def test_every_use_of_a_log_extends_its_life(stored: RedisSessionLogs) -> None:
+    writer, keys = created(stored, logged()), stored.keys("lease/1")[:3]
+    await append(writer, update(b"head", whole=True, outputs=(1,)))
+
+    async def lives_longer(use: Awaitable[object]) -> bool:
+        for key in keys:
+            await stored.redis.pexpire(key, 30_000)
+        await use
+        return min([await stored.redis.pttl(key) for key in keys]) > 30_000
+
+    assert await lives_longer(append(writer, update(b"more")))
+    assert await lives_longer(stored.peek("lease/1"))
+    assert await lives_longer(stored.ask(REFRESH, keys, 1, stored.ttl_ms))
 
 
 async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
