@@ -298,6 +298,101 @@ def test_units_of_one_turn_are_one_response_of_v2():
     assert len({ids[0], ids[2], ids[4]}) == 3
 
 
+def test_a_unit_of_v2_is_sent_one_kind_after_the_other_and_its_usage_first():
+    dialect = connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX)
+    heard = events.AudioInput(Pcm.silence(4000, 16_000))
+
+    told = [
+        *written(dialect, replace(unit(pcm=LONG, end_of_turn=True), unit=heard)),
+        *written(dialect, SPENT),
+    ]
+
+    assert [each["kind"] for each in told] == ["text", "audio", "audio", "listen", "text"]
+    assert ["usage" in each for each in told] == [True, False, False, False, True]
+    # A quarter of a second is two tokens and a half.
+    assert told[0]["chunk_usage"]["input_token_details"]["audio_tokens"] == 3
+    assert told[4]["usage"]["total_tokens"] == 3 + 9 + 5 + 6
+
+
+def test_pieces_and_answers_of_a_chat_of_v2_are_counted():
+    dialect = connection("minicpmo_v2", kind=Kind.CHAT)
+    told = []
+    for _ in range(2):
+        dialect.encode(events.Prefilled(20))
+        told += written(dialect, events.OutputDelta(0, "hi", LONG))
+        told += written(dialect, events.AnswerDone("hi", 3, 20))
+
+    counted = [(each["input_id"], each.get("chunk_index")) for each in told]
+    assert counted == [(f"input_{n}", at) for n in (0, 1) for at in (0, 1, 2, None)]
+
+
+def live(**session) -> Dialect:
+    dialect = connection("openai_live")
+    start = {"type": "session.start", "session": session}
+    found = dialect.events(read(dialect, start), Phase.CONNECTED)
+    assert isinstance(found[0], events.DuplexSetup)
+    return dialect
+
+
+def test_times_of_a_live_session_are_those_of_what_was_heard_and_said():
+    dialect = live(resume=True)
+    half = events.AudioInput(Pcm.silence(8000, 16_000))
+    told = written(dialect, replace(unit(pcm=LONG), unit=half))
+    told += written(dialect, unit())
+
+    times = [(each["type"].split(".")[1], each["start_ms"], each["end_ms"]) for each in told]
+    assert times == [
+        ("output_transcript", 0, 1280),
+        ("output_audio", 0, 1000),
+        ("output_audio", 1000, 1280),
+        ("output_transcript", 500, 500),
+    ]
+    (usage,) = written(dialect, units.done(9, is_listen=True))
+    assert usage["usage"] == {"seconds": 3.78}
+
+
+@pytest.mark.parametrize(
+    ("options", "piece_ms"),
+    [({}, 100), ({"resume": True}, 1000), ({"interruption": {"mode": "stop"}}, 100)],
+)
+def test_live_audio_is_sent_in_small_pieces_unless_it_has_to_be_in_a_log(options, piece_ms):
+    told = written(live(**options), unit(pcm=LONG))
+
+    assert told[1]["end_ms"] == piece_ms
+
+
+def test_a_live_session_hears_nothing_only_while_it_is_muted():
+    dialect = live()
+    sound = {"type": "session.input_audio.append", "audio": b64(b"\xff\x3f" * 2400)}
+
+    def hears() -> bool:
+        (heard,) = dialect.events(read(dialect, sound, "active"), Phase.ACTIVE)
+        assert isinstance(heard, events.AudioInput)
+        return bool(heard.pcm.samples.any())
+
+    heard = [hears()]
+    for name in ("mute", "unmute"):
+        switch = {"type": f"session.input_audio.{name}"}
+        dialect.events(read(dialect, switch, "active"), Phase.ACTIVE)
+        heard.append(hears())
+
+    assert heard == [True, False, True]
+
+
+def test_the_conversation_before_a_live_session_is_in_its_prompt():
+    items = [
+        {"role": role, "content": [{"type": "input_text", "text": text}]}
+        for role, text in (("developer", "Be kind."), ("user", "Hi"))
+    ]
+    dialect = connection("openai_live")
+    start = {"type": "session.start", "session": {"instructions": "I", "input": items}}
+
+    (setup,) = dialect.events(read(dialect, start), Phase.CONNECTED)
+
+    assert isinstance(setup, events.DuplexSetup)
+    assert setup.prompt.splitlines() == ["I", "Be kind.", "user: Hi"]
+
+
 def test_usage_of_v2_counts_each_token_once():
     dialect = connection("minicpmo_v2", kind=Kind.CHAT)
     dialect.encode(events.Prefilled(20, audio_tokens=8, image_tokens=5))
