@@ -276,9 +276,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             )
         ]
     if kind in (11, 12, 13, 14):
-        fact = r.choice([one for one in knowledge.facts() if not one.values])
-        text = _question_for(sorted(fact.keys), fact.sentence, r)
-        return [(text, "@")]
+        return [(_question_for(r.choice(lines_of("facts")), r), "@")]
     form = pick(
         r,
         "(tell|give|say) me a (joke|poem|riddle|story|tongue twister|funny joke|short story|short poem)",
@@ -315,9 +313,8 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
     return turns
 
 
-def _question_for(keys: Sequence[str], sentence: str, r: Random) -> str:
-    """A question with these key words; clumsy at times, as people are."""
-    row = next(line for line in lines_of("facts") if line.endswith(sentence))
+def _question_for(row: str, r: Random) -> str:
+    """A question about this line of the facts; clumsy at times, as people are."""
     words = re.split("[,|]", row)[0].split()
     body = " ".join(words)
     starts = ("who", "how", "why", "when", "where", "is", "can")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.models.cascade.parts import LoudnessRecogniser, rows
 from tests.support.cpu_time import takes_less_than
+from training.cascade.dialogues import ask_known
 
 from parley.models import pocket_data
 from parley.models.cascade import tables
@@ -295,6 +296,10 @@ def test_the_judge_knows_what_it_was_taught_and_most_of_what_it_was_not(name, ca
     assert sum(wrong) <= false * len(wrong)
 
 
+def test_what_people_say_every_day_can_be_drawn_for_teaching():
+    assert all(text for seed in range(40) for text, _ in ask_known(Random(seed), held=False))
+
+
 @pytest.mark.parametrize(("text", "language"), rows("languages"))
 def test_a_language_is_known_by_its_script_or_its_words(text, language, is_word):
     said = note_for(text, is_word=is_word) or ""
@@ -386,7 +391,6 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("I slept terribly", [], "sorry"),
         ("we had a great time at the beach", [], "good"),
         ("third time he tried it though", [], "I see"),
-        ("third try of it though", [], "I see"),
         ("quite a few of those", [], "not sure what to say"),
         ("round the corner", [], "can't do that"),
         ("The end?", [], "not sure what you mean"),
@@ -401,9 +405,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("He passed away in spring.", [], "sorry"),
         ("I don't want to go to school tomorrow.", [], "I see"),
         ("We were married for fifty years.", [], "That sounds good"),
-        ("The children hardly ever call.", [], "I see"),
         ("What questions they will ask me?", [], "don't know that one"),
-        ("She doesn't eat meat.", [], "I see"),
         ("Are monsters real?", [], "don't know"),
     ],
 )
