@@ -102,6 +102,8 @@ def listen(texts: Iterable[str]) -> Told:
             plain = _SAYS["is_short"].sub(" is ", plain)
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
             plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
+        elif _SAYS["name_alone"].search(plain):
+            plain = f"Remember that {plain[0].lower()}{plain[1:]}"
         if not _SAYS["question"].search(plain.lower()) and not _SAYS["wants"].search(plain.lower()):
             said.append(plain)
         read = _read(plain)
@@ -139,9 +141,8 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     before, after = listen(earlier), listen([*earlier, text])
     if before.name and not after.name:
         return "All right, I have forgotten your name."
-    told = dict(listen([text]).facts) | {
-        key: one for key, one in after.facts.items() if one != before.facts.get(key)
-    }
+    new = {key: one for key, one in after.facts.items() if one != before.facts.get(key)}
+    told = new or listen([text]).facts
     kept = [
         one.removeprefix("You told me: ") for one in told.values() if _SAYS["to_keep"].search(one)
     ]
