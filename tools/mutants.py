@@ -109,7 +109,7 @@ MUTANTS: Final = [
         ("if self.samples[kind] >= self.min_samples:", "if self.samples[kind] > self.min_samples:"),
     ),
     *_mutants(
-        "scheduler", "engine/scheduler.py", "tests/engine/test_scheduler.py tests/engine/test_traffic.py",
+        "scheduler", "engine/scheduler.py", "tests/engine/test_scheduler.py",
         ("PATIENCE_S = 1.5", "PATIENCE_S = 15.0"),
         ("leader.urgency_s - now_s >= MARGIN_S", "True"),
         ("if leader.stage not in _SHARED and leader.due_s is not None:", "if False:"),

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import itertools
 import threading
 
 import pytest
@@ -310,19 +311,28 @@ async def test_a_seat_has_a_bounded_number_of_requests():
         await handle.close()
 
 
-async def test_a_thousand_tenants_leave_nothing_behind():
-    model = ScriptedModel(4)
+async def test_a_thousand_tenants_leave_nothing_behind_though_steps_fail():
+    steps = itertools.count(1)
+
+    def fail(stage, rows):
+        if next(steps) % 20 < 3:  # also when it is tried again with fewer rows
+            raise RuntimeError("bad luck")
+
+    model, failures = ScriptedModel(4, on_step=fail), []
     async with Engine(model) as engine:
 
         async def live(index):
             async with await engine.take_slot() as handle:
-                await handle.start(StartSession("chat"))
-                await handle.prefill(HELLO * 5)
-                decoding = handle.generate(Generate())
-                if index % 3 == 0:
-                    decoding.cancel()
-                elif index % 3 == 1:
-                    await decoding.result()
+                try:
+                    await handle.start(StartSession("chat"))
+                    await handle.prefill(HELLO * 5)
+                    decoding = handle.generate(Generate())
+                    if index % 3 == 0:
+                        decoding.cancel()
+                    elif index % 3 == 1:
+                        assert (await decoding.result()).text == "xxxxx"
+                except InferenceFailed as failure:
+                    failures.append(failure)
 
         async with asyncio.TaskGroup() as group:
             for index in range(1000):
@@ -332,3 +342,4 @@ async def test_a_thousand_tenants_leave_nothing_behind():
         assert engine.context_tokens == 0
         assert model.lengths == [0] * 4
         assert len(model.closed) == 1000
+        assert failures
