@@ -387,19 +387,20 @@ def test_a_lease_that_was_transferred_is_released_by_its_new_holder_only(parts):
 
     taken = lease.transfer()
     lease.release()
-    free_before = worker.free_slots
+    before = (worker.free_slots, list(parts.worker_pool.leases))
     taken.release()
 
-    assert (free_before, worker.free_slots) == (0, 1)
+    assert (before, worker.free_slots) == ((0, [taken]), 1)
 
 
 def test_a_session_without_resume_continues_when_its_worker_connects_again(parts):
-    parts.worker()
+    parts.worker(slots=2)
     lease = held(parts.ask())
+    parts.says(lease.worker, lease, "active")
 
-    worker = parts.worker()
+    worker = parts.worker(slots=2)
 
-    assert (lease.phase, worker.free_slots) == (None, 0)
+    assert (lease.phase, lease.worker, worker.free_slots) == ("active", worker, 1)
 
 
 def test_a_late_report_of_a_rebuilt_session_does_not_undo_its_result(parts):
@@ -448,16 +449,18 @@ def test_tokens_are_counted_once_whatever_arrives_late(parts):
 
 
 def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats(parts):
-    worker = parts.worker()
-    ticket, waiting = parts.ask(), parts.ask()
-    parts.says(worker, held(ticket), "active")
+    worker = parts.worker(slots=2)
+    ticket, running, waiting = parts.ask(), parts.ask(), parts.ask()
+    for each in (ticket, running):
+        parts.says(worker, held(each), "active")
     held(ticket).release()
 
-    parts.heartbeats(worker, free=1)
-    after_one = waiting.state
-    parts.heartbeats(worker, free=1)
+    states = []
+    for free in (1, 0, 1, 1):
+        parts.heartbeats(worker, free=free)
+        states.append(waiting.state)
 
-    assert (after_one, waiting.state) == ("waiting", "leased")
+    assert states == ["waiting", "waiting", "waiting", "leased"]
 
 
 def test_a_paused_session_counts_with_what_is_left_of_its_pause(parts):
@@ -666,7 +669,7 @@ def test_sessions_that_never_got_ready_do_not_feed_the_average(parts):
     for was_ready in (False, True):
         ticket = parts.ask()
         parts.says(worker, held(ticket), "active", was_ready=was_ready)
-        parts.clock.advance(7)
+        parts.clock.advance(7 if was_ready else 3)
         parts.says(worker, held(ticket), "ended", was_ready=was_ready)
         held(ticket).release()
 
@@ -690,7 +693,9 @@ def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused(parts
     parts.dispatcher.worker_failed(first)
 
     assert isinstance(first.refusal, WorkerConnectFailed)
-    assert all(isinstance(one.refusal, ServiceUnavailable) for one in behind)
+    assert [(one.state, type(one.refusal)) for one in behind] == [
+        ("refused", ServiceUnavailable)
+    ] * 2
     assert lost.state == "waiting"
     with pytest.raises(ServiceUnavailable, match="No worker can be reached"):
         parts.ask()

@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from parley.errors import InvalidPayload
-from parley.media.pcm import Pcm, from_float32_bytes, join, level_dbfs, peak, to_float32_bytes
-
-
-def test_samples_survive_the_wire():
-    pcm = Pcm(np.linspace(-1, 1, 33, dtype=np.float32), 16_000)
-
-    back = from_float32_bytes(to_float32_bytes(pcm), 16_000)
-
-    np.testing.assert_array_equal(back.samples, pcm.samples)
-    assert back.rate_hz == 16_000
+from parley.media.pcm import Pcm, from_float32_bytes, join, level_dbfs, peak
 
 
 def test_part_of_a_sample_is_refused():
@@ -63,7 +54,9 @@ def test_sixteen_bit_samples_are_recognised_and_told(data, told):
     ids=["speech", "overdriven", "square", "silence", "denormal"],
 )
 def test_float_samples_are_never_taken_for_integers(samples):
-    assert len(from_float32_bytes(samples.astype("<f4").tobytes())) == len(samples)
+    sent = samples.astype("<f4")
+
+    assert np.array_equal(from_float32_bytes(sent.tobytes()).samples, np.clip(sent, -1, 1))
 
 
 def test_level_of_a_full_scale_sine_is_minus_three_decibels():

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from parley.media.pcm import Pcm, join
+from parley.media.pcm import Pcm, join, peak
 from parley.media.resample import RateStream, ResampleStream, resample
 from parley.session_log import state_codec
 
@@ -73,6 +73,13 @@ def test_what_16_khz_cannot_hold_is_left_out(hz):
     found = RateStream(24_000, 16_000).feed(tone(24_000, hz=hz))
 
     assert np.abs(found.samples[200:-200]).max() < 1e-3
+
+
+def test_clipped_sound_stays_within_full_scale():
+    square = Pcm(np.sign(tone(24_000).samples), 24_000)
+
+    assert peak(resample(square, 16_000)) == 1.0
+    assert peak(RateStream(24_000, 16_000).feed(square)) == 1.0
 
 
 def test_a_downsampling_continues_from_what_was_remembered():
