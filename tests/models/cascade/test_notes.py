@@ -100,13 +100,26 @@ def test_chance_decides_and_decides_the_same_again():
 
 
 @pytest.mark.parametrize("aside", [(), ("All right.",), ("Sorry, I couldn't make that out.",)])
-def test_an_interrupted_story_resumes_where_it_was_cut(aside: tuple[str, ...]) -> None:
-    heard = "An old clockmaker repaired a clock that ran backwards."
+@pytest.mark.parametrize(
+    ("heard", "rest"),
+    [
+        (
+            "An old clockmaker repaired a clock that ran backwards.",
+            "When it struck twelve, the whole street was as young as it had been the year before.",
+        ),
+        (
+            "Long ago a sea lion found a map with",
+            "a small red cross. Nobody believed in it, but the sea lion packed some bread and set "
+            "out.",
+        ),
+    ],
+)
+def test_an_interrupted_story_resumes_where_it_was_cut(
+    aside: tuple[str, ...], heard: str, rest: str
+) -> None:
     answers = [heard, *aside]
 
-    assert note_for("Go on.", ["Tell me a story.", "Stop."], answers=answers) == (
-        "When it struck twelve, the whole street was as young as it had been the year before."
-    )
+    assert note_for("Go on.", ["Tell me a story.", "Stop."], answers=answers) == rest
 
 
 @pytest.mark.parametrize("name", ["Daniel", "Fiona", "Saskia", "Quentin", "Ngozi", "Bartholomew"])

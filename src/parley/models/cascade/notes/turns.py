@@ -161,19 +161,24 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
         return stock("stories")[len(answers) % len(stock("stories"))]
     if not wants_more:
         return None
-    for parts in _TALES:
-        for place, part in enumerate(parts[:-1]):
-            found = re.fullmatch(
-                re.escape(part).replace(r"\{0\}", "(?P<t>.+?)", 1).replace(r"\{0\}", "(?P=t)"), last
-            )
-            if found:
-                return parts[place + 1].format(found["t"])
-        for part in parts[-1:]:
-            if re.fullmatch(re.escape(part).replace(r"\{0\}", "(.+?)"), last):
-                return _ANOTHER
+    for place, part in enumerate(parts := _told(answers)):
+        if last in part and len(last.split()) > 2:  # Possibly its part before an interruption.
+            return part.partition(last)[2].strip() or (*parts, _ANOTHER)[place + 1]
     for place, story in enumerate(stock("stories")):
-        if last in story and len(last.split()) > 2:  # Possibly its part before an interruption.
+        if last in story and len(last.split()) > 2:
             return story.partition(last)[2].strip() or _ENDS[place % len(_ENDS)]
     if last in _ENDS:
         return _ANOTHER
     return None
+
+
+def _told(answers: Sequence[str]) -> list[str]:
+    """The parts of the newest story about a named thing; [] if none was started."""
+    for answer in reversed(answers):
+        for parts in _TALES:
+            start, then, *_ = parts[0].split("{0}")
+            next_word = re.escape(then.split()[0])
+            found = re.match(f"{re.escape(start)}(.+?)(?: {next_word}|$)", plain_answer(answer))
+            if found:
+                return [part.format(found[1]) for part in parts]
+    return []
