@@ -183,12 +183,13 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
     [
         *((said, True) for said in (
             "I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想",
-            "मैं", "What is the name of", "I was so", "We live in",
+            "मैं", "What is the name of", "I was so", "We live in", "Oh, wait!",
+            "What is the square root of?", "What is 20 divided by?", "What is 7 times?",
         )),
         *((said, False) for said in (
             "What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht",
-            "今天天气很好", "The TV is on.", "Turn the light on.", "I hope so.",
-            "I know where the station is.",
+            "今天天气很好", "I can wait.", "The TV is on.", "Turn the light on.", "I hope so.",
+            "I know where the station is.", "What are you made of?", "How many times?",
         )),
     ],
 )  # fmt: skip

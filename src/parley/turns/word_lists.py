@@ -65,20 +65,24 @@ _GHOSTS: Final = (
 GHOSTS: Final = frozenset(_GHOSTS.split("|"))
 """Words that Whisper writes for noise. Accepted only for audio that is surely speech."""
 
-_NO_SPACES: Final = ("zh",)
-
 
 def _ending(language: str) -> str:
     words = "|".join(re.escape(word) for word in UNFINISHED[language].split("|"))
-    before = "" if language in _NO_SPACES else r"(?:^|[\s,;:])"
+    before = "" if language == "zh" else r"(?:^|[\s,;:])"
     return f"{before}(?:{words})$"
 
 
 _UNFINISHED_END: Final = re.compile("|".join(map(_ending, UNFINISHED)))
 _ENDS_NO_QUESTION: Final = re.compile(
-    r"\b(?:and|or|but|because|if|the|a|an|of|than|my|your|our|their|his|is|are|was|were|will|would|"
-    r"could|should|can|plus|minus|times|um|uh|er|hmm)$"
+    r"\b(?:but|because|if|of|his|is|are|was|were|will|would|could|should|can|times|er|hmm)$"
 )
+_DEMANDS: Final = re.compile(
+    r"\w (?:and|or|the|a|an|than|my|your|our|their|plus|minus|divided by|multiplied by|um|uh)$"
+    r"|\b(?:is|are|was|were|what's) (?:the(?: \w+){1,2} of|[\w-]+ times)$"
+    r"|^(?:(?:oh|no|okay|sorry|but|please) )*(?:(?:wait|hold on|hang on)(?: (?:a|one|just a) "
+    r"(?:moment|minute|second|sec))?|(?:just )?(?:a|one) (?:moment|minute|second|sec))(?: please)?$"
+)
+"""Something follows these, regardless of the punctuation: who says "wait" wants to speak."""
 _FINISHED: Final = re.compile(
     r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$"
     r"|\b(?:thank|see|love|miss|bless|about|are|of|for|with|to|help) you\W*$"
@@ -102,13 +106,15 @@ _DIGITS: Final = re.compile(
 def is_unfinished(text: str) -> bool:
     """True if the user is likely to continue after this text, judged by its last words."""
     said = text.strip()
+    if _DEMANDS.search(plain(said)):
+        return True
     if said.endswith(("?", "!", "？", "！")) or _FINISHED.search(said):
         return False
     return said.endswith(("...", "…", ",", "-", "，")) or bool(_UNFINISHED_END.search(plain(said)))
 
 
 def is_question(text: str) -> bool:
-    """True if the text is a question of three words or more that does not end in the middle."""
+    """True if the text, which is not unfinished, is surely a question: three words or more."""
     words = plain(text)
     is_asked = text.strip().endswith(("?", "？")) and len(words.split()) > 2
     return is_asked and not _ENDS_NO_QUESTION.search(words)
