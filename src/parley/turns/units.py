@@ -16,12 +16,13 @@ immutable, so a conversation can return to any of them. This module does not run
 - A unit may end before the detector has noticed the end of speech. If its last `HUSHED_MS` are much
   softer than the speech, the sound is judged, and the utterance is recognised only if it would be
   answered.
-- While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
-  (`echo.is_echo`) or an acknowledgement (`interrupts`).
+- While we speak, speech interrupts us, unless the sound is our own voice coming back
+  (`echo.is_echo`) or sounds like an acknowledgement (`Turns.interrupts`).
 """
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ import numpy as np
 from parley.media.pcm import Samples
 from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
-from parley.turns.keywords import WordMatcher
+from parley.turns.onset import ASKED_MS, LEAST_ODDS, OVER, Onsets
 from parley.turns.word_lists import GHOSTS
 from parley.vad import utterance
 from parley.vad.utterance import SpeakerLevel
@@ -163,12 +164,26 @@ class Turns:
         windows = self.sound[: len(self.sound) - spare] if spare else self.sound
         return np.concatenate(windows) if windows else np.zeros(0, np.float32)
 
+    def interrupts(self, onsets: Onsets | None) -> bool:
+        """True if this speech, while we speak, interrupts us."""
+        if not self.is_open or self.speech_ms < CLICK_MS or onsets is None:
+            return self.is_open and self.speech_ms >= BARGE_MS
+        if self.speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
+            return True
+        end = len(self.sound) - self.quiet_ms // WINDOW_MS
+        # The window before the speech.
+        first = min(PRE_ROLL_MS // WINDOW_MS - 2, max(0, end - self.speech_ms // WINDOW_MS - 1))
+        said = np.concatenate(self.sound[first:end])
+        asked = OVER
+        if self.quiet_ms < JUDGED_MS:
+            asked = bisect.bisect(ASKED_MS, (end - first - 1) * WINDOW_MS) - 1
+            said = said[: (ASKED_MS[asked] + WINDOW_MS) * RATE_HZ // 1000]
+        return onsets(said, asked) >= (LEAST_ODDS if self.speech_ms < BARGE_MS else 0)
+
     @property
     def is_due(self) -> bool:
         """True if it is the assistant's turn to speak."""
-        if not self.is_open or self.text is None or self.heard_ms != self.speech_ms:
-            return False
-        if not self.text:
+        if not (self.is_open and self.text and self.heard_ms == self.speech_ms):
             return False
         return self.seconds >= LONGEST_S or self.is_long_enough
 
@@ -199,15 +214,6 @@ def hushed_ms(said: Samples) -> int:
 
 def _with_quiet(said: Samples, missing_ms: int) -> Samples:
     return np.pad(said, (0, max(0, missing_ms) * RATE_HZ // 1000))
-
-
-def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool:
-    """True if `speech_ms` of speech while we speak, the last of it in `said` (N,), interrupt us."""
-    if speech_ms < BARGE_MS:
-        return False
-    if words is None or speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
-        return True
-    return words(said) != "acknowledgement"
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
-from tests.models.cascade.parts import FixedRecogniser, memory_of, small_cascade
+from tests.models.cascade.parts import FixedRecogniser, memory_of, result_of, small_cascade
 from tests.support import noises
 
 from parley.cli.bench.noises import in_room
@@ -20,16 +20,16 @@ from parley.engine.work import (
     StepUnit,
     Work,
 )
-from parley.media.pcm import Pcm, Samples
+from parley.media.pcm import Pcm, Samples, join
 from parley.models.cascade import prefill
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
 from parley.turns import TurnJudges
 from parley.turns.echo import is_echo
-from parley.turns.units import Turns, interrupts
-from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
-from parley.vad.silero import SileroModel
+from parley.turns.onset import ASKED_MS, OVER
+from parley.turns.units import Turns
+from parley.vad.base import WINDOW_SAMPLES
 
 RATE_HZ = 16_000
 
@@ -171,22 +171,6 @@ def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() ->
     assert once("Hello there.", 0.2) == "Hello there."
 
 
-def test_a_detector_continues_from_what_it_remembered():
-    detector = SileroModel()()
-    random = np.random.default_rng(2)
-    first, then = (random.normal(0, 0.1, (3, WINDOW_SAMPLES)).astype(np.float32) for _ in range(2))
-    detector.probabilities(first)
-    kept = snapshot(detector)
-
-    once = detector.probabilities(then)
-    restore(detector, None)
-    from_silence = detector.probabilities(then)
-    restore(detector, kept)
-
-    assert detector.probabilities(then) == once
-    assert from_silence != once
-
-
 ONCE_MORE = "Sorry, I didn't catch that. Could you say it again?"
 ONLY_ENGLISH = "Sorry, I couldn't make that out. I understand only English."
 
@@ -307,17 +291,30 @@ def test_sounds_are_not_language(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "spoken_ms", "stops"),
+    ("odds", "windows", "stops"),
     [
-        ("other", 600, True),
-        ("command", 400, True),
-        ("acknowledgement", 600, False),
-        ("acknowledgement", 1300, True),
+        (1.3, 5, False), (1.5, 5, True), (1.5, 2, False), (0.1, 6, True), (-0.1, 6, False),
+        (-3.0, 17, False), (-3.0, 18, True),
     ],
-)
-def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, stops):
-    assert interrupts(lambda _: kind, np.zeros(0, np.float32), spoken_ms) is stops
-    assert not interrupts(lambda _: kind, np.zeros(0, np.float32), 300)
+)  # fmt: skip
+@pytest.mark.parametrize("quiet_windows", [0, 2])
+def test_what_sounds_like_an_acknowledgement_stops_no_answer(odds, windows, stops, quiet_windows):
+    turns = Turns()
+    for number, probability in enumerate([0.0] * 9 + [0.9] * windows + [0.0] * quiet_windows):
+        turns = turns.take(np.full(WINDOW_SAMPLES, number, np.float32), probability)
+
+    def onsets(said: Samples, asked: int) -> float:
+        assert said[0] == 8
+        assert said[-1] == 8 + len(said) // WINDOW_SAMPLES - (asked == OVER)
+        assert len(said) == (
+            WINDOW_SAMPLES * (windows + 1) if quiet_windows else 16 * (64 + ASKED_MS[asked])
+        )
+        assert (asked == OVER) is bool(quiet_windows)
+        return odds
+
+    assert turns.interrupts(onsets) is stops
+    assert turns.interrupts(None) is (windows > 5)
+    assert not Turns().interrupts(onsets)
 
 
 @pytest.mark.parametrize(
@@ -356,24 +353,37 @@ def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
         assert int(line.text.split()[2]) / 10 == pytest.approx(heard_s, abs=0.15)
 
 
-@pytest.mark.parametrize("kind", ["acknowledgement", "command"])
-def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
-    """And the history of one that was stopped ends where it was heard."""
-    model = small_cascade(rows=1)
-    model.use_judges(TurnJudges(words=lambda _: kind))
-    # An answer of three units, into the last of which the user speaks.
-    sounds = (voice(1.0), quiet(1.0), quiet(1.0), voice(0.6, seed=3), quiet(1.0))
-    units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
-    works: list[Work] = [
-        StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)), *units,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "odds", "told"), [("Yeah.", -1, 0), ("What is that?", -1, 1), ("Stop.", 1, 1)]
+)
+def test_speech_over_two_units_is_judged_whole_and_an_acknowledgement_not_answered(
+    text: str, odds: float, told: int
+) -> None:
+    judged_ms: list[int] = []
 
-    outcomes = Cast(model).play(0, works)
-    results = [one.result for one in outcomes if isinstance(one.result, GenerateResult)]
+    def onsets(said: Samples, asked: int) -> float:
+        judged_ms.append(len(said) // 16)
+        return odds if asked == OVER else -1
 
-    endings = [result.ending for result in results]
-    assert endings[1:3] == [Ending.SPOKE] * 2
-    assert endings[3] is (Ending.SPOKE if kind == "acknowledgement" else Ending.LISTEN)
+    model: Any = small_cascade(rows=1)
+    recogniser = FixedRecogniser(Heard("Tell me a story."))
+    model.parts = replace(model.parts, recogniser=recogniser, judges=TurnJudges(onsets=onsets))
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    said = join((quiet(0.75), voice(0.5, seed=3), quiet(0.75)), RATE_HZ)
+    heard: list[str] = []
+    answer, is_over = "", False
+    parts = (said.slice(0, RATE_HZ), said.slice(RATE_HZ))
+    for sound in (voice(1.0), quiet(1.0), *parts, *[quiet(1.0)] * 6):
+        done = cast.play(0, [unit(sound), StepUnit(), Finalize()])[1]
+        heard += filter(None, [result_of(done).heard])
+        recogniser.heard = Heard(text) if heard else recogniser.heard
+        answer += "" if is_over else done.text
+        has_stopped = bool(answer) and result_of(done).ending is Ending.LISTEN
+        is_over |= has_stopped or result_of(done).end_of_turn
+
+    assert judged_ms[1] - judged_ms[0] >= 200
+    assert heard == ["Tell me a story.", text][: 1 + told]
+    # The history of an answer that was stopped ends where it was heard.
     kept = next(line.text for line in memory_of(model).history.lines if line.role == "assistant")
-    said = "".join(result.text for result in results[1:3])
-    assert (kept != said) is (kind == "command")
+    assert (kept != answer.strip()) is (odds > 0)

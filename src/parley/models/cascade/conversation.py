@@ -75,7 +75,6 @@ class CascadeState:
 
     Args:
         promises: the chunks for which `echo` contains silence of the same length, oldest first.
-        barged_ms: duration of speech in the units since the user started to speak during an answer.
         unread: number of tokens of the history that the language model has yet to read, or must
             read again.
         cost: cost of the unit so far, in hundredths of a second of one core (`Writer.cost`).
@@ -94,7 +93,6 @@ class CascadeState:
     echo: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     is_unit_open: bool = False
     is_unfinalized: bool = False
-    barged_ms: int = 0
     is_interrupted: bool = False
     decisions: int = 0
     written: str = ""

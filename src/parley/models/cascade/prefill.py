@@ -23,7 +23,7 @@ from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import is_echo
-from parley.turns.units import PAUSE_MS, QUIET, SPEECH, WINDOW_MS, Turns, believed, interrupts
+from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
@@ -234,6 +234,10 @@ class PrefillJob(CascadeJob):
             )
             is_whole = not heard.is_unclear and self._is_known(text)
             turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
+            is_brief = len(text.split()) < 3 and not text.endswith("?")
+            if self._state.telling is not None and not self._state.is_interrupted and is_brief:
+                # An acknowledgement or a noise; anything else is answered after this answer.
+                turns = turns.without()
             self._state = replace(self._state, turns=turns)
         elif heard.text:
             self._heard.append(heard.text)
@@ -262,21 +266,15 @@ class PrefillJob(CascadeJob):
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
-        spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
             # The utterance is dropped unless more speech follows.
             turns = Turns() if state.telling is not None else replace(turns, is_open=False)
-            spoken = 0
-        barged = 0
-        if state.telling is not None:
-            barged = state.barged_ms + WINDOW_MS * spoken if spoken else 0
         self._state = replace(
             state,
             turns=turns,
             cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
             rest=rest,
             detector=listened.detector,
-            barged_ms=barged,
             is_interrupted=listened.interrupts,
         )
         if turns.wants_words:
@@ -299,13 +297,10 @@ class PrefillJob(CascadeJob):
             said = windows[spoken[0] : spoken[-1] + 1].reshape(-1)
         if len(ours) and is_echo(said, ours):
             return Listened(found, kept, is_echo=True)
-        speech_ms = self._state.barged_ms + WINDOW_MS * len(spoken)
-        is_interrupted = self._state.telling is not None and bool(spoken)
-        if is_interrupted:
-            is_interrupted = interrupts(judges.words, said, speech_ms)
         turns = _continued(self._state.turns, found)
         for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
+        is_interrupted = self._state.telling is not None and turns.interrupts(judges.onsets)
         needed_ms = None
         if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
             turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))

@@ -331,15 +331,13 @@ def _clauses(telling: Telling) -> list[str]:
 
 def _silent(state: CascadeState) -> CascadeState:
     """The state after the end of an answer."""
-    return replace(state, telling=None, barged_ms=0, is_interrupted=False)
+    return replace(state, telling=None, is_interrupted=False)
 
 
 def asks_to_see(text: str) -> bool:
     """True if an utterance is about what the camera shows."""
-    low = text.lower()
-    return any(
-        word in low
-        for word in ("see", "look", "picture", "this", "colour", "color", "shape", "holding",
-        "camera", "circle",
-                     "square", "triangle", "star", "heart", "ring", "cross", "image", "show")
-    )  # fmt: skip
+    words = (
+        "see look picture this colour color shape holding camera circle square triangle star heart "
+        "ring cross image show"
+    )
+    return any(word in text.lower() for word in words.split())
