@@ -25,7 +25,7 @@ def test_noise_and_acknowledgements_stop_nothing_and_sentences_do(monkeypatch):
     monkeypatch.setattr(noise, "ACKNOWLEDGEMENTS", noise.ACKNOWLEDGEMENTS[:2])
     monkeypatch.setattr(noise, "INTERRUPTIONS", noise.INTERRUPTIONS[:1])
 
-    found = measure(SileroModel(), POLICIES["ignore"], 0.2)
+    found = measure(SileroModel(), POLICIES["ignore"], 0.35)
 
     noises = ("coughs", "music", "crowd", "echo", "echo in a room", "late echo")
     assert found.stops == dict.fromkeys(noises, 0)

@@ -13,7 +13,6 @@ from parley.vad.silero import SileroModel
 STOP = InterruptionOptions(mode="stop")
 HEED = InterruptionOptions(mode="stop", backchannel="heed")
 HEED_FAST = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
-NOISE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +34,6 @@ def listen(
 
 def scripted(options: InterruptionOptions, *parts) -> list[InterruptionEvent]:
     return listen(InterruptionDetector(Script(*parts), options), sound(*parts))
-
-
-def test_speech_is_suspected_first_and_an_interruption_later():
-    events = scripted(STOP, silence(1.024), speak(1.6), silence(1.0))
-
-    assert events[:2] == [
-        InterruptionEvent("suspected", 16_384),
-        InterruptionEvent("interrupted", 16_384),
-    ]
-    assert [event.kind for event in events[2:]] == ["over"]
 
 
 def test_an_acknowledgement_is_dismissed_when_it_falls_silent():
@@ -110,13 +99,17 @@ def test_what_was_heard_before_a_pause_in_listening_is_not_speech_after_it(siler
 
 
 @pytest.mark.parametrize("size", [320, 1600, 4800, 16_000])
-def test_the_length_of_chunks_changes_nothing(size):
-    parts = (silence(1.0), speak(1.6), silence(1.0))
+def test_speech_is_suspected_first_and_an_interruption_later_in_chunks_of_any_length(size):
+    parts = (silence(1.024), speak(1.6), silence(1.0))
     detector = InterruptionDetector(Script(*parts), STOP)
 
     events = listen(detector, sound(*parts), chunk_s=size / INPUT_RATE_HZ)
 
-    assert [event.kind for event in events] == ["suspected", "interrupted", "over"]
+    assert [(event.kind, event.at_sample) for event in events[:2]] == [
+        ("suspected", 16_384),
+        ("interrupted", 16_384),
+    ]
+    assert [event.kind for event in events[2:]] == ["over"]
 
 
 def test_half_a_window_of_speech_is_enough_to_be_heard():
@@ -177,24 +170,6 @@ def test_a_voice_is_no_echo_of_what_was_played_long_ago(silero):
     at_once.play(noises.pcm(words), 0.0)
     assert at_once.feed(heard, 3.0) == []
     assert "interrupted" in [event.kind for event in detector.feed(heard, 10.0)]
-
-
-@pytest.mark.parametrize("noise", ["coughs", "music", "crowd"])
-def test_noise_stops_nothing(noise, silero):
-    samples = noises.room(NOISE_S) + getattr(noises, noise)(NOISE_S)
-
-    events = listen(InterruptionDetector(silero(), STOP), noises.pcm(samples))
-
-    assert not [event for event in events if event.kind == "interrupted"]
-
-
-def test_the_assistants_own_echo_stops_nothing(silero):
-    played = noises.talk(NOISE_S)
-    heard = noises.room(NOISE_S) + noises.echo(played)
-
-    events = listen(InterruptionDetector(silero(), STOP), noises.pcm(heard), noises.pcm(played))
-
-    assert not [event for event in events if event.kind == "interrupted"]
 
 
 @pytest.mark.parametrize("said", noises.ACKNOWLEDGEMENTS)

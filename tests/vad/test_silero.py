@@ -155,15 +155,6 @@ def test_the_fundamental_that_a_telephone_leaves_out_is_made_up(silero, monkeypa
     assert heard > 1.05 * deaf, (heard, deaf)
 
 
-def test_what_an_earlier_version_remembered_can_be_restored(silero):
-    state, before = silero().snapshot()
-    detector = silero()
-    detector.restore((state, before[-64:]))
-
-    speech = say("Say it again.")
-    assert probabilities(detector, speech) == probabilities(silero(), speech)
-
-
 def test_a_network_with_unknown_inputs_is_refused_with_both_facts():
     other = model_path().parent / "silero_vad.onnx"
 

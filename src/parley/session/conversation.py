@@ -306,10 +306,9 @@ class ConversationRunner:
 
     def _cancel_by_client(self, response_id: str | None) -> None:
         response = self._response
-        is_known = response_id is None or (
-            response is not None and response.response_id == response_id
-        )
-        if response is None or response.has_ended or not is_known:
+        if response is None or response.has_ended:
+            raise NothingToCancel
+        if response_id not in (None, response.response_id):
             raise NothingToCancel
         self._cancel(is_turn=False)
 

@@ -25,10 +25,7 @@ from parley.session.session import Session
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad import DetectorFactory
-
-PRE_ROLL_S: Final = 0.3
-"""Length of the audio before an interruption that belongs to it. Same as
-`vad.utterance.PRE_ROLL_MS`."""
+from parley.vad.utterance import PRE_ROLL_MS
 
 WAITING_S: Final = 30.0
 """Length of the audio that may wait for the detector; beyond it the oldest is dropped."""
@@ -224,7 +221,7 @@ class Interruptions:
     def _keep(self, pcm: Pcm) -> None:
         self._heard.append(pcm)
         self._heard_s += pcm.duration_s
-        least_s = WAITING_S if self._speech_is_open else PRE_ROLL_S
+        least_s = WAITING_S if self._speech_is_open else PRE_ROLL_MS / 1000
         while self._heard_s - self._heard[0].duration_s >= least_s:
             self._heard_s -= self._heard.popleft().duration_s
 

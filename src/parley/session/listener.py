@@ -36,7 +36,7 @@ from parley.protocol.values import make_id
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.session.interruption import Interruptions
-from parley.session.listening import ColdStart, SoundQueue, find, silence_of, wait_for_silence
+from parley.session.listening import ColdStart, SoundQueue, find, wait_for_silence
 from parley.session.session import Session
 from parley.session.silence import SPEECH_S, SilenceWatch
 from parley.turns import NO_JUDGES, TurnJudges
@@ -228,7 +228,7 @@ class TurnListener:
         """The deadline `QUIET` has passed: the user pauses, and the client has stopped sending
         audio."""
         if self._finder is not None and not self.interruptions.is_watching:
-            self._put(silence_of(self._finder))
+            self._put(Pcm.silence(self._finder.missing_samples or 0, INPUT_RATE_HZ))
 
     def clear(self, order: AudioCleared) -> None:
         """Discard the audio that is not part of a turn yet. After a commit, waits until that is

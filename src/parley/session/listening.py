@@ -50,11 +50,6 @@ def wait_for_silence(session: Session, finder: UtteranceFinder) -> None:
     session.deadlines.set(QUIET, due_s)
 
 
-def silence_of(finder: UtteranceFinder) -> Pcm:
-    """The silence that a client did not send, once `QUIET` has passed."""
-    return Pcm.silence(finder.missing_samples or 0, INPUT_RATE_HZ)
-
-
 class SoundQueue:
     """Audio in order, at most `limit_s` or one piece; beyond that the oldest is dropped.
 

@@ -97,16 +97,11 @@ def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
         # Shorter audio is preceded by silence; audio that fills the input is reflected.
         padded[:half] = padded[2 * half : half : -1]
     parts = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::HOP][:frames]
-    spectra = np.fft.rfft(parts * _hann(), axis=-1)
+    spectra = np.fft.rfft(parts * np.hanning(_WINDOW + 1)[:-1].astype(np.float32), axis=-1)
     powers = (spectra.real**2 + spectra.imag**2).astype(np.float32)
     logs = np.log10(np.maximum(powers @ _filters(), _FLOOR)).T
     found = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
     return np.ascontiguousarray(found, np.float32)
-
-
-@functools.cache
-def _hann() -> npt.NDArray[np.float32]:
-    return np.hanning(_WINDOW + 1)[:-1].astype(np.float32)
 
 
 @functools.cache

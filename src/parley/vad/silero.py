@@ -161,10 +161,7 @@ class SileroDetector:
         return self._state, self._before
 
     def restore(self, kept: tuple[State, Samples]) -> None:
-        self.reset()
-        self._state, before = kept
-        # Snapshots of earlier versions are shorter.
-        self._before = np.concatenate([self._before, before])[-len(self._before) :]
+        self._state, self._before = kept
 
 
 def _with_fundamental(hops: Samples) -> Samples:
