@@ -8,8 +8,11 @@ import pytest
 from tests.support.sockets import FakeSocket
 
 from parley.client import resuming
-from parley.client.access import Access, SocketClosed
+from parley.client.access import Access, ConnectionLost, SocketClosed, Unreachable
+from parley.client.connection import PLACE_KEPT_S, Attempts
 from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
+from parley.clock import ManualClock
+from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.resume import DeliveryAck
 
 
@@ -92,6 +95,52 @@ def test_messages_are_taken_once_and_acknowledged_by_number_and_by_size() -> Non
     assert taken == [True, False, True, False]
     assert due == [DeliveryAck(seq=ACK_EVERY, generation=0), None]
     assert returning.due_ack() == DeliveryAck(seq=ACK_EVERY + 1, generation=0)
+
+
+async def _connect_for_ever(attempts: Attempts, error: ParleyError) -> None:
+    while True:
+        await attempts.pause(error)
+
+
+LOST, DONE = ConnectionLost(1006, "", 0), ConnectionLost(1008, "", 0)
+STARTING = Unreachable("ws://here", "refused.", may_pass=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "ticket_id", "pauses"),
+    [
+        (LOST, "", [0.5, 1.0]),
+        (STARTING, "", [0.5, 1.0]),
+        (DONE, "", []),
+        (ServiceUnavailable("Full."), "", []),
+        # As many as fit into the time for which the place is kept.
+        (LOST, "q_1", [0.5, *[1.0] * 30]),
+        (ServiceUnavailable("Full."), "q_1", [0.5, *[1.0] * 30]),
+        (DONE, "q_1", []),
+    ],
+)
+async def test_attempts_to_connect_are_few_unless_a_place_in_the_queue_is_kept(
+    error: ParleyError, ticket_id: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, paused = ManualClock(), list[float]()
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        clock.advance(seconds)
+
+    monkeypatch.setattr("parley.client.connection.asyncio.sleep", pause)
+    attempts = Attempts(Access(attempts=3), clock)
+    if ticket_id:
+        attempts.waits("q_0")
+        await attempts.pause(LOST)
+        clock.advance(PLACE_KEPT_S)
+        attempts.waits(ticket_id)  # It was in the queue again.
+        attempts.made, paused[:] = 1, []
+
+    with pytest.raises(type(error)):
+        await _connect_for_ever(attempts, error)
+
+    assert paused == pauses
 
 
 @pytest.mark.parametrize(("answers", "is_ended"), [([404, 503, 200], True), ([403, 200], False)])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.support import noises
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
+from tests.vad.test_utterance import Loud
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import InterruptionOptions
@@ -71,6 +72,33 @@ def test_a_voice_that_turns_out_to_be_much_softer_than_the_user_does_not_interru
 
 def tone(peak: float) -> Samples:
     return (peak * np.sin(np.arange(2 * INPUT_RATE_HZ) / 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("above_db", "is_heard"), [(7, False), (9, True)])
+def test_speech_has_to_stand_out_of_the_room(above_db: float, is_heard: bool):
+    detector = InterruptionDetector(Script(speak(4.0)), HEED)
+    detector.learn(Pcm(tone(0.02), INPUT_RATE_HZ))
+
+    events = detector.feed(Pcm(tone(0.02 * 10 ** (above_db / 20)), INPUT_RATE_HZ), 2.0)
+
+    assert bool(events) is is_heard
+
+
+@pytest.mark.parametrize("size", [320, 700, 1600])
+def test_speech_that_is_heard_before_its_half_is_whole_is_counted_once(size: int):
+    detector = InterruptionDetector(Loud(), STOP)
+    events, position = list[InterruptionEvent](), 0
+    for chunk in chunks(sound(silence(1.024), speak(1.6)), size / INPUT_RATE_HZ):
+        if not events or events[-1].kind != "interrupted":
+            position += len(chunk)
+            events += detector.feed(chunk, position / INPUT_RATE_HZ)
+
+    assert position - 16_384 == pytest.approx(800 * 16, abs=size + 512)
+
+
+def test_sound_of_another_rate_is_refused():
+    with pytest.raises(ValueError, match="16000 Hz, not 24000 Hz"):
+        InterruptionDetector(Script(), STOP).feed(Pcm.silence(10, 24_000), 0.0)
 
 
 def test_short_pauses_between_words_are_part_of_the_interruption():

@@ -149,6 +149,16 @@ def test_after_thirty_seconds_a_shorter_pause_is_enough():
     assert len(utterances(late)) == 1
 
 
+def test_audio_before_the_trigger_is_as_long_as_the_padding_if_that_is_longer():
+    events, _ = hear(
+        windows(20, 0.0), windows(30, 0.95), windows(13, 0.0),
+        options=VadOptions(speech_pad_ms=500),
+    )  # fmt: skip
+
+    (said,) = utterances(events)
+    assert said.start_sample == said.pcm.samples[0] == 20 * WINDOW_SAMPLES - 500 * 16
+
+
 def test_speech_without_a_pause_is_cut_at_sixty_seconds_and_continues_in_the_next_utterance():
     events, finder = hear(windows(65_000 // WINDOW_MS, 0.95), windows(14, 0.0))
 
@@ -262,6 +272,18 @@ def test_half_a_window_of_quiet_within_speech_is_forgotten():
             (speak(3.2), Part(0.192, 0.95, 0.02), speak(0.64), silence(1.6)),
             [4.032],
             id="a soft word",
+        ),
+        pytest.param(
+            (
+                speak(3.2),
+                Part(0.192, 0.95, 0.02),
+                Part(0.064, 0.7, 0.3),
+                Part(0.192, 0.95, 0.02),
+                speak(0.64),
+                silence(1.6),
+            ),
+            [4.288],
+            id="two soft words, and a murmur of the user between them",
         ),
         pytest.param(
             (Part(0.32, 0.95, 0.9), Part(4.8, 0.95, 0.06), silence(1.6)), [5.12], id="a door"
