@@ -184,20 +184,13 @@ def test_realtime_closes_on_what_is_not_json_without_a_word() -> None:
     )
 
 
-@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX, DUPLEX], ids=lambda d: d.name)
-def test_legacy_dialects_explain_before_closing_on_what_is_not_json(dialect: Dialect) -> None:
-    answer = dialect.answer(errors.InvalidJson())
-
-    assert sent(answer.messages[0])["code"] == "invalid_json"
-    assert answer.close_code == 1003
-
-
 def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
     full = errors.ContextFull(8200, 8192)
 
     assert CHAT.answer(full).close_code == 1008
-    assert [sent(m)["type"] for m in DUPLEX.answer(full).messages] == ["error", "stopped"]
-    assert DUPLEX.answer(full).close_code == 1000
+    for reply in (DUPLEX.answer(full), DUPLEX.closed("context_full")):
+        assert [sent(m)["type"] for m in reply.messages] == ["error", "stopped"]
+        assert reply.close_code == 1000
     (closed,) = REALTIME.answer(full).messages
     assert sent(closed) == {"type": "session.closed", "reason": "context_full"}
 
@@ -205,31 +198,6 @@ def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
 def test_half_duplex_names_an_unknown_type_as_documented() -> None:
     assert sent(HALF_DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown type: x"
     assert sent(DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown message type: x"
-
-
-@EVERY
-@pytest.mark.parametrize(
-    "failure", [errors.QueueFull(1, 1), errors.ServiceUnavailable(), errors.WorkerBusy()]
-)
-def test_a_newcomer_who_cannot_be_served_is_told_to_try_later(
-    dialect: Dialect, failure: errors.ParleyError
-) -> None:
-    refusal = dialect.refuse(failure)
-
-    assert refusal.close_code == 1013
-    assert len(refusal.messages) == 1
-
-
-@EVERY
-def test_cancelling_through_rest_ends_the_wait_politely(dialect: Dialect) -> None:
-    answer = dialect.cancelled()
-
-    assert answer.close_code == 1000
-    fields = sent(answer.messages[0])
-    assert fields.get("error") == "Cancelled" or fields == {
-        "type": "session.closed",
-        "reason": "stopped",
-    }
 
 
 @EVERY

@@ -15,7 +15,7 @@ from parley.dialects.base import Dialect, close_reason
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import WireSound
-from parley.errors import InferenceFailed, InvalidPayload
+from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
@@ -451,18 +451,6 @@ def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts,
 
 
 # ---- ends ----
-
-
-@pytest.mark.parametrize(
-    ("dialect", "event", "code"),
-    [
-        (connection("half_duplex"), events.Failed(InferenceFailed()), 1011),
-        (duplex(), events.Failed(InferenceFailed()), None),
-        (duplex(), events.SessionEnded("error", InferenceFailed()), 1011),
-    ],
-)
-def test_a_failure_ends_only_what_cannot_continue(dialect, event, code):
-    assert dialect.encode(event).close_code == code
 
 
 def answer_in_pieces(name: str) -> list[dict]:

@@ -19,7 +19,6 @@ from tests.support.gateways import (
     turned_away,
 )
 from tests.support.patience import HANG_S
-from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, hear
 from websockets.asyncio.client import connect
 
@@ -461,30 +460,3 @@ def test_half_a_pair_is_an_error_with_a_hint(tmp_path: Path):
         ensure_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
 
     assert "remove both" in failure.value.hint
-
-
-async def test_https_is_served_with_the_certificate(tmp_path: Path):
-    import ssl
-
-    tls = {
-        "http": False,
-        "ssl_certfile": tmp_path / "cert.pem",
-        "ssl_keyfile": tmp_path / "key.pem",
-    }
-    async with running_gateway(gateway=tls) as gateway:
-        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-        port = gateway.gateway.port
-        internal = await gateway.gateway.open_internal()
-        async with (
-            StandInWorker(internal),
-            connect(f"wss://localhost:{port}{PATHS['duplex']}", ssl=context) as client,
-        ):
-            await hear(client)
-            await client.send("x" * 200_000)
-            await client.send('{"type": "stop"}')
-            with contextlib.suppress(Exception):
-                await client.recv()
-        async with httpx.AsyncClient(verify=context, timeout=HANG_S) as http:
-            health = await http.get(f"https://localhost:{port}/health")
-
-    assert health.json()["status"] == "ok"
