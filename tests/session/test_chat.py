@@ -66,21 +66,6 @@ async def test_stop_ends_the_answer_with_what_there_is():
         assert talk.socket.sent[-1]["stopped"] is True
 
 
-async def test_what_follows_the_request_is_ignored():
-    async with worker_harness() as harness:
-        harness.gate.shut(Stage.DECODE)
-        talk = harness.begin("chat")
-        talk.say(HELLO)
-        await talk.until("prefill_done")
-
-        for frame in ("{", '{"type": "whatever"}', "[]", HELLO):
-            talk.say(frame)
-        harness.gate.open()
-
-        assert await talk.over() == 1000
-        assert talk.types[-1] == "done"
-
-
 async def test_a_request_that_never_comes_ends_in_a_timeout():
     async with worker_harness(clock=ManualClock()) as harness:
         talk = harness.begin("chat")
