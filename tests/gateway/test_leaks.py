@@ -1,9 +1,18 @@
 """Hundreds of clients that come and go at any moment leave nothing behind."""
 
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
 from tests.support.gateways import all_free, until
 from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 
+from parley.errors import WorkerLost
+from parley.gateway.acquisition import ClientWatch, Departed
+from parley.gateway.waits import unless
 from parley.protocol.control import ResumeState, SessionPhase
 from parley.protocol.kinds import Phase
 
@@ -27,3 +36,52 @@ async def test_a_client_that_is_cut_off_after_its_session_has_ended_leaves_no_sl
     await all_free(gateway)
     async with connect(gateway.ws("/ws/duplex/omni_2")) as after:
         assert await hear(after) == {"type": "queue_done"}
+
+
+class Client(ClientWatch[None]):
+    has_left = False
+
+    async def next(self) -> None:
+        if not self.has_left:
+            await asyncio.Event().wait()
+        raise Departed("hung up")
+
+
+async def refuse() -> None:
+    raise WorkerLost
+
+
+async def leave(never: asyncio.Future[bool]) -> None:
+    async with Client(never) as client:
+        client.has_left = True
+        await client.attend(asyncio.Event().wait())
+
+
+async def be_refused(never: asyncio.Future[bool]) -> None:
+    async with Client(never) as client:
+        await client.attend(refuse())
+
+
+async def lose_the_worker(never: asyncio.Future[bool]) -> None:
+    await unless(never, refuse(), WorkerLost)
+
+
+@pytest.mark.parametrize("ask", [leave, be_refused, lose_the_worker])
+async def test_a_request_that_failed_is_freed_without_the_garbage_collector(
+    ask: Callable[[asyncio.Future[bool]], Awaitable[None]],
+) -> None:
+    async def serve() -> weakref.ref[set[str]]:
+        request = {"a picture of 20 MB"}
+        try:
+            await ask(asyncio.get_running_loop().create_future())
+        except (Departed, WorkerLost):
+            return weakref.ref(request)
+        raise AssertionError
+
+    gc.disable()
+    try:
+        kept = await serve()
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()

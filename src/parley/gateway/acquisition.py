@@ -139,6 +139,8 @@ class ClientWatch(Generic[Received]):
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})
+            # An error's traceback would keep this frame, and the callers' requests, in a cycle.
+            del task
 
     def ignore_closing(self) -> None:
         """From now on, a server that shuts down waits for this client."""
@@ -184,7 +186,11 @@ class ClientWatch(Generic[Received]):
             self._woken = asyncio.get_running_loop().create_future()
         if self._receiving.done():
             receiving, self._receiving = self._receiving, None
-            await self.received(receiving.result())
+            try:
+                received = receiving.result()
+            finally:
+                del receiving, waited  # see `attend`
+            await self.received(received)
         if self._closing.done():
             self.server_closes()
         if left_s is not None and self.deadline_s() == 0:

@@ -51,3 +51,5 @@ async def unless(
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+        # An error's traceback would keep this frame, and all callers' data, in a reference cycle.
+        del working, first
