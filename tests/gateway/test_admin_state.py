@@ -376,16 +376,6 @@ async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):
     assert state["last_clean"]["deleted"] == 1
 
 
-async def test_the_gateway_completes_what_a_dead_worker_left(tmp_path):
-    folder = recorded(tmp_path, "orphan")
-    folder.recording.unlink()
-    async with gateway(tmp_path) as running, running.http() as http:
-        await until(folder.recording.exists)
-        meta = (await http.get("/api/sessions/orphan")).json()
-
-    assert meta["recovered"]
-
-
 async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch):
     async def full(self: State, name: str, value: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")

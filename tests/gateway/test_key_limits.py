@@ -186,16 +186,6 @@ async def test_roles_open_what_they_are_for_and_no_more(gateway, worker):
     }
 
 
-@pytest.mark.gateway(security=SECURITY)
-async def test_a_key_that_expired_opens_nothing(gateway):
-    key = await gateway.new_key(expires_in_days=1e-9, role="admin")
-    async with gateway.http(headers={"x-api-key": key["key"]}) as http:
-        await until(lambda: gateway.runtime.access.authenticator.keys == 0)
-        answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
-
-    assert [answer.status_code for answer in answers] == [401, 401, 401]
-
-
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(security=SECURITY)
 async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own(gateway):

@@ -31,18 +31,6 @@ def read(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
-async def test_realtime_clients_learn_the_id_of_their_recording(tmp_path):
-    kept = recordings(tmp_path)
-    async with worker_harness(recordings=kept) as harness:
-        talk = await harness.ready("realtime")
-        talk.say({"type": "session.close"})
-        await talk.over()
-        created = await talk.until("session.created")
-    kept.close()
-
-    assert created["recording_session_id"] == only(tmp_path).recording_id
-
-
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime"])
 async def test_anyone_who_declines_is_not_recorded_and_gets_no_id(tmp_path, dialect):
     kept = recordings(tmp_path)
