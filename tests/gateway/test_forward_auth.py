@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
+from tests.support.gateways import authenticator
 from tests.support.present import present
 
 from parley.errors import SetupError
@@ -63,6 +64,14 @@ def test_groups_are_roles(groups: str, role: str):
     found = present(chosen.user("::ffff:127.0.0.1", headers(ANNA, ("Remote-Groups", groups))))
 
     assert found.role == role
+
+
+def test_a_program_on_this_machine_is_an_admin_and_a_user_of_its_proxy_is_none_for_that():
+    auth, here = authenticator(users=users()), ("Host", "localhost")
+
+    roles = [auth.role_of("127.0.0.1", headers(here, *who)) for who in ((), (ANNA,))]
+
+    assert roles == ["admin", "talk"]
 
 
 def test_a_name_that_does_not_fit_into_a_header_is_named_by_its_hash():

@@ -101,7 +101,7 @@ async def test_a_public_name_that_is_not_ours_is_refused_everywhere(gateway, htt
         answers.add((answer.status_code, answer.json()["code"]))
     ours = [
         (await http.get("/api/queue", headers={"Host": name})).status_code
-        for name in ("talk.example.org", "a.example.net:1", "gateway", "box.local", "[::1]:80")
+        for name in ("talk.example.org.", "a.example.net:1", "gateway", "box.local", "[::1]:80")
     ]
 
     assert answers == {(421, "host_forbidden")}
@@ -345,6 +345,9 @@ def test_a_proxy_makes_the_token_necessary():
     # A proxy that adds a line of its own leaves the client's above it.
     lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
     assert behind.address_of("127.0.0.1", lines) == "1.2.3.4"
+    assert behind.is_encrypted(headers(x_forwarded_proto="http, HTTPS"))
+    assert not behind.is_encrypted(headers(x_forwarded_proto="https, http"))
+    assert not admission().is_encrypted(headers(x_forwarded_proto="https"))
 
 
 @pytest.mark.parametrize(

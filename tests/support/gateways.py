@@ -22,6 +22,7 @@ from parley.clock import Clock, ManualClock
 from parley.gateway import acquisition
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
+from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.main import Gateway
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.upstream import DialPolicy
@@ -64,10 +65,13 @@ def settings(**parts: dict[str, Any]) -> Settings:
     return Settings.model_validate({"gateway": GatewaySettings(**gateway), **parts})
 
 
-def authenticator(clock: Clock | None = None, **security: Any) -> Authenticator:
+def authenticator(
+    clock: Clock | None = None, *, users: ForwardAuth | None = None, **security: Any
+) -> Authenticator:
     """An authenticator without stored keys and with its own admission."""
     rules = SecuritySettings(**security)
-    return Authenticator(rules, clock or ManualClock(), Admission(rules, sessions_per_client=2))
+    admission = Admission(rules, sessions_per_client=2)
+    return Authenticator(rules, clock or ManualClock(), admission, users=users)
 
 
 class RunningGateway:
