@@ -39,8 +39,9 @@ class Replies:
 
     def __init__(self, name: str) -> None:
         self._rows = [
-            (any_of(alternatives), replies.split(" | "))
+            (any_of([one]), replies.split(" | "))
             for replies, *alternatives in blocks_of(name)
+            for one in alternatives
         ]
 
     def find(self, low: str, turn: int = 0) -> str | None:
