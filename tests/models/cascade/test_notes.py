@@ -408,7 +408,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("round the corner", [], "can't do that"),
         ("The end?", [], "not sure what you mean"),
         ("For six people, please.", [], "can't change an answer"),
-        ("He loved gardening.", [], "I see"),
+        ("Do you know what a telegram is?", [], "don't know that one"),
         ("You are arrogant", [], "my best"),
         ("What is your mood?", [], "nothing of the kind"),
         ("Are you a friend or a foe?", [], "can't say"),
@@ -424,6 +424,13 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
 )
 def test_what_no_note_knows_is_answered_by_its_form(text, earlier, said):
     assert said in (unknown_to_us(text, earlier, []) or "")
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [("I see. Go on.", "I'm listening"), ("I don't know that.", "nothing else")]
+)
+def test_there_is_no_other_answer_where_there_was_none(last, said):
+    assert said in (unknown_to_us("Something cheaper.", ["It is old."], [last]) or "")
 
 
 @pytest.mark.parametrize(

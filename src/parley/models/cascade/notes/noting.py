@@ -157,8 +157,15 @@ def unknown_to_us(
     told = memory.listen([*earlier, text])
     said = memory.said_before(low, told) if _SAYS["of_told"].search(low) else None
     reply = said or _FORMS.find(low, len(answers))
-    if reply and _SAYS["cheerful"].match(reply) and any(map(_SAYS["sorry"].search, answers[-3:])):
-        return "I'm listening. Go on." if answers[-1].startswith("I see") else "I see. Go on."
+    last = answers[-1] if answers else ""
+    is_change = bool(reply and _SAYS["of_answer"].search(reply))
+    if is_change and _SAYS["lost"].search(last):
+        return "I have nothing else to offer, sorry."
+    is_cheer = bool(reply and _SAYS["cheerful"].match(reply))
+    if (is_change and _SAYS["attends"].search(last)) or (
+        is_cheer and any(map(_SAYS["sorry"].search, answers[-3:]))
+    ):
+        return "I'm listening. Go on." if last.startswith("I see") else "I see. Go on."
     return reply
 
 
