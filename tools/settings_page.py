@@ -44,7 +44,8 @@ def page() -> str:
         "",
         "The environment variable for the same setting is `PARLEY_GATEWAY__PORT=8443`; lists are",
         "comma-separated. Clients read the server's address, a key and a trusted certificate from",
-        "`PARLEY_URL`, `PARLEY_TOKEN` and `PARLEY_CA`. Unknown names are reported and ignored.",
+        "`PARLEY_URL`, `PARLEY_TOKEN` and `PARLEY_CA`. Unknown names are reported and ignored;",
+        "an empty value stands for the default.",
     ]
     section, described = None, descriptions()
     for name, field in leaves():

@@ -35,7 +35,8 @@ def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     try:
         pcm = wav.load(path, limit_s=limit_s)
     except BadInput as error:
-        raise SetupError(f"{path}: {error}", hint=_WAV_HINT) from None
+        hint = "Convert it to WAV, for example with ffmpeg or sox."
+        raise SetupError(f"{path}: {error}", hint=hint) from None
     if len(pcm) == 0:
         raise SetupError(f"{path}: The file contains no sound.")
     return pcm
@@ -96,9 +97,6 @@ def check_writable(path: Path) -> None:
     target = path if path.exists() else folder
     if not os.access(target, os.W_OK):
         raise SetupError(f"{target} cannot be written.", hint="Choose another file.")
-
-
-_WAV_HINT: Final = "Convert it to WAV, for example with ffmpeg or sox."
 
 
 def _read(path: Path, limit_bytes: int, what: str) -> bytes:

@@ -150,7 +150,10 @@ def _explain(
     parts = [str(part) for part in first["loc"]]
     name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
     in_environment = variable(name)
-    if _holds(from_flags, name):
+    flag: Any = from_flags
+    for part in name.split("."):
+        flag = flag.get(part) if isinstance(flag, Mapping) else None
+    if flag is not None:
         place, change = "on the command line", "on the command line"
     elif any(each.upper() == in_environment for each in os.environ):
         place, change = f"in the environment ({in_environment})", f"as {in_environment}"
@@ -169,12 +172,3 @@ def _explain(
     return SetupError(
         f"The setting {name}{wrong} {place}: {reason}.", hint=f"Change {name} {change},{rest}."
     )
-
-
-def _holds(tree: Mapping[str, Any], name: str) -> bool:
-    branch: Any = tree
-    for part in name.split("."):
-        if not isinstance(branch, Mapping) or part not in branch:
-            return False
-        branch = branch[part]
-    return True

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUseDefault
 
 
 def split_list(value: Any) -> Any:
@@ -26,9 +27,17 @@ Words = Annotated[tuple[str, ...], BeforeValidator(split_list)]
 
 
 class Part(BaseModel):
-    """Branch of the tree: frozen. Unknown keys are ignored here and reported by the loader."""
+    """Branch of the tree: frozen. Unknown keys are ignored here and reported by the loader. Numbers
+    are finite: limits are converted to bytes, and JSON has no infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: Any) -> Any:
+        if value == "":  # `PARLEY_STORAGE__ASSETS_DIR=` must not name the working folder.
+            raise PydanticUseDefault
+        return value
 
 
 class ModelBehaviour(Part):
