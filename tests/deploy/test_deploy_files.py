@@ -23,6 +23,8 @@ from websockets.typing import Origin
 
 from parley.certificates import make_pair
 from parley.settings import Settings
+from parley.settings.reader import variable
+from parley.settings.tree import leaves
 
 pytestmark = pytest.mark.starts_python
 
@@ -34,25 +36,11 @@ def settings_named(text: str) -> set[str]:
     return set(re.findall(r"\bPARLEY_[A-Z]+__[A-Z_]+\b", text))
 
 
-def known_settings() -> set[str]:
-    names = set()
-
-    def walk(model: Any, path: tuple[str, ...]) -> None:
-        for name, field in model.model_fields.items():
-            if hasattr(field.annotation, "model_fields"):
-                walk(field.annotation, (*path, name))
-            else:
-                names.add("PARLEY_" + "__".join((*path, name)).upper())
-
-    walk(Settings, ())
-    return names
-
-
 @pytest.mark.parametrize(
     "path", sorted(p for p in DEPLOY.rglob("*") if p.is_file()), ids=lambda p: p.name
 )
 def test_every_setting_named_in_a_file_exists(path):
-    assert settings_named(path.read_text()) <= known_settings()
+    assert settings_named(path.read_text()) <= {variable(name) for name, _ in leaves()}
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.y*ml")), ids=lambda p: p.name)
@@ -161,6 +149,13 @@ def test_hadolint_has_nothing_to_say_about_the_dockerfile():
 def test_the_compose_file_is_what_compose_reads():
     file = str(DEPLOY / "docker/compose.yaml")
     run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file)
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "nginx-oidc.conf"])
+def test_nginx_waits_for_an_answer_as_long_as_the_server_does(name):
+    (seconds,) = re.findall(r"proxy_read_timeout +(\d+)s", (DEPLOY / "proxy" / name).read_text())
+
+    assert int(seconds) > Settings().queue.request_timeout_s
 
 
 def test_caddy_accepts_its_file(tmp_path, monkeypatch):
