@@ -12,7 +12,6 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -119,18 +118,18 @@ async def public_address(url: str, *, field: str) -> str:
         AddressRefused: another scheme, an unknown host, or one with a private address.
     """
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
+        # Read as it will be requested: another reader might see another host.
+        there = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
         raise AddressRefused(f"{field} is not a URL.", field=field) from None
-    if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+    is_usable = there.raw_host and not there.userinfo and (there.port or 0) in range(1 << 16)
+    if there.scheme not in ("http", "https") or not is_usable:
         raise AddressRefused(f"{field} must be a data, http or https URL.", field=field)
     loop = asyncio.get_running_loop()
-    default = 443 if parts.scheme == "https" else 80
     try:
         async with asyncio.timeout(FETCH_LIMIT_S):
             found = await loop.run_in_executor(
-                _lookups, socket.getaddrinfo, host, port or default, 0, socket.SOCK_STREAM
+                _lookups, socket.getaddrinfo, there.raw_host, None, 0, socket.SOCK_STREAM
             )
     except (OSError, ValueError, TimeoutError) as error:
         raise AddressRefused(f"The host of {field} is not known.", field=field) from error
@@ -167,7 +166,7 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
                 "user-agent": "parley",
                 "accept-encoding": "identity",
             },
-            extensions={"sni_hostname": there.host},
+            extensions={"sni_hostname": there.raw_host.decode()},
         ) as answer,
     ):
         if answer.status_code != 200:
