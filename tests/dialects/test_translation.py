@@ -1,6 +1,7 @@
 import base64
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from parley.dialects.base import Dialect, close_reason
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import WireSound
-from parley.errors import InvalidPayload
+from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
@@ -451,6 +452,11 @@ def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts,
 
 
 # ---- ends ----
+
+
+def test_a_failure_that_a_session_outlives_closes_it_when_it_is_its_end():
+    for event, code in ((events.Failed, None), (partial(events.SessionEnded, "error"), 1011)):
+        assert duplex().encode(event(InferenceFailed())).close_code == code
 
 
 def answer_in_pieces(name: str) -> list[dict]:
