@@ -50,6 +50,9 @@ async def test_anyone_who_speaks_faster_than_the_client_reads_can_wait_for_room(
     assert taken
     outbox.close()
     await pump
+    # What was sent takes no room.
+    for size in (10, 85):
+        outbox.put(["x" * size])
 
 
 async def test_what_an_interruption_dropped_takes_no_room() -> None:
