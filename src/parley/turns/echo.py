@@ -85,6 +85,11 @@ seconds of echo each (dry, rooms of 0.35 to 0.9 s with walls as loud as the dire
 above it, and 95 of 100 from an overdriven loudspeaker; of people who speak over an echo that is 6
 dB softer, 5 of 100."""
 
+LOUD_SHARE, AROUND_FRAMES, AROUND_SHARE = 0.1, 3, 0.1
+"""If that many frames of a unit should contain an echo of at least this share of the power of its
+speech, and it has less than this share of their power, the speech is no echo. Source:
+docs/log/conversation.md."""
+
 SPECTRA_LEAST_S: Final = 0.35
 """Shorter audio cannot be distinguished by its spectrum."""
 
@@ -311,14 +316,41 @@ class PlayedSound:
         self._samples -= len(self._pieces.popleft().samples)
 
 
-def is_echo(said: Samples, played: Samples) -> bool:
-    """True if the speech in a unit (N,) gets loud and soft in each band like the audio played some
-    time before (M,); both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be distinguished."""
-    seconds = len(said) / RATE_HZ
+def is_echo(heard: Samples, said: slice, played: Samples) -> bool:
+    """True if the speech in a unit gets loud and soft in each band like the audio played some time
+    before, and the rest of the unit is as loud as this echo would be. Less speech than
+    `SPECTRA_LEAST_S` cannot be distinguished.
+
+    Args:
+        heard: the unit (N,), 16 kHz; `said` is its speech.
+        played: (M,), 16 kHz.
+    """
+    seconds = len(heard[said]) / RATE_HZ
     if seconds < SPECTRA_LEAST_S:
         return False
     least = max(UNIT_ALIKE, _least_alike(seconds))
-    return spectral_likeness(_slow(said), _slow(played)) >= least
+    theirs, ours = _powers(_slow(heard)), _powers(_slow(played))
+    per_frame = _FRAME * RATE_HZ // ECHO_RATE_HZ
+    first, end = said.start // per_frame, min(len(theirs), said.stop // per_frame)
+    return any(
+        _is_heard_around(theirs, first, end, each, int(lag) - first)
+        for each in (ours, _in_a_room(ours))
+        for lag in np.flatnonzero(_alike(theirs[first:end], each) >= least)
+    )
+
+
+def _is_heard_around(theirs: Powers, first: int, end: int, ours: Powers, shift: int) -> bool:
+    """False if `theirs` would contain more of `ours`, which is heard in it from `first` to `end`
+    and is ahead by `shift` frames: then it is someone else who said that."""
+    said = theirs[first:end].sum()
+    ratio = said / max(1e-9, ours[first + shift : end + shift].sum())
+    frames = np.arange(max(0, -shift), min(len(theirs), len(ours) - shift))
+    frames = frames[(frames < first - 1) | (frames > end)]
+    expected = ratio * ours[frames + shift].sum(axis=1)
+    loud = expected > LOUD_SHARE * said / (end - first)
+    if loud.sum() < AROUND_FRAMES:
+        return True
+    return bool(theirs[frames[loud]].sum() >= AROUND_SHARE * expected[loud].sum())
 
 
 def _least_alike(seconds: float) -> float:
@@ -341,13 +373,14 @@ def spectral_likeness(heard: Samples, played: Samples) -> float:
     if not len(theirs):
         return 0.0
     ours = _powers(played)
-    return max(_alike(theirs, ours), _alike(theirs, _in_a_room(ours)))
+    return max(float(_alike(theirs, each).max()) for each in (ours, _in_a_room(ours)))
 
 
-def _alike(theirs: Powers, ours: Powers) -> float:
+def _alike(theirs: Powers, ours: Powers) -> Powers:
+    """The correlation with each stretch of `ours`; [0] if it is too short."""
     frames = len(theirs)
     if len(ours) < frames:
-        return 0.0
+        return np.zeros(1)
     theirs, ours = np.log10(theirs + 1e-6), np.log10(ours + 1e-6)
     loudness = theirs.mean(axis=1)
     loud = loudness > loudness.max() - _LOUD
@@ -358,7 +391,8 @@ def _alike(theirs: Powers, ours: Powers) -> float:
     pieces = pieces - pieces.mean(axis=1, keepdims=True)
     products = np.einsum("lfb,fb->l", pieces, shape)
     norms = np.sqrt(size * np.einsum("lfb,lfb->l", pieces, pieces))
-    return float(np.max(products / np.maximum(norms, 1e-9)))
+    found: Powers = products / np.maximum(norms, 1e-9)
+    return found
 
 
 def _in_a_room(powers: Powers) -> Powers:

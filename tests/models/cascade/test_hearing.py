@@ -41,7 +41,7 @@ def test_our_own_voice_coming_back_is_an_echo(room_s: float, delay_ms: int) -> N
     walls = in_room(ours, room_s, direct_db=0.0)
     back = noises.echo(walls, delay_ms / 1000, drop_db=10.0)[RATE_HZ : 2 * RATE_HZ]
 
-    assert is_echo(back, ours[: 2 * RATE_HZ])
+    assert is_echo(back, slice(0, RATE_HZ), ours[: 2 * RATE_HZ])
 
 
 @pytest.mark.parametrize("start", range(1, 5))
@@ -50,7 +50,22 @@ def test_words_said_while_we_speak_are_not_echo(voice: str, start: int) -> None:
     ours = noises.talk(2.0)
     theirs = noises.talk(1.0, voice, start=start) + noises.echo(ours, 0.15)[RATE_HZ:]
 
-    assert not is_echo(theirs, ours)
+    assert not is_echo(theirs, slice(0, RATE_HZ), ours)
+
+
+@pytest.mark.parametrize("start", [0, 5120, 9600])
+def test_what_is_like_our_voice_in_a_quiet_room_where_all_of_it_should_be_heard_is_not_echo(start):
+    """A short word gets loud and soft like some moment of any voice."""
+    ours = noises.talk(2.0)
+    said = slice(start, start + 6400)
+    back = noises.echo(ours, 0.15)[RATE_HZ:]
+    alone = np.zeros_like(back)
+    alone[said] = back[said]
+
+    assert is_echo(back, said, ours)
+    assert not is_echo(alone, said, ours)
+    # Before our voice began, or after it has ended, nothing else is expected.
+    assert is_echo(alone, said, ours[RATE_HZ - 2400 :][said])
 
 
 def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to_end() -> None:
@@ -153,9 +168,9 @@ def test_silence_and_clicks_are_not_echo() -> None:
     click[8000:8400] = 0.5
     ours = noises.talk(2.0)
 
-    assert not is_echo(np.zeros(RATE_HZ, np.float32), ours)
-    assert not is_echo(click, ours)
-    assert not is_echo(click[7000:9000], ours)
+    assert not is_echo(np.zeros(RATE_HZ, np.float32), slice(0, RATE_HZ), ours)
+    assert not is_echo(click, slice(0, RATE_HZ), ours)
+    assert not is_echo(click, slice(7000, 9000), ours)
 
 
 def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() -> None:
@@ -330,7 +345,7 @@ def test_what_sounds_like_an_acknowledgement_stops_no_answer(odds, windows, stop
 def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
     """Where its first unit sounds like what was just played."""
     judged = iter([True])
-    monkeypatch.setattr(prefill, "is_echo", lambda said, played: next(judged, False))
+    monkeypatch.setattr(prefill, "is_echo", lambda heard, said, played: next(judged, False))
     model: Any = small_cascade(rows=1)
     cast = Cast(model)
     cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])

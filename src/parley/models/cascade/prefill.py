@@ -215,9 +215,9 @@ class PrefillJob(CascadeJob):
         assert self._hearing is not None
         if not self._hearing.step():
             return
-        heard = self._hearing.heard
+        heard, history = self._hearing.heard, self._state.history
         assert heard is not None
-        heard = self._parts.understood(heard, self._state.history, self._hearing)
+        heard = self._parts.understood(heard, history, self._hearing)
         self._choices.heard(heard)
         # The times of words in later audio, or in a later piece of it, would need its offset.
         if self._is_clip and not self._heard and isinstance(self._hearing, KeptHearing):
@@ -232,7 +232,7 @@ class PrefillJob(CascadeJob):
                 silence=heard.silence,
                 speech_ms=turns.speech_ms,
             )
-            is_whole = not heard.is_unclear and self._is_known(text)
+            is_whole = not heard.is_unclear and self._parts.is_expected(text, history)
             turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
             is_brief = len(text.split()) < 3 and not text.endswith("?")
             if self._state.telling is not None and not self._state.is_interrupted and is_brief:
@@ -241,12 +241,8 @@ class PrefillJob(CascadeJob):
             self._state = replace(self._state, turns=turns)
         elif heard.text:
             self._heard.append(heard.text)
-            self._is_whole = not heard.is_unclear and self._is_known(heard.text)
+            self._is_whole = not heard.is_unclear and self._parts.is_expected(heard.text, history)
             self._user(heard.text, is_unclear=heard.is_unclear)
-
-    def _is_known(self, text: str) -> bool:
-        """True if the notes know this text as a whole turn."""
-        return self._parts.is_expected(text, self._state.history)
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live audio to the voice detector."""
@@ -291,12 +287,11 @@ class PrefillJob(CascadeJob):
         restore(detector, self._state.detector)
         found = tuple(float(chance) for _, chance in heard_in(detector, windows.reshape(-1)))
         kept = snapshot(detector)
-        spoken = [index for index, probability in enumerate(found) if probability >= SPEECH]
-        said = rest[:0]
-        if spoken:
-            said = windows[spoken[0] : spoken[-1] + 1].reshape(-1)
-        if len(ours) and is_echo(said, ours):
-            return Listened(found, kept, is_echo=True)
+        spoken = np.flatnonzero(np.array(found) >= SPEECH) * WINDOW_SAMPLES
+        if len(ours) and len(spoken):
+            said = slice(int(spoken[0]), int(spoken[-1]) + WINDOW_SAMPLES)
+            if is_echo(windows.reshape(-1), said, ours):
+                return Listened(found, kept, is_echo=True)
         turns = _continued(self._state.turns, found)
         for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
