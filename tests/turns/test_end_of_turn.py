@@ -8,7 +8,7 @@ from tests.session.test_half_duplex import prepared
 from tests.support.patience import HANG_S
 from tests.support.present import present
 from tests.support.sessions import feed, worker_harness
-from tests.support.timeline import Script, chunks, silence, sound, speak, windows
+from tests.support.timeline import Part, Script, chunks, silence, sound, speak, windows
 
 from parley.media.pcm import Pcm
 from parley.protocol.values import VadOptions
@@ -75,15 +75,16 @@ def test_a_silence_that_a_client_names_is_the_silence_it_gets():
     assert ended_after_ms(0.99, "medium", min_silence_ms=500) == 256
 
 
+def judged_by(says: Says, *parts: Part) -> UtteranceFinder:
+    return UtteranceFinder(Script(*parts), silence=TurnJudges(says).silence(VadOptions()))
+
+
 def test_a_turn_ends_at_the_same_place_in_chunks_of_any_length():
     """A client of whole seconds is judged on the same sound."""
     says = []
     for chunk_s in (0.02, 0.1, 1.0, 3.0):
         one = Says(0.1)
-        finder = UtteranceFinder(
-            Script(windows(20, 0.95), windows(60, 0.0)),
-            silence=TurnJudges(one).silence(VadOptions()),
-        )
+        finder = judged_by(one, windows(20, 0.95), windows(60, 0.0))
         events = []
         for chunk in chunks(Pcm(np.zeros(80 * WINDOW_SAMPLES, np.float32), 16_000), chunk_s):
             events += finder.feed(chunk)
@@ -95,7 +96,7 @@ def test_a_turn_ends_at_the_same_place_in_chunks_of_any_length():
 def test_every_pause_is_judged_twice_and_speech_that_continues_forgets_it():
     says = Says(0.02, 0.02, 0.99)
     parts = (windows(20, 0.95), windows(15, 0.0), windows(10, 0.95), windows(15, 0.0))
-    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(says).silence(VadOptions()))
+    finder = judged_by(says, *parts)
     events = finder.feed(Pcm(np.zeros(60 * WINDOW_SAMPLES, np.float32), 16_000))
 
     assert len(says.heard) == 4
@@ -106,13 +107,10 @@ def test_every_pause_is_judged_twice_and_speech_that_continues_forgets_it():
 
 
 def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
-    def finder(*parts):
-        return UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
-
-    before = finder(windows(20, 0.95), windows(40, 0.0))
+    before = judged_by(Says(0.99), windows(20, 0.95), windows(40, 0.0))
     before.feed(quiet(23))
-    before.bound(before.pause_start, 1500, 1500)
-    after = finder(windows(40, 0.0))
+    before.bound(present(before.pause_start), 1500, 1500)
+    after = judged_by(Says(0.99), windows(40, 0.0))
     after.restore(before.remembered())
 
     # The network alone would have ended the turn after 256 ms.
@@ -130,7 +128,7 @@ def ended(events):
 
 def test_words_hold_open_the_pause_behind_them_and_no_later_one():
     parts = (windows(20, 0.95), windows(3, 0.0), windows(10, 0.95), windows(15, 0.0))
-    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
+    finder = judged_by(Says(0.99), *parts)
     finder.feed(quiet(23))
     finder.bound(present(finder.pause_start), 1500, 1500)
 
@@ -139,16 +137,14 @@ def test_words_hold_open_the_pause_behind_them_and_no_later_one():
 
 def test_a_click_behind_a_turn_that_was_held_open_is_over_after_the_usual_silence():
     parts = (windows(20, 0.95), windows(30, 0.0), windows(1, 0.95), windows(30, 0.0))
-    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.02)).silence(VadOptions()))
+    finder = judged_by(Says(0.02), *parts)
 
     assert ended(finder.feed(quiet(20 + 30 + 1 + 13))) == [20, 51]
 
 
 def test_a_click_is_not_judged():
     says = Says(0.5)
-    finder = UtteranceFinder(
-        Script(windows(1, 0.95), windows(40, 0.0)), silence=TurnJudges(says).silence(VadOptions())
-    )
+    finder = judged_by(says, windows(1, 0.95), windows(40, 0.0))
     finder.feed(Pcm(np.zeros(41 * WINDOW_SAMPLES, np.float32), 16_000))
 
     assert says.heard == []

@@ -8,6 +8,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from parley.media.pcm import Samples
+
 Wide = npt.NDArray[np.float64]
 
 _SLANEY_STEP_HZ = 200.0 / 3
@@ -25,6 +27,18 @@ def mel_filters(bins: int, size: int, rate_hz: int, high_hz: float) -> Wide:
     triangles = np.maximum(0.0, np.minimum(rising, falling))
     area: Wide = 2.0 / (points[2:] - points[:-2])
     return triangles * area[:, None]
+
+
+def whisper_features(padded: Samples, frames: int) -> Samples:
+    """Whisper's log-mel features, shape (80, frames), of audio at 16 kHz that is padded by half a
+    window (200 samples) on both sides (N,)."""
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 400)[::160][:frames]
+    spectra = np.fft.rfft(windows * np.hanning(401)[:-1].astype(np.float32))
+    powers = (spectra.real**2 + spectra.imag**2).astype(np.float32)
+    filters = mel_filters(80, 400, 16_000, 8000.0).astype(np.float32)
+    logs = np.log10(np.maximum(powers @ filters.T, 1e-10)).T
+    found = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
+    return np.ascontiguousarray(found, np.float32)
 
 
 def _slaney_mel(hz: float) -> float:

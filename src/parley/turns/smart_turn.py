@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parley.errors import SetupError
-from parley.media.mel_filters import mel_filters
+from parley.media.mel_filters import whisper_features
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.turns.end_of_turn import EndOfTurn
 from parley.vad.silero import one_thread
@@ -29,8 +29,6 @@ BUNDLED: Final = Path(__file__).parent / "data" / "end_of_turn.onnx"
 
 BINS: Final = 80
 HOP: Final = INPUT_RATE_HZ // 100
-_WINDOW: Final = 400
-_FLOOR: Final = 1e-10
 _NORMALISED_S: Final = 8
 """Length over which levels are normalised, regardless of the network's input length, as in its
 training."""
@@ -88,7 +86,7 @@ def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
     whole = max(count, _NORMALISED_S * INPUT_RATE_HZ)
     mean = float(heard.sum(dtype=np.float64)) / whole
     power = float(np.einsum("n,n->", heard, heard, dtype=np.float64)) / whole
-    half = _WINDOW // 2
+    half = 200  # Half a window.
     padded = np.zeros(half + count + half, np.float32)
     padded[half + count - len(heard) : half + count] = heard
     padded = (padded - np.float32(mean)) / np.float32(math.sqrt(power - mean * mean + 1e-7))
@@ -96,14 +94,4 @@ def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
     if count == whole:
         # Shorter audio is preceded by silence; audio that fills the input is reflected.
         padded[:half] = padded[2 * half : half : -1]
-    parts = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::HOP][:frames]
-    spectra = np.fft.rfft(parts * np.hanning(_WINDOW + 1)[:-1].astype(np.float32), axis=-1)
-    powers = (spectra.real**2 + spectra.imag**2).astype(np.float32)
-    logs = np.log10(np.maximum(powers @ _filters(), _FLOOR)).T
-    found = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
-    return np.ascontiguousarray(found, np.float32)
-
-
-@functools.cache
-def _filters() -> npt.NDArray[np.float32]:
-    return mel_filters(BINS, _WINDOW, INPUT_RATE_HZ, INPUT_RATE_HZ / 2).T.astype(np.float32)
+    return whisper_features(padded, frames)

@@ -219,16 +219,12 @@ def _with_quiet(said: Samples, missing_ms: int) -> Samples:
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:
     """The recogniser's words, or "" if it is likely to have invented them from noise."""
     plain = text.lower().strip(" .!?,-")
-    if not re.search(r"[a-z0-9]", plain):
-        return ""
-    if silence > 0.6 and confidence < -0.5:
-        return ""
-    if confidence < (-1.4 if silence < 0.02 and speech_ms >= 600 else -1.1):
-        return ""
-    if plain in GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320):
-        return ""
-    words = plain.split()
-    if len(words) / max(0.2, speech_ms / 1000) > 9:
+    is_invented = (
+        not re.search(r"[a-z0-9]", plain)
+        or (silence > 0.6 and confidence < -0.5)
+        or confidence < (-1.4 if silence < 0.02 and speech_ms >= 600 else -1.1)
+        or (plain in GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320))
         # More words than a person says in so short a time.
-        return ""
-    return text
+        or len(plain.split()) / max(0.2, speech_ms / 1000) > 9
+    )
+    return "" if is_invented else text

@@ -98,7 +98,9 @@ class DeferringDetector:
                 return found + self._hear(windows[index:])
             if not self._is_pause:
                 # A copy, so that a long recording is not kept alive by its last windows.
-                self._wait(window.copy())
+                self._waiting.append(window.copy())
+                if len(self._waiting) == AT_ONCE:
+                    self._hear_waiting()
             found.append(self._last)
         return found
 
@@ -128,11 +130,6 @@ class DeferringDetector:
         is_still = energy < max(_STILL_ENERGY, _ABOVE_NOISE * least)
         self._still = self._still + samples if is_still else 0
         return is_still
-
-    def _wait(self, window: Samples) -> None:
-        self._waiting.append(window)
-        if len(self._waiting) == AT_ONCE:
-            self._hear_waiting()
 
     def _hear_waiting(self) -> None:
         if self._waiting:

@@ -17,16 +17,13 @@ QUIET_RMS = 0.01
 
 
 class EnergyDetector:
-    """Returns the fraction of a window that is louder than `quiet_rms`. Stateless."""
-
-    def __init__(self, quiet_rms: float = QUIET_RMS) -> None:
-        self._quiet_power = quiet_rms * quiet_rms
+    """Returns the fraction of a window that is louder than `QUIET_RMS`. Stateless."""
 
     def probabilities(self, windows: Samples) -> list[float]:
         # float64: a square of a sample beyond full scale must not overflow into infinity.
         frames = windows.reshape(len(windows), -1, FRAME_SAMPLES).astype(np.float64)
         power = np.mean(frames * frames, axis=2)
-        found: list[float] = np.mean(power >= self._quiet_power, axis=1).tolist()
+        found: list[float] = np.mean(power >= QUIET_RMS**2, axis=1).tolist()
         return found
 
     def reset(self) -> None:

@@ -7,18 +7,16 @@ other work between them.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from parley.media.mel_filters import mel_filters
+from parley.media.mel_filters import whisper_features
 from parley.media.pcm import Samples
 from parley.models.cascade.int8 import Int8Linear, quantized
 
@@ -298,12 +296,6 @@ class Whisper(nn.Module):
         return logits
 
 
-@functools.cache
-def _mel_bank() -> npt.NDArray[np.float32]:
-    """80 triangles over a spectrum of 400 points at 16 kHz (80, 201)."""
-    return mel_filters(MELS, WINDOW, RATE_HZ, RATE_HZ / 2).astype(np.float32)
-
-
 def log_mel(samples: Samples, window_s: float) -> Tensor:
     """Log-mel frames of audio padded to `window_s` (80, F), scaled as Whisper expects."""
     count = round(window_s * RATE_HZ)
@@ -311,9 +303,4 @@ def log_mel(samples: Samples, window_s: float) -> Tensor:
     kept = samples[:count]
     padded[WINDOW // 2 : WINDOW // 2 + len(kept)] = kept
     padded[: WINDOW // 2] = padded[WINDOW // 2 + 1 : WINDOW + 1][::-1]
-    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][: count // HOP]
-    spectrum = np.fft.rfft(frames * np.hanning(WINDOW + 1)[:-1].astype(np.float32), axis=1)
-    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    mel = np.log10(np.maximum(power @ _mel_bank().T, 1e-10))
-    mel = np.maximum(mel, mel.max() - 8)
-    return torch.from_numpy(((mel + 4) / 4).T.astype(np.float32).copy())
+    return torch.from_numpy(whisper_features(padded, count // HOP))
