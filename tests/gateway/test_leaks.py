@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.support.gateways import all_free, until
@@ -51,29 +50,17 @@ async def refuse() -> None:
     raise WorkerLost
 
 
-async def leave(never: asyncio.Future[bool]) -> None:
-    async with Client(never) as client:
-        client.has_left = True
-        await client.attend(asyncio.Event().wait())
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_request_that_failed_is_freed_without_the_garbage_collector(leaves: bool) -> None:
+    never = asyncio.get_running_loop().create_future()
 
-
-async def be_refused(never: asyncio.Future[bool]) -> None:
-    async with Client(never) as client:
-        await client.attend(refuse())
-
-
-async def lose_the_worker(never: asyncio.Future[bool]) -> None:
-    await unless(never, refuse(), WorkerLost)
-
-
-@pytest.mark.parametrize("ask", [leave, be_refused, lose_the_worker])
-async def test_a_request_that_failed_is_freed_without_the_garbage_collector(
-    ask: Callable[[asyncio.Future[bool]], Awaitable[None]],
-) -> None:
     async def serve() -> weakref.ref[set[str]]:
         request = {"a picture of 20 MB"}
         try:
-            await ask(asyncio.get_running_loop().create_future())
+            async with Client(never) as client:
+                client.has_left = leaves
+                work = asyncio.Event().wait() if leaves else refuse()
+                await client.attend(unless(never, work, WorkerLost))
         except (Departed, WorkerLost):
             return weakref.ref(request)
         raise AssertionError
