@@ -155,11 +155,16 @@ async def test_what_is_no_recordings_id_is_asked_of_nobody(tmp_path):
     assert hosts.listed(hosts.here) == []
 
 
-async def test_a_full_gateway_leaves_recordings_where_they_are(tmp_path):
-    hosts = Hosts(tmp_path, min_free_gb=1e9)
+@pytest.mark.parametrize(("is_full", "has_secret"), [(True, True), (False, False)])
+async def test_a_full_gateway_or_one_without_the_secret_leaves_recordings_where_they_are(
+    tmp_path, is_full: bool, has_secret: bool
+):
+    hosts = Hosts(tmp_path, min_free_gb=1e9 if is_full else 0)
     recording(hosts.there, "one")
 
     async with hosts.joined():
+        if not has_secret:
+            hosts.handover._headers = {}
         await hosts.handover.round()
 
         assert hosts.handover.waiting == 1
@@ -202,18 +207,6 @@ async def test_a_worker_that_shares_the_folder_hands_nothing_over(tmp_path):
         await hosts.handover.round()
 
     assert hosts.listed(hosts.here) == ["one"]
-
-
-async def test_without_the_secret_a_worker_reports_nothing(tmp_path):
-    hosts = Hosts(tmp_path)
-    recording(hosts.there, "one")
-
-    async with hosts.joined():
-        hosts.handover._headers = {}
-        await hosts.handover.round()
-
-    assert hosts.listed(hosts.there) == ["one"]
-    assert hosts.listed(hosts.here) == []
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/b/c", ".hidden", "a/../b", "link"])

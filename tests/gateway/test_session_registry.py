@@ -524,15 +524,21 @@ async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
     assert young.clock.monotonic() - lease.granted_at == 600.0
 
 
-async def test_a_session_whose_worker_brings_it_stays_there(young: Young) -> None:
+@pytest.mark.parametrize(
+    ("lease_id", "worker_id"), [("lease", "w"), ("after", "v")], ids=["its worker", "another"]
+)
+async def test_a_session_that_a_worker_brings_stays_there(
+    young: Young, lease_id: str, worker_id: str
+) -> None:
     rebuilt = young.rebuilds()
     young.kept.found(left())
     with pytest.raises(NotYetKnown):
         await young.kept.find("call")
 
-    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(of_session(Phase.ACTIVE, lease_id), worker_id=worker_id), object())
 
-    assert await young.kept.find("call") is not None
+    assert present(await young.kept.find("call")).worker.worker_id == worker_id
+    assert young.kept.count() == {"away": 1}
     assert (rebuilt, young.dropped) == ([], [])
 
 
@@ -640,16 +646,6 @@ async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker(young: Y
 
     found = present(await young.kept.find("call"))
     assert found.worker.worker_id == "v"
-
-
-async def test_a_session_that_another_worker_brings_is_not_rebuilt(young: Young) -> None:
-    rebuilt = young.rebuilds()
-
-    young.kept.found(left("before"))
-    young.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
-
-    assert young.kept.count() == {"away": 1}
-    assert (rebuilt, young.dropped) == ([], [])
 
 
 async def test_one_whose_worker_comes_after_all_is_told_to_end_it(young: Young) -> None:
