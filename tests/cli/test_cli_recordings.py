@@ -9,7 +9,6 @@ from tests.support.command import run
 from tests.support.recordings import Running, recorded
 from tests.support.sessions import loud, worker_harness
 
-from parley import models
 from parley.clock import SystemClock
 from parley.models.parrot import Parrot
 from parley.recording.layout import RecordingFolders
@@ -102,13 +101,10 @@ def test_cleaning_says_what_would_go_first(tmp_path, capsys):
     assert "No limit is set" in capsys.readouterr().out
 
 
-def test_a_rerun_judges_turns_as_the_worker_did(tmp_path, capsys, monkeypatch):
-    class Judging(Parrot):
-        def use_judges(self, judges: TurnJudges) -> None:
-            given.append(judges)
-
+def test_a_rerun_judges_turns_as_the_worker_did(tmp_path, monkeypatch):
     given: list[TurnJudges] = []
-    monkeypatch.setattr(models, "load", lambda settings: Judging())
+    judging = type("Judging", (Parrot,), {"use_judges": lambda _, one: given.append(one)})
+    monkeypatch.setattr("parley.models.load", lambda _: judging())
     monkeypatch.setenv("PARLEY_WORKER__END_OF_TURN", "model")
     folder = recorded(tmp_path / "data", "one")
 

@@ -202,7 +202,7 @@ def clean(
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=1))
         return
-    for recording_id, reason in report.victims or ():
+    for recording_id, reason in report.victims:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {recording_id} ({reason})")
     if report.status == "disabled":
         typer.echo("No limit is set. Use --retention-days, --max-gb or the storage settings.")

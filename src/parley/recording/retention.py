@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -37,7 +37,7 @@ class RetentionReport:
     remaining: int = 0
     remaining_size_mb: float = 0.0
     errors: int = 0
-    victims: list[tuple[str, Reason]] | None = None
+    victims: list[tuple[str, Reason]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,7 +65,7 @@ def clean(
     Folders without usable metadata are deleted when they are older than a day, regardless of the
     limits.
     """
-    report = RetentionReport(victims=[])
+    report = RetentionReport()
     found = [_look(folder) for folder in folders]
     report.scanned = len(found)
     for one in found:
@@ -90,29 +90,22 @@ def clean(
     if dry_run:
         report.status = "dry_run"
     for one in found:
-        if one.reason is None:
-            _remain(report, one)
-            continue
-        assert report.victims is not None
-        report.victims.append((one.folder.recording_id, one.reason))
-        if not dry_run and not _remove(one.folder):
+        if one.reason is not None:
+            report.victims.append((one.folder.recording_id, one.reason))
+            if dry_run or _remove(one.folder):
+                report.deleted += 1
+                report.deleted_expired += one.reason == "expired"
+                report.deleted_capacity += one.reason == "capacity"
+                report.deleted_broken += one.reason == "broken"
+                continue
             report.errors += 1
             report.status = "errors"
-            _remain(report, one)
-            continue
-        report.deleted += 1
-        report.deleted_expired += one.reason == "expired"
-        report.deleted_capacity += one.reason == "capacity"
-        report.deleted_broken += one.reason == "broken"
+        report.remaining += 1
+        report.remaining_size_mb += one.size / 1e6
     if not dry_run:
         _finish_interrupted(folders)
     report.remaining_size_mb = round(report.remaining_size_mb, 3)
     return report
-
-
-def _remain(report: RetentionReport, one: _Kept) -> None:
-    report.remaining += 1
-    report.remaining_size_mb += one.size / 1e6
 
 
 def _look(folder: Folder) -> _Kept:

@@ -130,7 +130,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
         )
         values = report.as_dict()
-        victims = values.pop("victims") or []
+        victims = values.pop("victims")
         return CleanReport(
             **values,
             victims=[RemovedRecording(session_id=one, reason=reason) for one, reason in victims],
