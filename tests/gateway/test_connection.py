@@ -389,20 +389,6 @@ async def test_the_time_in_which_this_process_stood_still_counts_for_nobody(stuc
     assert wire.is_aborted
 
 
-async def test_a_lost_connection_returns_its_share_of_the_budget():
-    budget = Budget(8 << 20, share_bytes=4 << 20)
-    wire = frame(TEXT, b"x" * (3 << 20), mask=True)
-    connection, _ = open_connection(budget=budget)
-    connection.owner = "1.2.3.4"
-
-    connection.data_received(wire[:100])
-    held = (budget.used_bytes, budget.owners)
-    connection.connection_lost(None)
-
-    assert held == (3 << 20, 1)
-    assert (budget.used_bytes, budget.owners) == (0, 0)
-
-
 def test_no_owner_takes_more_than_its_share():
     budget = Budget(10, share_bytes=4)
 

@@ -7,14 +7,12 @@ import pytest
 from tests.support.gateways import running_gateway
 from tools.pages import make
 
-from parley.gateway.http.files import WebFiles
-
 YEAR = "public, max-age=31536000, immutable"
 
 
 @pytest.fixture(autouse=True)
 def looked_at_each_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(WebFiles, "look_s", 0.0)
+    monkeypatch.setattr("parley.gateway.http.files.LOOK_S", 0.0)
 
 
 async def test_pages_have_one_frame(tmp_path: Path):

@@ -69,8 +69,6 @@ class WebFiles(StaticFiles):
     while the server runs is served a second later.
     """
 
-    look_s = LOOK_S
-
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder / "static", check_dir=False)
         self._folder = folder
@@ -114,7 +112,7 @@ class WebFiles(StaticFiles):
 
     def _look(self) -> None:
         now_s = time.monotonic()
-        if now_s < self._looked_s + self.look_s:
+        if now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
         self._seen_version = (self._folder / "version").read_text()
@@ -143,7 +141,8 @@ class WebFiles(StaticFiles):
         kept = self._files.get(key)
         if kept is None:
             kept = await super().get_response(path, scope)
-            if not isinstance(kept, FileResponse) or _size(kept) > IN_MEMORY_BYTES:
+            is_small = int(kept.headers.get("content-length", 0)) <= IN_MEMORY_BYTES
+            if not (is_small and isinstance(kept, FileResponse)):
                 return kept
             body = await asyncio.to_thread(Path(kept.path).read_bytes)
             kept = Response(body, headers=kept.headers)
@@ -176,10 +175,6 @@ class WebFiles(StaticFiles):
         elif self.is_not_modified(answer.headers, asked):
             return NotModifiedResponse(answer.headers)
         return answer
-
-
-def _size(answer: FileResponse) -> int:
-    return 0 if answer.stat_result is None else answer.stat_result.st_size
 
 
 def _asked(scope: Scope) -> Headers:

@@ -72,7 +72,8 @@ class Sources:
                 for part in content:
                     parts.append(await self._completed(part, room_bytes))
                     if _address(part) is not None:
-                        room_bytes -= _held_bytes(parts[-1])
+                        # Counted before base64.
+                        room_bytes -= len(_url(parts[-1]) or "") * 3 // 4
                 message = msgspec.structs.replace(message, content=tuple(parts))
             messages.append(message)
         return msgspec.structs.replace(asked, messages=tuple(messages))
@@ -237,8 +238,3 @@ def _url(part: completions.Content) -> str | None:
 def _address(part: completions.Content) -> str | None:
     url = _url(part)
     return None if url is None or url.startswith("data:") else url
-
-
-def _held_bytes(part: completions.Content) -> int:
-    """Size of the fetched data before base64."""
-    return len(_url(part) or "") * 3 // 4
