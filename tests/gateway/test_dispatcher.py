@@ -640,7 +640,7 @@ def test_a_pause_of_the_gateway_is_not_held_against_workers(parts):
     assert lost == [True]
 
 
-@pytest.mark.parametrize("ends", ["socket", "silence"])
+@pytest.mark.parametrize("ends", ["socket", "silence", "error"])
 def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends):
     worker = parts.worker()
     parts.ask()
@@ -649,18 +649,13 @@ def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends)
 
     if ends == "socket":
         parts.worker_pool.disconnected(worker)
+    elif ends == "error":
+        parts.heartbeats(worker, "error", free=0)
     else:
         parts.clock.advance(12)
         parts.worker_pool.sweep()
 
-    assert waiting.estimated_wait_s is None
-
-
-def test_without_a_usable_worker_the_estimate_is_unknown(parts):
-    worker = parts.worker()
-    parts.heartbeats(worker, "error", free=0)
-
-    assert parts.ask().estimated_wait_s is None
+    assert [waiting.estimated_wait_s, parts.ask().estimated_wait_s] == [None, None]
 
 
 def test_sessions_that_never_got_ready_do_not_feed_the_average(parts):

@@ -31,10 +31,8 @@ class FakeLeaderStore(RedisStore):
     def __init__(self) -> None:
         self.holder: str | None = None
         self.is_reachable = True
-        self.asked = 0
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
-        self.asked += 1
         if not self.is_reachable:
             raise ConnectionError("away")
         self.holder = self.holder or name
@@ -43,9 +41,6 @@ class FakeLeaderStore(RedisStore):
     async def release(self, name: str, *, limit_s: float) -> None:
         if self.holder == name:
             self.holder = None
-
-    async def close(self) -> None:
-        return
 
 
 async def test_a_holder_is_one_until_its_lifetime_ends_from_before_the_question():
@@ -101,7 +96,7 @@ async def test_another_gateway_waits_until_it_is_released(tmp_path: Path):
         await waiting
         await two.release()
         for each in (one, two):
-            await each.close()
+            await each.store.close()
 
 
 async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: Path):
@@ -148,7 +143,7 @@ async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Pat
         assert leadership.is_held
         assert not keeping.done()
         keeping.cancel()
-        await leadership.close()
+        await leadership.store.close()
 
 
 def test_an_address_of_something_else_is_refused():

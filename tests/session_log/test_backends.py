@@ -454,7 +454,7 @@ async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -
         while await stored.stored():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
-    assert await stored.redis.keys("*") == []
+    assert await stored.scripts.client.keys("*") == []
     await stored.close()
 
 
@@ -464,9 +464,9 @@ async def test_every_use_of_a_log_extends_its_life(stored: RedisSessionLogs) -> 
 
     async def lives_longer(use: Awaitable[object]) -> bool:
         for key in keys:
-            await stored.redis.pexpire(key, 30_000)
+            await stored.scripts.client.pexpire(key, 30_000)
         await use
-        return min([await stored.redis.pttl(key) for key in keys]) > 30_000
+        return min([await stored.scripts.client.pttl(key) for key in keys]) > 30_000
 
     assert await lives_longer(append(writer, update(b"more")))
     assert await lives_longer(stored.peek("lease/1"))
@@ -484,7 +484,7 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
 
     # A writer that has nothing to write says only that it is there.
     hashed = stored.keys(one.session.log_id)[0]
-    await stored.redis.hincrby(hashed, "at", -90)
+    await stored.scripts.client.hincrby(hashed, "at", -90)
     await stored.ask(REFRESH, stored.keys(one.session.log_id)[:3], 1, stored.ttl_ms)
     (quiet,) = await stored.stored()
     assert (quiet.has_writer, quiet.age_s >= 90) == (True, True)
@@ -493,8 +493,8 @@ async def test_a_log_is_as_old_as_redis_says_whatever_the_clocks_of_hosts_say(
 async def test_what_others_write_into_the_redis_hides_no_log(stored: RedisSessionLogs) -> None:
     await started(stored)
     index = stored.keys("")[3]
-    (ours,) = await stored.redis.hkeys(index)
-    whole = await stored.redis.hget(stored.keys(ours.decode())[0], "session")
+    (ours,) = await stored.scripts.client.hkeys(index)
+    whole = await stored.scripts.client.hget(stored.keys(ours.decode())[0], "session")
     foreign = [
         (b"\xff", b"1", {"session": whole}),
         (b"no time", b"1", {"session": whole}),
@@ -502,12 +502,13 @@ async def test_what_others_write_into_the_redis_hides_no_log(stored: RedisSessio
         (b"no session", b"1", {"session": b"?", "at": 1}),
     ]
     for name, size, fields in foreign:
-        await stored.redis.hset(index, name, size)
-        await stored.redis.hset(stored.keys(name.decode(errors="replace"))[0], mapping=fields)
+        await stored.scripts.client.hset(index, name, size)
+        key = stored.keys(name.decode(errors="replace"))[0]
+        await stored.scripts.client.hset(key, mapping=fields)
 
     (found,) = await stored.stored()
     entries = stored.keys(ours.decode())[1]
-    await stored.redis.xadd(entries, {"other": b"1"})
+    await stored.scripts.client.xadd(entries, {"other": b"1"})
     with pytest.raises(LogUnreadable, match="damaged"):
         await stored.peek(ours.decode())
 
@@ -538,12 +539,12 @@ async def test_a_redis_without_room_refuses_until_it_has_some(
 ) -> None:
     monkeypatch.setattr("parley.session_log.redis_logs.RETURNS_S", 0.0)
     writer = await started(stored)
-    await stored.redis.config_set("maxmemory", 1)
+    await stored.scripts.client.config_set("maxmemory", 1)
 
     assert await append(writer, update(b"more")) == "refused"
     with pytest.raises(LogUnreadable) as told:
         await stored.take_over("lease/1", logged(pid=2))
-    await stored.redis.config_set("maxmemory", 0)
+    await stored.scripts.client.config_set("maxmemory", 0)
 
     assert str(told.value) == "The log of the session cannot be read.", "nothing of our insides"
     assert await append(writer, update(b"head", b"more", whole=True)) == "stored"
@@ -580,18 +581,17 @@ async def test_a_gateway_that_only_keeps_logs_alive_finds_the_new_primary_too(
     stored: RedisSessionLogs,
 ) -> None:
     await stored.touch("lease/1")
-    before = await stored.redis.client_id()
-    await stored.redis.replicaof("127.0.0.1", "1")
+    before = await stored.scripts.client.client_id()
+    await stored.scripts.client.replicaof("127.0.0.1", "1")
 
     await stored.touch("lease/1")
 
-    assert await stored.redis.client_id() != before, "a new connection"
+    assert await stored.scripts.client.client_id() != before, "a new connection"
 
 
 async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_may(
     scripts: RedisScripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     async def never(**_: bool) -> None:
         await asyncio.Event().wait()
 
@@ -599,13 +599,23 @@ async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_m
         patched.setattr(scripts.client.connection_pool, "disconnect", never)
         refused = "return redis.error_reply('no')"
         asked = asyncio.create_task(scripts.run(refused, (), limit_s=0.2))
-        await asyncio.wait({asked}, timeout=5)
-        is_over = asked.done()
+        is_over, _ = await asyncio.wait({asked}, timeout=5)
         asked.cancel()
         await asyncio.wait({asked})
 
     assert is_over
     assert isinstance(asked.exception(), scripts.failures)
+
+
+async def test_a_request_can_be_cancelled_at_any_moment(scripts: RedisScripts) -> None:
+    await scripts.run("return 1", (), limit_s=HANG_S)
+    for turns in range(20):
+        asked = asyncio.create_task(scripts.run("return 1", (), limit_s=HANG_S))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_running = asked.cancel()
+        await asyncio.wait({asked})
+        assert asked.cancelled() == is_running
 
 
 @contextlib.asynccontextmanager
@@ -642,7 +652,7 @@ async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_t
     for name in ("LOOK_S", "REFRESH_S"):
         monkeypatch.setattr(f"parley.session_log.redis_logs.{name}", 0.05)
     async with a_forgotten_log(server) as stored:
-        await stored.redis.flushall()
+        await stored.scripts.client.flushall()
 
 
 async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
@@ -650,7 +660,7 @@ async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
 ) -> None:
     await started(stored)
     # It keeps what it has, as a replica would.
-    await stored.redis.save()
+    await stored.scripts.client.save()
     server.kill()
     taking = asyncio.create_task(stored.take_over("lease/1", logged(pid=2)))
     await asyncio.sleep(0.5)
@@ -667,7 +677,7 @@ async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(
     stored: RedisSessionLogs,
 ) -> None:
     writer = await started(stored)
-    await stored.redis.flushall()
+    await stored.scripts.client.flushall()
 
     assert await append(writer, update(b"one")) == "unavailable"
     assert await append(writer, update(b"head", b"one", whole=True)) == "stored"
@@ -678,7 +688,7 @@ async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(
 ) -> None:
     frozen = await started(stored)
     _, writer = await stored.take_over("lease/1", logged(pid=2))
-    await stored.redis.flushall()
+    await stored.scripts.client.flushall()
     await append(frozen, update(b"head", b"old", whole=True))
 
     assert await append(writer, update(b"new")) == "unavailable"

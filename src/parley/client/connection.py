@@ -314,7 +314,8 @@ class Link:
         """Send the queued messages, for at most `GOODBYE_S`, and close; returns True if all were
         sent."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.flush(), GOODBYE_S)
+            async with asyncio.timeout(GOODBYE_S):
+                await self.flush()
         is_sent = self._quiet.is_set()
         await self.abandon()
         return is_sent

@@ -71,7 +71,7 @@ class Leadership:
     def __init__(
         self, store: RedisStore, *, ttl_s: float, clock: Clock, name: str | None = None
     ) -> None:
-        self._store = store
+        self.store = store
         self._ttl_s = ttl_s
         self._clock = clock
         self.name = f"{name or socket.gethostname()}#{secrets.token_hex(4)}"
@@ -118,12 +118,9 @@ class Leadership:
         """Give up the leadership. Safe to repeat, also without holding it."""
         self._valid_until = float("-inf")
         try:
-            await self._store.release(self.name, limit_s=self._margin_s)
-        except self._store.failures as error:
+            await self.store.release(self.name, limit_s=self._margin_s)
+        except self.store.failures as error:
             log.warning("leadership_release_failed", why=reason_of(error))
-
-    async def close(self) -> None:
-        await self._store.close()
 
     @property
     def _margin_s(self) -> float:
@@ -134,8 +131,8 @@ class Leadership:
         # Measured before the request: the key cannot expire sooner than this.
         asked_at = self._clock.monotonic()
         try:
-            leader = await self._store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
-        except self._store.failures as error:
+            leader = await self.store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
+        except self.store.failures as error:
             if self._complaints.is_news("unreachable", asked_at):
                 hint = "Is the Redis running?"
                 log.warning("leadership_store_unreachable", why=reason_of(error), hint=hint)

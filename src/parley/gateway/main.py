@@ -150,7 +150,7 @@ class Gateway:
             yield is_active
         finally:
             await self._give_up_leadership()
-            await leadership.close()
+            await store.close()
 
     async def _give_up_leadership(self) -> None:
         leadership, self._leadership = self._leadership, None

@@ -147,6 +147,9 @@ class RedisScripts:
             from redis.maint_notifications import MaintNotificationsConfig
 
             options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        # Up to Python 3.11 its time limit for a write may swallow a cancellation; `requesting` has
+        # its own.
+        options["socket_timeout"] = None
         try:
             self.client: Any = redis.Redis.from_url(url, **options)
         except ValueError as error:
@@ -211,9 +214,8 @@ class RedisSessionLogs(SessionLogs):
                 "storage.session_logs would send sessions unencrypted to another host.",
                 hint="Use rediss:// (TLS).",
             )
-        self._scripts = RedisScripts(url, "storage.session_logs")
-        self.redis = self._scripts.client
-        self.failures, self.refusals = self._scripts.failures, self._scripts.refusals
+        self.scripts = RedisScripts(url, "storage.session_logs")
+        self.failures, self.refusals = self.scripts.failures, self.scripts.refusals
         parts = urlsplit(url)
         place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
@@ -298,7 +300,7 @@ class RedisSessionLogs(SessionLogs):
     async def touch(self, log_id: str) -> None:
         with contextlib.suppress(*self.failures):
             for key in self.keys(log_id)[:3]:
-                async with self._scripts.requesting(ANSWER_S) as redis:
+                async with self.scripts.requesting(ANSWER_S) as redis:
                     await redis.pexpire(key, self.ttl_ms)
 
     async def close(self) -> None:
@@ -306,7 +308,7 @@ class RedisSessionLogs(SessionLogs):
             self._refreshing.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_S)
-        await self._scripts.close()
+        await self.scripts.close()
 
     def keys(self, log_id: str) -> tuple[str, str, str, str]:
         """Keys of a log: hash, entries, outputs; and the index."""
@@ -319,7 +321,7 @@ class RedisSessionLogs(SessionLogs):
         Raises:
             one of `failures`.
         """
-        return await self._scripts.run(script, keys, *arguments, limit_s=ANSWER_S)
+        return await self.scripts.run(script, keys, *arguments, limit_s=ANSWER_S)
 
     def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a writer's task, and refresh its log from now on."""
@@ -364,7 +366,7 @@ class RedisSessionLogs(SessionLogs):
     async def _look(self) -> None:
         """Rewrite all logs if a different Redis process answers than before."""
         with contextlib.suppress(*self.failures):
-            async with self._scripts.requesting(ANSWER_S) as redis:
+            async with self.scripts.requesting(ANSWER_S) as redis:
                 run_id = (await redis.info("server"))["run_id"]
             before, self._run_id = self._run_id, run_id
             if before not in ("", run_id):
@@ -373,18 +375,18 @@ class RedisSessionLogs(SessionLogs):
                     writer.on_forgotten()
 
     async def _stored(self) -> list[StoredLog]:
-        async with self._scripts.requesting(ANSWER_S) as redis:
+        async with self.scripts.requesting(ANSWER_S) as redis:
             index = await redis.hgetall(self.keys("")[3])
             # The clocks of hosts may differ and may be changed: use the time of Redis.
             now, _ = await redis.time()
         found = []
         for log_id, size in index.items():
             name = log_id.decode(errors="replace")
-            async with self._scripts.requesting(ANSWER_S) as redis:
+            async with self.scripts.requesting(ANSWER_S) as redis:
                 fields = ("session", "at", "seen")
                 head, at, seen = await redis.hmget(self.keys(name)[0], *fields)
             if head is None:
-                async with self._scripts.requesting(ANSWER_S) as redis:
+                async with self.scripts.requesting(ANSWER_S) as redis:
                     await redis.hdel(self.keys("")[3], name)
                 continue
             with contextlib.suppress(*FOREIGN):
