@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.support.gateways import running_gateway, settings, until
@@ -73,19 +73,18 @@ async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
     assert second["at_s"] - first["at_s"] == pytest.approx(DAY_S)
 
 
-async def test_a_server_that_slept_cleans_once(tmp_path, clock, monkeypatch):
-    cleaned: list[bool] = []
-
-    async def clean(*, dry_run: bool) -> None:
-        cleaned.append(dry_run)
-
+async def test_a_server_that_slept_cleans_once_and_again_soon_if_it_failed(
+    tmp_path, clock, monkeypatch
+):
+    clean = AsyncMock(side_effect=[OSError("no disk"), None])
     async with runtime(tmp_path, clock) as one:
         monkeypatch.setattr(one.stores.maintenance, "clean", clean)
-        clock.advance(10 * DAY_S)
-        for _ in range(3):
+        for advanced_s, cleaned in ((10 * DAY_S, 1), (59, 1), (1, 2), (0, 2), (61, 2)):
+            clock.advance(advanced_s)
             await one.stores.maintenance.round()
+            assert clean.call_count == cleaned
 
-    assert cleaned == [False]
+    clean.assert_called_with(dry_run=False)
 
 
 async def test_the_gateway_does_it_while_it_serves(tmp_path, clock, monkeypatch):

@@ -86,6 +86,14 @@ def test_folders_without_metadata_go_after_a_day(tmp_path):
     assert report.deleted_broken == 1
 
 
+def test_what_was_deleted_meanwhile_hinders_nothing(tmp_path, monkeypatch):
+    aged(tmp_path, "old", 31)
+    listed = [RecordingFolders(tmp_path).folder(name) for name in ("gone", "old")]
+    monkeypatch.setattr(RecordingFolders, "__iter__", lambda self: iter(listed))
+
+    assert tidy(tmp_path, days=30).victims == [("old", "expired")]
+
+
 def test_a_deletion_that_was_cut_off_is_finished(tmp_path):
     doomed = tmp_path / "sessions" / ".half.deleted"
     doomed.mkdir(parents=True)

@@ -116,8 +116,9 @@ class Maintenance:
                 await self._recover()
             now = self.clock.monotonic()
             if now >= self._clean_at:
-                self._clean_at = now + CLEAN_EVERY_S
+                self._clean_at = now + FIRST_CLEAN_S
                 await self.clean(dry_run=False)
+                self._clean_at = now + CLEAN_EVERY_S
                 await self.state.trim_audit()
             await self.save()
         except (OSError, sqlite3.Error) as error:

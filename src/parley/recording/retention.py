@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -66,7 +67,7 @@ def clean(
     limits.
     """
     report = RetentionReport()
-    found = [_look(folder) for folder in folders]
+    found = [one for folder in folders if (one := _look(folder)) is not None]
     report.scanned = len(found)
     for one in found:
         if one.is_safe:
@@ -108,7 +109,7 @@ def clean(
     return report
 
 
-def _look(folder: Folder) -> _Kept:
+def _look(folder: Folder) -> _Kept | None:
     is_safe = folder.is_live() or folder.pin.exists()
     size = folder.size_bytes()
     try:
@@ -117,8 +118,10 @@ def _look(folder: Folder) -> _Kept:
             created = created.replace(tzinfo=UTC)
         return _Kept(folder, created.timestamp(), size, is_safe)
     except (BrokenRecording, ValueError):
-        changed_s = folder.path.lstat().st_mtime
-        return _Kept(folder, changed_s, size, is_safe, "broken")
+        # None if it was deleted after it was listed.
+        with suppress(FileNotFoundError):
+            return _Kept(folder, folder.path.lstat().st_mtime, size, is_safe, "broken")
+        return None
 
 
 def _remove(folder: Folder) -> bool:
