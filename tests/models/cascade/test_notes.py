@@ -415,7 +415,6 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("The doctor says I need a new one.", [], "I see"),
         ("I'm not tired.", [], "I see"),
         ("It's frustrating.", [], "sorry"),
-        ("He passed away in spring.", [], "sorry"),
         ("I don't want to go to school tomorrow.", [], "I see"),
         ("We were married for fifty years.", [], "That sounds good"),
         ("What questions they will ask me?", [], "don't know that one"),
