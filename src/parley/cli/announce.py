@@ -16,7 +16,6 @@ from parley.private import make_files_private
 from parley.settings import Settings
 
 FILES: Final = 65_536
-FEW_FILES: Final = 1024
 
 log = logs.get(__name__)
 
@@ -44,7 +43,7 @@ def allow_many_files() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             soft = limit
-    if 0 <= soft < FEW_FILES:
+    if 0 <= soft < 1024:
         hint = "Each call takes two; raise the limit with `ulimit -Hn` or LimitNOFILE."
         log.warning("few_open_files_allowed", limit=soft, hint=hint)
 

@@ -23,8 +23,6 @@ SPOKEN_LIMIT_S: Final = 3600.0
 VOICE_LIMIT_S: Final = 60.0
 """Maximum length of a reference voice. Source: service.md 4.0."""
 
-_MIB: Final = 1024 * 1024
-
 
 def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     """A WAV file that is not empty.
@@ -103,7 +101,7 @@ def _read(path: Path, limit_bytes: int, what: str) -> bytes:
     size = path.stat().st_size
     if size > limit_bytes:
         raise SetupError(
-            f"{path}: The file has {size / _MIB:,.0f} MiB. "
-            f"{what} may have {limit_bytes / _MIB:.0f} MiB."
+            f"{path}: The file has {size / 2**20:,.0f} MiB. "
+            f"{what} may have {limit_bytes / 2**20:.0f} MiB."
         )
     return path.read_bytes()

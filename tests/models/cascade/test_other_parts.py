@@ -178,10 +178,10 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(tmp_path: Pat
     assert refused.value.hint == "Install it with: pip install piper-tts"
 
 
-def test_the_doctor_says_what_is_missing_and_what_fits(causal_folder: Path, tmp_path, monkeypatch):
+def test_the_doctor_says_what_is_missing_and_what_fits(tmp_path: Path, monkeypatch):
     (tmp_path / "voice.onnx").write_bytes(b"")
     settings = ModelSettings(
-        name="cascade", llm=str(causal_folder), asr=str(tmp_path), tts=str(tmp_path / "voice.onnx")
+        name="cascade", llm="localhost:11434", asr=str(tmp_path), tts=str(tmp_path / "voice.onnx")
     )
     (tmp_path / installed.CTRANSLATE2_FILE).write_bytes(b"")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -193,7 +193,10 @@ def test_the_doctor_says_what_is_missing_and_what_fits(causal_folder: Path, tmp_
         "faster-whisper",
         "kokoro-onnx",
     ]
-    assert plan.problems[2] == "A worker takes about 1.0 GB of memory; 0.5 GB are free."
+    assert plan.problems[2:] == (
+        "There is no 'localhost:11434'; an address starts with http:// or https://.",
+        "A worker takes about 1.0 GB of memory; 0.5 GB are free.",
+    )
 
 
 def test_a_file_that_is_not_a_voice_is_refused(tmp_path: Path):

@@ -99,6 +99,10 @@ def describe(settings: ModelSettings) -> ModelPlan:
             problems.append(
                 f"{name} needs the package {PACKAGES[package]}, which is not installed."
             )
+    for name in (settings.llm, settings.asr, settings.tts):
+        may_be_id = is_address(name) or re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
+        if not may_be_id and not Path(name).expanduser().exists():
+            problems.append(f"There is no '{name}'; an address starts with http:// or https://.")
     needed, there = needed_bytes(settings), available_bytes()
     if there is not None:
         words = (

@@ -154,7 +154,7 @@ def load_causal(name: str, *, rows: int) -> CausalWriter:
         raise SetupError(
             f"The language model '{name}' cannot be loaded: {error}",
             hint="Give a folder or a hub id of a causal language model, or the address of a "
-            "server.",
+            "server, which starts with http:// or https://.",
         ) from error
     if not words.chat_template:
         raise SetupError(
