@@ -22,8 +22,12 @@ def write(text: str, name: str = "parley.toml") -> Path:
 
 
 def test_without_anything_the_defaults_rule() -> None:
-    assert load() == Settings()
-    assert load().gateway.port == 8006
+    read = load()
+
+    assert read == Settings()
+    assert read.gateway.port == 8006
+    with pytest.raises(ValueError, match="frozen"):
+        read.workers = 3  # type: ignore[misc]
 
 
 def test_file_beats_default_environment_beats_file_flag_beats_all(
@@ -37,14 +41,6 @@ def test_file_beats_default_environment_beats_file_flag_beats_all(
 
     assert (read.gateway.port, read.gateway.host, read.gateway.http) == (3, "127.0.0.1", True)
     assert (read.queue.max_size, read.workers, read.model.name) == (7, 2, "pocket")
-
-
-def test_the_result_is_the_plain_frozen_tree() -> None:
-    read = load()
-
-    assert type(read) is Settings
-    with pytest.raises(ValueError, match="frozen"):
-        read.workers = 3  # type: ignore[misc]
 
 
 def test_the_environment_writes_lists_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
