@@ -4,6 +4,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.raw_sockets import masked_frame
 
 from parley.transport.framing import (
     BINARY,
@@ -47,11 +48,6 @@ def test_messages_come_out_whole_however_the_stream_is_cut(messages, masked, pie
 
     assert [(event.opcode, event.payload()) for event in events] == contents
     assert b"".join(bytes(part) for event in events for part in event.parts) == stream
-
-
-def masked_frame(first_byte: int, content: bytes, key: bytes = b"\x01\x02\x03\x04") -> bytes:
-    masked = bytes(byte ^ key[index % 4] for index, byte in enumerate(content))
-    return bytes([first_byte, 0x80 | len(content)]) + key + masked
 
 
 @given(

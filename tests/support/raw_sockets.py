@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -111,8 +110,7 @@ class Answers:
         self.close_code = parse_close(closes[0])[0] if closes else None
 
 
-def masked_frame(first_byte: int, content: bytes = b"") -> bytes:
+def masked_frame(first_byte: int, content: bytes = b"", key: bytes = b"\1\2\3\4") -> bytes:
     """A client's frame with any first byte; content of at most 125 bytes."""
-    key = os.urandom(4)
     masked = bytes(byte ^ key[index % 4] for index, byte in enumerate(content))
     return bytes([first_byte, 0x80 | len(content)]) + key + masked
