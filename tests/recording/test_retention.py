@@ -65,11 +65,18 @@ def test_what_cannot_be_deleted_is_counted_and_remains(tmp_path, monkeypatch):
     assert report.remaining == 1
 
 
-def test_running_and_pinned_ones_stay_whatever_the_limits(tmp_path):
+def test_running_pinned_and_unreadable_ones_stay_whatever_the_limits(tmp_path):
     aged(tmp_path, "pinned", 500).pin.touch()
+    damaged, unreadable = (aged(tmp_path, name, 500) for name in ("damaged", "unreadable"))
+    damaged.pin.touch()
+    damaged.meta.write_text("{")
+    unreadable.meta.unlink()
+    unreadable.meta.mkdir()  # An error when it is read, as with too many open files.
+    for one in (damaged, unreadable):
+        os.utime(one.path, (0, 0))
     with Running(tmp_path, "live"):
         report = tidy(tmp_path, days=0, gb=0)
-        assert left(tmp_path) == ["live", "pinned"]
+        assert left(tmp_path) == ["damaged", "live", "pinned", "unreadable"]
 
     assert report.deleted == 0
 

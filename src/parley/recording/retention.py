@@ -117,10 +117,15 @@ def _look(folder: Folder) -> _Kept | None:
         if created.tzinfo is None:
             created = created.replace(tzinfo=UTC)
         return _Kept(folder, created.timestamp(), size, is_safe)
-    except (BrokenRecording, ValueError):
+    except (BrokenRecording, ValueError) as error:
+        # What cannot be read now (too many open files, a disk's error) may be whole.
+        why = error.__cause__
+        is_safe |= isinstance(why, OSError) and not isinstance(why, FileNotFoundError)
         # None if it was deleted after it was listed.
         with suppress(FileNotFoundError):
-            return _Kept(folder, folder.path.lstat().st_mtime, size, is_safe, "broken")
+            return _Kept(
+                folder, folder.path.lstat().st_mtime, size, is_safe, None if is_safe else "broken"
+            )
         return None
 
 

@@ -61,7 +61,7 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     try:
         meta = json.loads(folder.meta.read_bytes())
     except OSError as error:
-        raise BrokenRecording("meta.json is missing") from error
+        raise BrokenRecording(f"meta.json cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise BrokenRecording("meta.json is not JSON") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("created_at"), str):
