@@ -171,9 +171,7 @@ class Engine:
             return
         self._is_stopped = True
         self._refuse_waiting()
-        if unload:
-            self._loop.unload_at_end()
-        self._loop.stop()
+        self._loop.stop(unload=unload)
         await asyncio.to_thread(self._thread.join, limit_s)
         if self._thread.is_alive():
             log.error("engine_thread_stuck", limit_s=limit_s)

@@ -174,15 +174,12 @@ class EngineLoop:
         """Run a function on the engine thread between two steps. It must not raise."""
         self._post(function, self._model)
 
-    def stop(self) -> None:
-        """End the loop after the current step; unfinished requests fail."""
+    def stop(self, *, unload: bool) -> None:
+        """End the loop after the current step, and free the model if `unload`; unfinished requests
+        fail."""
         with self._wake:
-            self._is_stopping = True
+            self._is_stopping, self._unloads = True, unload
             self._wake.notify()
-
-    def unload_at_end(self) -> None:
-        """Free the model when the loop ends."""
-        self._unloads = True
 
     def take_stats(self) -> Stats:
         """The counts since the previous call."""

@@ -213,7 +213,7 @@ class Host:
     async def hold(self, lease: LeasedSlot, slot: SlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket until it is closed."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
-            self.meter.count_request()
+            self.meter.total_requests += 1
             held = self._held[lease.lease_id] = _Held(lease, self.clock.monotonic())
             await self._hold(held, socket, slot)
 

@@ -61,9 +61,6 @@ class WorkerMeter:
         self._errors: Counter[str] = Counter()
         self._interruptions: Counter[InterruptionState] = Counter()
 
-    def count_request(self) -> None:
-        self.total_requests += 1
-
     def count_error(self, code: str) -> None:
         self._errors[code] += 1
 
