@@ -5,7 +5,6 @@ Source: service.md 6.5.
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -123,9 +122,8 @@ def _look(folder: Folder) -> _Kept | None:
         is_safe |= isinstance(why, OSError) and not isinstance(why, FileNotFoundError)
         # None if it was deleted after it was listed.
         with suppress(FileNotFoundError):
-            return _Kept(
-                folder, folder.path.lstat().st_mtime, size, is_safe, None if is_safe else "broken"
-            )
+            changed_s = folder.path.lstat().st_mtime
+            return _Kept(folder, changed_s, size, is_safe, None if is_safe else "broken")
         return None
 
 
@@ -142,13 +140,5 @@ def _remove(folder: Folder) -> bool:
 
 def _finish_interrupted(folders: RecordingFolders) -> None:
     """Remove the remains of interrupted deletions."""
-    if not folders.root.is_dir():
-        return
-    with os.scandir(folders.root) as entries:
-        doomed = [
-            entry.path
-            for entry in entries
-            if entry.name.startswith(".") and entry.name.endswith(".deleted")
-        ]
-    for path in doomed:
+    for path in folders.root.glob(".*.deleted"):
         shutil.rmtree(path, ignore_errors=True)
