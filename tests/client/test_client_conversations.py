@@ -445,7 +445,7 @@ async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: 
 
 async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
         writer.close()
 
@@ -456,7 +456,10 @@ async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> 
         with pytest.raises(Unreachable, match="no TLS there"):
             async with Server(address) as operator:
                 await operator.status()
+        with pytest.raises(Unreachable, match=r"/v1/ws/chat\S*: not a .* 404") as lost:
+            await ChatClient(f"{address.replace('https', 'http')}/v1").ask("Hello!")
 
+    assert "/v1 is for OpenAI's" in lost.value.hint
     assert "http:// only" in caught.value.hint
     assert not caught.value.may_pass
 

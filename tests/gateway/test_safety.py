@@ -116,9 +116,12 @@ async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_
     bad = f"{gateway.ws('/ws/chat')}?token=pk_nobody"
     programs = [await refusal_of(gateway.ws("/ws/chat")), await refusal_of(bad)]
     page = await turned_away(gateway.ws("/ws/chat"), origin=own)
+    node = await turned_away(
+        gateway.ws("/ws/chat"), additional_headers={"sec-fetch-mode": "websocket"}
+    )
 
     assert programs == [(401, "unauthorized")] * 2
-    assert page == ("unauthorized", 1008)
+    assert page == node == ("unauthorized", 1008)
     assert worker.headers == []
 
 

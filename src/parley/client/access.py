@@ -24,6 +24,7 @@ from parley.protocol.networks import is_this_machine
 DEFAULT_URL: Final = "https://localhost:8006"
 
 ADDRESS_HINT: Final = "An address looks like https://localhost:8006."
+PATH_HINT: Final = f"{ADDRESS_HINT} /v1 is for OpenAI's clients."
 NAME_HINT: Final = "Check the server's name and this machine's network connection."
 CERTIFICATE_HINT: Final = (
     "For a self-signed certificate, pass it with ca='certs/cert.pem' (--ca), "

@@ -21,6 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from parley.client.access import (
+    PATH_HINT,
     RUNNING_HINT,
     Access,
     ConnectionLost,
@@ -104,7 +105,8 @@ def _refusal(url: str, error: InvalidStatus) -> ParleyError:
         return as_error(str(said["code"]), str(said.get("detail") or said.get("message") or ""))
     if error.response.status_code == 401:
         return as_error("unauthorized", "A key is required.")
-    return NoWebSocket(url, f"not a parley server ({error}).", hint=RUNNING_HINT)
+    hint = PATH_HINT if error.response.status_code == 404 else RUNNING_HINT
+    return NoWebSocket(url, f"not a parley server ({error}).", hint=hint)
 
 
 class NetworkSocket:

@@ -61,6 +61,7 @@ test('addresses keep the host and become sockets', () => {
     socketUrl('/v1/realtime?mode=audio', 'http://a.test'),
     'ws://a.test/v1/realtime?mode=audio&extensions=true',
   );
+  assert.equal(socketUrl('/ws/chat', 'localhost:8006'), 'wss://localhost:8006/ws/chat?extensions=true');
   assert.match(makeSessionId('hdx_'), /^hdx_[0-9a-z]{15,40}$/);
 });
 
@@ -85,7 +86,7 @@ test('a server that is not there is told within seconds, with what to look at', 
   const began = Date.now();
   chat.open();
   const first = (await retrying).detail;
-  assert.match(first.sentence, /^No connection to wss:\/\/127\.0\.0\.1:9\..*NODE_EXTRA_CA_CERTS/);
+  assert.match(first.sentence, /^No connection to wss:\/\/127\.0\.0\.1:9\/ws\/chat\..*NODE_EXTRA_CA_CERTS/);
   const { detail } = await ended;
   assert.equal(detail.reason, 'lost');
   assert.equal(detail.sentence, first.sentence);

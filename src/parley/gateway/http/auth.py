@@ -90,7 +90,9 @@ def check_socket(scope: Scope, access: AccessControl) -> None:
         return
     access.admission.check_host(headers)
     access.admission.check_origin(headers)
-    if "origin" in headers:
+    # Sockets as in browsers, which Node has, too, hide the status of a refused upgrade: the
+    # handler of connections refuses them with a message and a close code.
+    if "origin" in headers or headers.get("sec-fetch-mode") == "websocket":
         return
     caller = access.authenticator.identify(headers, _token(scope), peer=peer_of(scope))
     if access.authenticator.needs_key and caller.kind == "anonymous":

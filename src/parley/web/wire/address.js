@@ -6,13 +6,13 @@ import { at } from './root.js';
  * Returns the address of a socket on this page's host or on another server. `extensions` requests what the published
  * protocol does not define: recordings, tickets and our own error codes.
  * @param {string} path
- * @param {string} [base] like `https://server:8006`, or with a path if a proxy serves it below one; the page's own
+ * @param {string} [base] like `https://server:8006` or `server:8006`, or with a path if a proxy serves it below one; the page's own
  *   host by default
  * @param {string} [token] an API key or a session token; browsers cannot send it in a header
  */
 export function socketUrl(path, base, token) {
   const url = base
-    ? new URL(base.replace(/[?#].*$/, '').replace(/\/*$/, '') + path)
+    ? new URL((base.includes('://') ? '' : 'https://') + base.replace(/[?#].*$/, '').replace(/\/*$/, '') + path)
     : new URL(at(path), globalThis.location?.href);
   url.protocol = url.protocol.replace(/^http/, 'ws');
   if (token) url.searchParams.set('token', token);
@@ -48,10 +48,10 @@ export function makeSessionId(prefix) {
  */
 export function unreachable(address) {
   if ('document' in globalThis) return '';
-  const { origin, protocol, host } = new URL(address);
+  const { origin, pathname, protocol, host } = new URL(address);
   const hint =
     protocol === 'wss:'
       ? 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.'
       : `If the server speaks HTTPS, its address is https://${host}.`;
-  return `No connection to ${origin}. Is the server running, and is the port right? ${hint}`;
+  return `No connection to ${origin}${pathname}. Is the server running, and is the port right? ${hint}`;
 }
