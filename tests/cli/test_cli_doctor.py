@@ -195,7 +195,8 @@ def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
         (finding,) = doctor._run(doctor.check_session_logs, made)
         return finding
 
-    assert found(str(tmp_path / "logs")).text.startswith("file:")
+    assert found(str(tmp_path / "logs")).text == str(tmp_path / "logs")
+    assert found("redis://:secret@localhost:1/0").text == "redis://localhost:1/0"
     assert (found("off").grade, found("off").text) == ("note", "off")
     unencrypted = found("redis://other.example:6379/0")
     assert unencrypted.grade == "broken"

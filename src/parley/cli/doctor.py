@@ -287,7 +287,7 @@ def check_session_logs(settings: Settings) -> Iterator[Finding]:
     if not stored.name:
         yield note("session logs", "off", "A lost worker loses its sessions.")
     else:
-        yield fine("session logs", stored.name)
+        yield fine("session logs", stored.place)
 
 
 def check_media(settings: Settings) -> Iterator[Finding]:

@@ -172,6 +172,8 @@ class SessionLogs:
 
     name = ""
     """Equal for processes that see the same logs; "" for no logs."""
+    place = ""
+    """Folder or server, for people."""
 
     def create(self, session: LoggedSession) -> SessionLogWriter | None:
         """Create the writer of a new log; None if sessions are not logged. Nothing is stored before

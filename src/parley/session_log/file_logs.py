@@ -95,7 +95,7 @@ class FileSessionLogs(SessionLogs):
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PermissionError(f"{folder} does not belong to this user")
         self.folder = folder
-        self.name = f"file:{_folder_id(folder)}"
+        self.name, self.place = f"file:{_folder_id(folder)}", str(folder)
         self._claimed: int | None = None
 
     def create(self, session: LoggedSession) -> SessionLogWriter:

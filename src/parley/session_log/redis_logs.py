@@ -219,6 +219,7 @@ class RedisSessionLogs(SessionLogs):
         parts = urlsplit(url)
         place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self.ttl_ms = round(1000 * keep_s)
         self._writers: dict[str, _RedisWriter] = {}
         self._run_id = ""
