@@ -15,7 +15,9 @@ from parley.dialects.events import (
     AudioInput,
     InputCommitted,
     OutputDelta,
+    SessionEnded,
     SessionInterrupted,
+    TurnCompleted,
     TurnTranscribed,
     UnitDone,
 )
@@ -31,6 +33,7 @@ from parley.recording.render import _track, make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import build_meta
+from parley.session_log.entries import Truncated
 
 MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
 
@@ -62,8 +65,8 @@ def heard(path: str, samples: int) -> KeptSound:
     return KeptSound(path, samples=(0, samples, 16_000))
 
 
-def turn(at_ms: float) -> list[RecordedEntry]:
-    asked = InputCommitted("i1", Pcm.empty(16_000))
+def turn(at_ms: float, spoken_ago_ms: float = 0.0) -> list[RecordedEntry]:
+    asked = InputCommitted("i1", Pcm.empty(16_000), spoken_ago_ms=spoken_ago_ms)
     return [
         entry(at_ms, asked, heard("user_audio/000.wav", 32_000)),
         entry(at_ms, started("i1")),
@@ -135,13 +138,32 @@ def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
 
 
 def test_half_duplex_turns_lie_where_they_were_spoken():
-    lines = [*turn(5000.0), said(5300.0, "Hi", 800), said(5400.0, "", 900)]
-    config = {"vad": {"min_silence_duration_ms": 800, "speech_pad_ms": 30}}
-    plan = placed(lines, app_type=Kind.HALF_DUPLEX, config=config)
+    lines = [*turn(5000.0, 770.0), said(5300.0, "Hi", 800), said(5400.0, "", 900)]
+    plan = placed(lines, app_type=Kind.HALF_DUPLEX)
 
     assert starts(plan.user) == [2.23]
     assert starts(plan.assistant) == [5.3, 6.1]
     assert [piece.offset_s for piece in plan.assistant] == [0.0, 0.8]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        entry(5900.0, Truncated("a1", 600, "Hi")),
+        entry(5900.0, SessionEnded("stopped")),
+        entry(5900.0, SessionEnded("disconnected")),
+    ],
+)
+def test_an_answer_that_was_made_before_the_user_broke_in_or_left_is_cut(end):
+    lines = [*turn(5000.0), said(5300.0, "Hi", 800), said(5310.0, " you", 900)]
+    lines += [entry(5320.0, TurnCompleted(0, "Hi you", "a1")), end]
+
+    plan = placed(lines, app_type=Kind.HALF_DUPLEX)
+
+    assert [(p.start_s, round(p.length_s, 3)) for p in plan.assistant] == [(5.3, 0.6)]
+    assert [(one.text, round(one.end_s, 3), one.is_interrupted) for one in plan.said] == [
+        ("Hi you", 5.9, True)
+    ]
 
 
 def test_subtitles_carry_no_commands():
@@ -255,7 +277,7 @@ def test_sound_film_and_subtitles_have_the_length_and_timing_of_the_session(tmp_
     loud = np.abs(sound) > 0.02
     assert abs(loud[:, 0].argmax() / rate_hz - 0.0) < 0.01
     assert abs(loud[:, 1].argmax() / rate_hz - 1.1) < 0.01
-    assert abs((len(sound) - loud[::-1, 1].argmax()) / rate_hz - 5.1) < 0.01
+    assert abs((len(sound) - loud[::-1, 1].argmax()) / rate_hz - 5.0) < 0.01
     with av.open(str(folder.replay_mp4)) as film:
         video, audio = film.streams.video[0], film.streams.audio[0]
         assert (video.width, video.height) == (1280, 720)

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from tests.support.patience import until
+from tests.support.recordings import recordings
 from tests.support.sessions import (
     Talk,
     WorkerHarness,
@@ -15,9 +16,11 @@ from tests.support.sessions import (
 from tests.support.timeline import chunks, click, silence, sound, speak
 
 from parley.clock import ManualClock
+from parley.dialects.events import InputCommitted
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import StopTurn
+from parley.recording import lines
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.turns import TurnJudges
@@ -155,8 +158,9 @@ async def test_a_click_gives_two_transitions_and_nothing_else():
         assert talk.types.count("generating") == 1
 
 
-async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
-    async with worker_harness() as harness:
+async def test_two_utterances_in_one_chunk_are_two_turns_each_recorded_when_it_was_said(tmp_path):
+    made = recordings(tmp_path)
+    async with worker_harness(recordings=made, clock=ManualClock()) as harness:
         talk = await prepared(harness)
         both = sound(speak(1.0), silence(1.2), speak(2.0), silence(1.2))
         feed(talk, both, chunk_s=60)
@@ -166,6 +170,12 @@ async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
         turn = ["vad_state", "vad_state", "generating", "turn_done"]
         assert order == ["prepared", *turn, *turn]
         assert [m["turn_index"] for m in talk.socket.sent if m["type"] == "turn_done"] == [0, 1]
+        assert made.writer.flush()
+    (folder,) = made.folders
+    said = [e.entry for e in lines.read(folder.journal) if isinstance(e.entry, InputCommitted)]
+    made.close()
+    # From the end of each, with its padding, to the end of the chunk.
+    assert [each.spoken_ago_ms / 1000 for each in said] == pytest.approx([4.4, 1.2], abs=0.05)
 
 
 async def test_sound_during_an_answer_is_thrown_away():

@@ -4,8 +4,8 @@ Times are seconds since the session was ready.
 
 - User: a unit's audio ends when it was received. Consecutive units are placed back to back, which
   removes network jitter; a gap of more than `GAP_S` is a pause, and is rendered as one.
-- Assistant: audio starts when it was sent, or when earlier audio ends. The unheard part of an
-  interrupted answer is cut.
+- Assistant: audio starts when it was sent, or when earlier audio ends. What was not heard of an
+  answer, because the user interrupted it or left, is cut.
 - Chat is not live: the request's audio is heard first, then the answer with its own timing.
 
 Source: service.md 6.4.
@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET
 
 from parley.dialects.events import SessionInterrupted, TurnTranscribed, UnitDone
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
-from parley.recording.lines import HeadLine, JournalEntries, RecordedEntry
+from parley.recording.lines import JournalEntries, RecordedEntry
 
 GAP_S: Final = 0.3
 """Units have less jitter than this; a longer gap is a pause or lost data."""
@@ -165,7 +164,7 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
     for each in entries:
         at_s = each.at_ms / 1000
         match each.entry:
-            case SessionInterrupted():
+            case entry if isinstance(entry, SessionInterrupted) or timeline.has_left(entry):
                 assistant.interrupt(at_s)
             case TurnTranscribed(text=str() as text):
                 # If the time is unknown: after the previous speech, and not long ago.
@@ -213,7 +212,6 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
     is_live = journal.head.app_type is Kind.HALF_DUPLEX
-    silence_s = _silence_s(journal.head) if is_live else 0.0
     free_s = 0.0
     for turn in timeline.turns(journal):
         asked_s = heard_s = heard_until_s = turn.at_ms / 1000
@@ -221,7 +219,7 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
         asked = turn.input
         if turn.heard is not None:
             length_s = turn.heard.duration_s
-            heard_s = max(asked_s - silence_s - length_s, free_s, 0.0)
+            heard_s = max(turn.heard_ms / 1000, free_s)
             heard_until_s = free_s = heard_s + length_s
             plan.user.append(PlacedPiece(turn.heard.path, heard_s, length_s))
         elif asked.audio and (later_s := length_of(asked.audio)):
@@ -230,7 +228,7 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
         if is_live and words:
             _write(plan, words, heard_s, heard_until_s)
         plan.frames += [(asked_s, path) for path in (asked.images or [])[:1]]
-        offset_s = 0.0
+        offset_s, first = 0.0, len(plan.assistant)
         for piece in turn.said:
             speech = None
             if piece.sound is not None:
@@ -238,8 +236,12 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
                 speech = PlacedPiece(piece.sound.path, 0.0, length_s, offset_s)
                 offset_s += length_s
             assistant.say(piece.text, speech, piece.at_ms / 1000 + later_s)
-        if is_live and turn.is_interrupted:
-            assistant.interrupt(turn.ended_ms / 1000)
+        if is_live:
+            cut_s, cut_after_s = turn.cut_ms / 1000, turn.cut_after_ms / 1000
+            for placed in plan.assistant[first:]:
+                if placed.offset_s + placed.length_s > cut_after_s:
+                    cut_s = min(cut_s, placed.start_s + max(0.0, cut_after_s - placed.offset_s))
+            assistant.interrupt(cut_s)
         assistant.end()
     return plan
 
@@ -249,21 +251,3 @@ def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
     end_s = max(end_s, start_s)
     plan.said.append(PlacedText("user", text, start_s, end_s))
     return end_s
-
-
-class _VadConfig(msgspec.Struct):
-    min_silence_duration_ms: float = 0.0
-    speech_pad_ms: float = 0.0
-
-
-class _TurnConfig(msgspec.Struct):
-    vad: _VadConfig | None = None
-
-
-_turn_config = msgspec.json.Decoder(_TurnConfig)
-
-
-def _silence_s(head: HeadLine) -> float:
-    """Pause between the end of an utterance's audio, including padding, and the turn's request."""
-    vad = _turn_config.decode(head.config).vad or _VadConfig()
-    return max(0.0, (vad.min_silence_duration_ms - vad.speech_pad_ms) / 1000)

@@ -5,6 +5,7 @@ Pure. Source: service.md 6.2-6.4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ from parley.dialects.events import (
 from parley.media.pcm import Pcm
 from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 from parley.recording.lines import HeadLine, JournalEntries, KeptSound, Number, RecordedEntry
-from parley.session_log.entries import EntriesLost, Failure
+from parley.session_log.entries import EntriesLost, Failure, Recorded, Truncated
 
 TITLE_CHARS: Final = 80
 
@@ -357,21 +358,27 @@ class FoldedTurn:
     """A request and its answer so far.
 
     Args:
-        heard: the user's audio, unless it is part of a chat message.
-        asked_id: id of the item that is answered.
+        heard: the user's audio, unless it is part of a chat message; it starts at `heard_ms`.
+        asked_id: id of the item that is answered; `answer_id`: of the answer.
         is_answered: False if it is only transcribed.
         ended_ms: time at which the answer was complete.
+        cut_ms: time after which nothing of the answer was heard; `cut_after_ms`: length of its
+            audio that was heard.
     """
 
     index: int
     at_ms: float
     input: TurnInput
     heard: KeptSound | None = None
+    heard_ms: float = 0.0
     asked_id: str = ""
+    answer_id: str = ""
     is_answered: bool = True
     said: list[SaidPiece] = field(default_factory=list)
     answer: AnswerDone | TurnCompleted | None = None
     ended_ms: float = 0.0
+    cut_ms: float = math.inf
+    cut_after_ms: float = math.inf
 
     @property
     def text(self) -> str:
@@ -400,7 +407,9 @@ class FoldedTurn:
         if sounds:
             output.audio = sounds[0].path
             output.audio_duration_ms = round(sum(sound.ms for sound in sounds))
-        output.interrupted, output.failed = self.is_interrupted or UNSET, self.has_failed or UNSET
+            output.interrupted = self.cut_after_ms < output.audio_duration_ms or UNSET
+        output.interrupted = self.is_interrupted or output.interrupted
+        output.failed = self.has_failed or UNSET
         output.incomplete = not self.ended_ms or UNSET
         return RecordedTurn(self.index, self.at_ms, self.input, output, self._timing())
 
@@ -429,14 +438,19 @@ def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
             case (HalfDuplexSetup() as setup) | SetupChanged(setup):
                 is_answered = not setup.transcribes
             case InputCommitted(item_id=item_id) if not is_answered:
-                found.append(FoldedTurn(index, each.at_ms, *_said_and_shown(each), item_id, False))
+                asked = _said_and_shown(each)
+                found.append(FoldedTurn(index, each.at_ms, *asked, item_id, is_answered=False))
             case InputCommitted(item_id=item_id) | ItemCreated(item_id=item_id):
                 inputs[item_id] = each
-            case TurnStarted(previous_id=asked_id):
+            case TurnStarted(previous_id=asked_id, item_id=item_id):
                 asked = _said_and_shown(inputs.get(asked_id))
-                found.append(FoldedTurn(index, each.at_ms, *asked, asked_id or ""))
+                found.append(FoldedTurn(index, each.at_ms, *asked, asked_id or "", item_id))
             case TurnTranscribed(text=str() as text, item_id=item_id) if found:
                 _transcribe(found, item_id, text, each.at_ms)
+            case Truncated(item_id, heard_ms):
+                for turn in found:
+                    if turn.answer_id == item_id:
+                        turn.cut_after_ms = heard_ms
             case _ if found:
                 _add(found[-1], each)
             case _:
@@ -461,16 +475,26 @@ def _add(turn: FoldedTurn, each: RecordedEntry) -> None:
             if each.said is not None:
                 turn.said.append(SaidPiece(each.at_ms, "", each.said))
             turn.answer, turn.ended_ms = each.entry, each.at_ms
+            if turn.is_interrupted:
+                turn.cut_ms = each.at_ms
+        case entry if has_left(entry):
+            turn.cut_ms = min(turn.cut_ms, each.at_ms)
         case _:
             return
 
 
-def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | None]:
-    """The user's words, media and audio in an item."""
-    text, pictures, heard = "", [], None
+def has_left(entry: Recorded) -> bool:
+    """True if the client ended the session: it hears nothing more."""
+    return isinstance(entry, SessionEnded) and entry.reason in ("stopped", "disconnected")
+
+
+def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | None, float]:
+    """The user's words, media and audio in an item, and the time at which the audio starts."""
+    text, pictures, heard, start_ms = "", [], None, 0.0
     match each:
         case RecordedEntry(entry=InputCommitted() as committed):
             text, pictures, heard = committed.text, [*committed.pictures], each.heard
+            start_ms = each.at_ms - committed.spoken_ago_ms
         case RecordedEntry(entry=ItemCreated(message=message)) if message.role != "assistant":
             text = written_in(message.parts)
             pictures = [part.file for part in message.parts if isinstance(part, Picture)]
@@ -481,9 +505,10 @@ def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | 
     asked.images = [path.decode() for path in pictures if isinstance(path, bytes)] or UNSET
     if heard is not None:
         asked.audio, asked.duration_ms = heard.path, round(1000 * heard.duration_s)
+        start_ms -= 1000 * heard.duration_s
     kinds = {"image": asked.images, "text": asked.text, "audio": asked.audio}
     asked.type = "+".join(kind for kind, value in kinds.items() if value is not UNSET)
-    return asked, heard
+    return asked, heard, start_ms
 
 
 def _asked(request: ChatRequested) -> TurnInput:

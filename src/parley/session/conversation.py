@@ -228,13 +228,29 @@ class ConversationRunner:
 
     # ---- for the listener ------------------------------------------------------------------
 
-    def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
+    def take_turn(
+        self,
+        item_id: str,
+        pcm: Pcm,
+        speech_ms: int,
+        *,
+        answers: bool,
+        spoken_ago_s: float = 0.0,
+    ) -> None:
         """A turn is complete. `pcm` is empty if the turn has only written text."""
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
         pictures = pictures[-FRAMES_LIMIT:]
-        committed = InputCommitted(item_id, pcm, speech_ms, text, pictures, self._items.last_id)
+        committed = InputCommitted(
+            item_id,
+            pcm,
+            speech_ms,
+            text,
+            pictures,
+            self._items.last_id,
+            spoken_ago_ms=round(1000 * spoken_ago_s, 1),
+        )
         self._emit(committed)
         self._feed.apply(committed)
         if self._setup.transcribes:

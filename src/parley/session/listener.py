@@ -40,7 +40,14 @@ from parley.session.listening import ColdStart, SoundQueue, find, wait_for_silen
 from parley.session.session import Session
 from parley.session.silence import SPEECH_S, SilenceWatch
 from parley.turns import NO_JUDGES, TurnJudges
-from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
+from parley.vad import (
+    DetectorFactory,
+    SpeechBegan,
+    SpeechEnded,
+    Utterance,
+    UtteranceFinder,
+    VadEvent,
+)
 
 if TYPE_CHECKING:
     from parley.session.conversation import ConversationRunner
@@ -113,6 +120,8 @@ class TurnListener:
         """True if a turn was found since the detector was reset, in a sequential listener."""
         self._heard_samples = 0
         """Total length of audio passed to the detector or the watch."""
+        self._newest_s = session.clock.monotonic()
+        """Time at which the newest audio that the detector has examined was spoken."""
         self._watched_samples = 0
         self._orders: deque[AudioCommitted | AudioCleared] = deque()
         """Requests of the client that wait for audio to be examined."""
@@ -372,7 +381,7 @@ class TurnListener:
         elif self._runner.has_written and not self._cold_start.is_over:
             self._found.extend(self._cold_start.skip(finder))
         elif self._runner.has_written and not finder.is_speaking:
-            self._take_turn(Pcm.empty(INPUT_RATE_HZ), 0, detection)
+            self._take_turn(None, detection)
             self._start_over(finder)
         elif self.sounds:
             await self._find(self.sounds.take(), detection)
@@ -454,6 +463,7 @@ class TurnListener:
                     self.sounds.put_back(rest)
         finally:
             self._is_hearing = False
+        self._newest_s = self._session.clock.monotonic() - self.sounds.waiting_s
         self._found.extend(found)
         self._follow(detection, finder)
         if not cold_start.is_over:
@@ -487,17 +497,29 @@ class TurnListener:
                     self._silence.end()
                     self._announce_silence(self._start + at_sample)
                     if utterance is not None:
-                        self._take_turn(utterance.pcm, utterance.speech_ms, detection)
+                        self._take_turn(utterance, detection)
         if self._has_taken_turn and not self._found:
             self._start_over(finder)
 
-    def _take_turn(self, pcm: Pcm, speech_ms: int, detection: TurnDetection) -> None:
+    def _take_turn(self, utterance: Utterance | None, detection: TurnDetection) -> None:
+        """A turn is complete. None: it has only written text."""
         self._early.begin_turn()
         self._has_taken_turn = self._is_sequential
         # Turns that were found together are answered one by one.
         self._is_answering |= self._is_sequential or (self._is_behind and detection.answers)
-        item_id = self._item_id if len(pcm) else make_id("item")
-        self._runner.take_turn(item_id, pcm, speech_ms, answers=detection.answers)
+        answers = detection.answers
+        if utterance is None:
+            self._runner.take_turn(make_id("item"), Pcm.empty(INPUT_RATE_HZ), 0, answers=answers)
+            return
+        silence = self._heard_samples - self._start - utterance.end_sample
+        spoken_s = self._newest_s - silence / INPUT_RATE_HZ
+        self._runner.take_turn(
+            self._item_id,
+            utterance.pcm,
+            utterance.speech_ms,
+            answers=answers,
+            spoken_ago_s=self._session.clock.monotonic() - spoken_s,
+        )
 
     def _start_over(self, finder: UtteranceFinder) -> None:
         self._has_taken_turn = False

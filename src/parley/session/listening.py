@@ -74,6 +74,10 @@ class SoundQueue:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    @property
+    def waiting_s(self) -> float:
+        return self._waiting_s
+
     def joined(self) -> Pcm:
         return join(self._pieces, INPUT_RATE_HZ)
 

@@ -212,6 +212,7 @@ class InputCommitted:
 
     Args:
         speech_ms: length of their speech.
+        spoken_ago_ms: time since the end of `pcm` was spoken.
         text: their written text, with `pictures`.
         previous_id: of the item before it; None if it is the first.
     """
@@ -222,6 +223,7 @@ class InputCommitted:
     text: str = ""
     pictures: tuple[bytes, ...] = ()
     previous_id: str | None = None
+    spoken_ago_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
