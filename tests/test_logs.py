@@ -1,14 +1,10 @@
-import ast
 import io
 import json
 import logging
 import os
-import re
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -136,35 +132,6 @@ def test_work_in_many_steps_is_logged_now_and_then_and_at_its_end(monkeypatch) -
     ]
     # Anyone who waits for a sign of life hears every step.
     assert len(signs) == 12
-
-
-SOURCE = Path(__file__).parents[1] / "src" / "parley"
-METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
-NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
-SENTENCES = ("settings/reader.py",)
-"""For people, before there is a log."""
-
-
-def logged_events() -> Iterator[tuple[str, str]]:
-    """File and event of each call of a logger whose event is written there."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name("log" | "_log"), attr=method),
-                    args=[ast.Constant(str(event)), *_],
-                ) if method in METHODS:
-                    yield name, event
-
-
-def test_events_are_names_and_facts_are_fields() -> None:
-    found = list(logged_events())
-
-    assert len(found) > 100
-    assert [
-        one for one in found if not NAME.fullmatch(one[1]) and not one[0].startswith(SENTENCES)
-    ] == []
 
 
 def test_ctrl_c_at_the_start_prints_no_traceback():

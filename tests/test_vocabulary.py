@@ -1,10 +1,12 @@
-"""One name, one thing: public classes that share a name with a class of another module.
+"""One name, one thing: public classes that share a name with a class of another module; and the
+names of logged events.
 
 The structs of the wire count, too: where two protocols have one word, one of them says which it is.
 """
 
 import ast
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +80,30 @@ def test_types_that_are_expressions_share_ever_fewer_names() -> None:
     shared = {n: where for n, where in shared.items() if n not in SHARED.keys() | OF_EACH_PROTOCOL}
 
     assert len(shared) <= SHARED_ALIASES_MOST, shared
+
+
+METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+SENTENCES = ("settings/reader.py",)
+"""For people, before there is a log."""
+
+
+def logged_events() -> Iterator[tuple[str, str]]:
+    """Module and event of each call of a logger whose event is written there."""
+    for module, body in statements():
+        for node in (inner for each in body for inner in ast.walk(each)):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name("log" | "_log"), attr=method),
+                    args=[ast.Constant(str(event)), *_],
+                ) if method in METHODS:
+                    yield module, event
+
+
+def test_events_are_names_and_facts_are_fields() -> None:
+    found = list(logged_events())
+
+    assert len(found) > 100
+    assert [
+        one for one in found if not NAME.fullmatch(one[1]) and not one[0].startswith(SENTENCES)
+    ] == []

@@ -49,6 +49,7 @@ TOGETHER: Final = {
     "tests/system/test_pocket.py": "pocket",
     "tests/system/test_two_hosts.py": "two hosts",
     "tests/test_starts.py": "starts",
+    "tests/test_vocabulary.py": "source",
     "tests/test_wheel.py": "wheel",
 }
 """Files whose tests share a server, a cluster, weights or a package, with a name for the group."""
