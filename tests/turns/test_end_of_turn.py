@@ -16,8 +16,9 @@ from parley.turns import TurnJudges, silence_ms
 from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.word_lists import (
     ACKNOWLEDGEMENT_SOUNDS,
-    COMMAND_SOUNDS,
+    COMMANDS,
     UNFINISHED,
+    is_command,
     is_unfinished,
 )
 from parley.vad import SpeechEnded, UtteranceFinder
@@ -218,7 +219,11 @@ def test_what_the_model_knows_whole_is_not_waited_for():
 
 def test_every_language_has_its_lists():
     languages = {"en", "es", "fr", "de", "zh", "hi"}
-    assert set(COMMAND_SOUNDS) == set(ACKNOWLEDGEMENT_SOUNDS) == set(UNFINISHED) == languages
+    assert set(COMMANDS) == set(ACKNOWLEDGEMENT_SOUNDS) == set(UNFINISHED) == languages
+    assert all(
+        map(is_command, ("No, wait a second, please.", "1 moment...", "नहीं", "停。", "¡Para!"))
+    )
+    assert not any(map(is_command, ("", "Please.", "Okay.", "No problem.", "Wait for me.")))
 
 
 def test_silences_follow_the_log_odds():

@@ -23,7 +23,7 @@ import numpy as np
 
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
-from parley.turns.word_lists import ACKNOWLEDGEMENT_SOUNDS, COMMAND_SOUNDS
+from parley.turns.word_lists import ACKNOWLEDGEMENT_SOUNDS, command_lists
 
 PHONES: Final = (
     "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W "
@@ -94,25 +94,21 @@ class KeywordMatcher:
         return _KINDS.get(path[:1], "other")
 
 
-def _sounds(lists: dict[str, str]) -> list[str]:
-    return list(dict.fromkeys(sound for one in lists.values() for sound in one.split("|")))
-
-
 def _words() -> Iterator[tuple[str, str]]:
     """Names and pronunciations of the grammar's words."""
-    acknowledgements = _sounds(ACKNOWLEDGEMENT_SOUNDS)
-    known = set(acknowledgements)
+    acknowledgements = dict.fromkeys("|".join(ACKNOWLEDGEMENT_SOUNDS.values()).split("|"))
+    commands = dict.fromkeys(sound for _, sounds in command_lists() for sound in sounds)
     beginnings: dict[str, None] = {}
     for sound in acknowledgements:
         phones = sound.split()
         for count in range(1, len(phones)):
             beginning = " ".join(phones[:count])
-            if beginning not in known:
+            if beginning not in acknowledgements:
                 beginnings[beginning] = None
     for letter, sounds in (
         ("A", acknowledgements),
-        ("B", list(beginnings)),
-        ("C", [one for one in _sounds(COMMAND_SOUNDS) if one not in known]),
+        ("B", beginnings),
+        ("C", [one for one in commands if one not in acknowledgements]),
         ("O", PHONES.split()),
     ):
         yield from ((f"{letter}{number}", sound) for number, sound in enumerate(sounds))

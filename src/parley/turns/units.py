@@ -17,7 +17,7 @@ immutable, so a conversation can return to any of them. This module does not run
   softer than the speech, the sound is judged, and the utterance is recognised only if it would be
   answered.
 - While we speak, speech interrupts us, unless the sound is our own voice coming back
-  (`echo.is_echo`) or sounds like an acknowledgement (`Turns.interrupts`).
+  (`echo.is_echo`) or sounds like an acknowledgement (`Turns.interrupts`) and is not a command.
 """
 
 from __future__ import annotations

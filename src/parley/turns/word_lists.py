@@ -1,7 +1,7 @@
 """Words that decide about turns, per language; the only place for them.
 
 `UNFINISHED`: words after which a sentence continues, in lower case and without punctuation.
-`COMMAND_SOUNDS` stop an answer, `ACKNOWLEDGEMENT_SOUNDS` do not. Languages: English, Spanish,
+`COMMANDS` stop an answer, `ACKNOWLEDGEMENT_SOUNDS` do not. Languages: English, Spanish,
 French, German, Chinese, Hindi.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Final
 
 UNFINISHED: Final[dict[str, str]] = {
@@ -28,22 +29,31 @@ UNFINISHED: Final[dict[str, str]] = {
     "hi": "और|या|लेकिन|क्योंकि|कि|अगर|मेरा|मेरी|आपका|का|की|के|में|से|को|पर|मैं|आप",
 }
 
-COMMAND_SOUNDS: Final[dict[str, str]] = {
-    "en": "S T AA P|S T AO P|S T AA P IH T|S T AA P DH AE T|N OW|N OW N OW|N OW S T AA P|N OW P|"
-    "W EY T|W EY T AH S EH K AH N D|W EY T AH M IH N AH T|HH OW L D AA N|HH OW L D AO N|"
-    "HH AE NG AA N|W AH N M OW M AH N T|JH AH S T AH M OW M AH N T|IH K S K Y UW Z M IY|"
-    "EH K S K Y UW Z M IY|S AA R IY|B IY K W AY AH T|K W AY AH T|SH AH T AH P|IH N AH F|"
-    "DH AE T S IH N AH F|TH AE NG K Y UW|P AO Z|K AE N S AH L|N EH V ER M AY N D|"
-    "F ER G EH T IH T|HH EY|HH AH L OW|L IH S AH N|AE K CH AH L IY|AE K SH AH L IY",
-    "es": "P AA R AA|B AA S T AA|EH S P EH R AA|UW N M OW M EH N T OW|P EH R D OW N|"
-    "S IY L EH N S IY OW|K AA Y AA T EY|OY EY",
-    "fr": "AA R EH T|N AO N|AA T AA N|AA T AA N D EY|AH N M OW M AA N|P AA R D AO N|S AA S UH F IY",
-    "de": "HH AA L T|N AY N|V AA R T AH|M OW M EH N T|R UW AH|G AH N UH K|HH ER AW F",
-    "zh": "T IH NG|T IH NG SH Y AA|B UW SH ER|B UW Y AW|D AH NG IY SH Y AA|AA N JH IH NG|G OW L AH",
-    "hi": "R UH K OW|R UH K IY Y EH|B AH S|N AH HH IY|EH K M IH N AH T|CH UH P|S UH N OW",
+COMMANDS: Final[dict[str, str]] = {
+    "en": "stop: S T AA P, S T AO P|stop it: S T AA P IH T|stop that: S T AA P DH AE T|no: N OW|"
+    "no no: N OW N OW|no stop: N OW S T AA P|nope: N OW P|wait: W EY T|hang on: HH AE NG AA N|"
+    "wait a second: W EY T AH S EH K AH N D|wait a minute: W EY T AH M IH N AH T|"
+    "hold on: HH OW L D AA N, HH OW L D AO N|one moment, 1 moment: W AH N M OW M AH N T|"
+    "just a moment: JH AH S T AH M OW M AH N T|sorry: S AA R IY|quiet: K W AY AH T|"
+    "excuse me: IH K S K Y UW Z M IY, EH K S K Y UW Z M IY|be quiet: B IY K W AY AH T|"
+    "shut up: SH AH T AH P|enough: IH N AH F|that's enough: DH AE T S IH N AH F|pause: P AO Z|"
+    "thank you: TH AE NG K Y UW|cancel: K AE N S AH L|never mind: N EH V ER M AY N D|hey: HH EY|"
+    "forget it: F ER G EH T IH T|hello: HH AH L OW|listen: L IH S AH N|"
+    "actually: AE K CH AH L IY, AE K SH AH L IY",
+    "es": "para: P AA R AA|basta: B AA S T AA|espera: EH S P EH R AA|perdón: P EH R D OW N|"
+    "un momento: UW N M OW M EH N T OW|silencio: S IY L EH N S IY OW|cállate: K AA Y AA T EY|"
+    "oye: OY EY",
+    "fr": "arrête: AA R EH T|non: N AO N|attends: AA T AA N|attendez: AA T AA N D EY|"
+    "un moment: AH N M OW M AA N|pardon: P AA R D AO N|ça suffit: S AA S UH F IY",
+    "de": "halt: HH AA L T|nein: N AY N|warte: V AA R T AH|moment: M OW M EH N T|ruhe: R UW AH|"
+    "genug: G AH N UH K|hör auf: HH ER AW F",
+    "zh": "停: T IH NG|停下: T IH NG SH Y AA|不是: B UW SH ER|不要: B UW Y AW|"
+    "等一下: D AH NG IY SH Y AA|安静: AA N JH IH NG|够了: G OW L AH",
+    "hi": "रुको: R UH K OW|रुकिए: R UH K IY Y EH|बस: B AH S|नहीं: N AH HH IY|"
+    "एक मिनट: EH K M IH N AH T|चुप: CH UH P|सुनो: S UH N OW",
 }
-"""Pronunciations in the phones of the English recogniser (ARPAbet); other languages are
-approximated."""
+"""Spellings and, after a colon, pronunciations in the phones of the English recogniser (ARPAbet);
+other languages are approximated."""
 
 ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
     "en": "M HH M|AH M HH M|M HH AH M|AH M HH AH M|EH M HH AH M|M M|M M HH M|HH M|HH AH M|"
@@ -128,6 +138,25 @@ def is_listing(text: str) -> bool:
     letters, numbers = re.findall(r"\b[A-Z]\b", last), re.findall(r"\d+", last)
     is_number = len(numbers) > 1 or len("".join(numbers)) > 4
     return is_number or len(letters) > 1 or bool(_DIGITS.search(text))
+
+
+def command_lists() -> Iterator[tuple[list[str], list[str]]]:
+    """Spellings and pronunciations of each of `COMMANDS`."""
+    for command in "|".join(COMMANDS.values()).split("|"):
+        spelled, _, sounds = command.partition(": ")
+        yield spelled.split(", "), sounds.split(", ")
+
+
+_COMMAND: Final = "|".join(spelling for spelled, _ in command_lists() for spelling in spelled)
+_COMMANDING: Final = re.compile(
+    rf"(?:(?:oh|okay|please|bitte|por favor) )*(?:{_COMMAND})"
+    rf"(?: (?:{_COMMAND}|please|bitte|por favor|now|(?:for )?(?:a|one) (?:moment|minute|second)))*"
+)
+
+
+def is_command(text: str) -> bool:
+    """True if the text consists of commands, such as "No, wait a second, please."."""
+    return bool(_COMMANDING.fullmatch(plain(text)))
 
 
 def plain(text: str) -> str:

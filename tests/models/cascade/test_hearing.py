@@ -369,10 +369,17 @@ def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
 
 
 @pytest.mark.parametrize(
-    ("text", "odds", "told"), [("Yeah.", -1, 0), ("What is that?", -1, 1), ("Stop.", 1, 1)]
+    ("text", "odds", "confidence", "is_answered", "stops"),
+    [
+        ("Yeah.", -1, 0, False, False),
+        ("What is that?", -1, 0, True, False),
+        ("Stop.", 1, 0, True, True),
+        ("Hold on, please.", -1, 0, True, True),
+        ("No,", -1, -0.8, False, False),
+    ],
 )
 def test_speech_over_two_units_is_judged_whole_and_an_acknowledgement_not_answered(
-    text: str, odds: float, told: int
+    text: str, odds: float, confidence: float, *, is_answered: bool, stops: bool
 ) -> None:
     judged_ms: list[int] = []
 
@@ -392,13 +399,13 @@ def test_speech_over_two_units_is_judged_whole_and_an_acknowledgement_not_answer
     for sound in (voice(1.0), quiet(1.0), *parts, *[quiet(1.0)] * 6):
         done = cast.play(0, [unit(sound), StepUnit(), Finalize()])[1]
         heard += filter(None, [result_of(done).heard])
-        recogniser.heard = Heard(text) if heard else recogniser.heard
+        recogniser.heard = Heard(text, confidence) if heard else recogniser.heard
         answer += "" if is_over else done.text
         has_stopped = bool(answer) and result_of(done).ending is Ending.LISTEN
         is_over |= has_stopped or result_of(done).end_of_turn
 
     assert judged_ms[1] - judged_ms[0] >= 200
-    assert heard == ["Tell me a story.", text][: 1 + told]
+    assert heard == ["Tell me a story.", text][: 1 + is_answered]
     # The history of an answer that was stopped ends where it was heard.
     kept = next(line.text for line in memory_of(model).history.lines if line.role == "assistant")
-    assert (kept != answer.strip()) is (odds > 0)
+    assert (kept != answer.strip()) is stops

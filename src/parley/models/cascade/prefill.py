@@ -24,6 +24,7 @@ from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import is_echo
 from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
+from parley.turns.word_lists import is_command
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
@@ -234,11 +235,13 @@ class PrefillJob(CascadeJob):
             )
             is_whole = not heard.is_unclear and self._parts.is_expected(text, history)
             turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
-            is_brief = len(text.split()) < 3 and not text.endswith("?")
-            if self._state.telling is not None and not self._state.is_interrupted and is_brief:
-                # An acknowledgement or a noise; anything else is answered after this answer.
-                turns = turns.without()
-            self._state = replace(self._state, turns=turns)
+            is_interrupted = self._state.is_interrupted
+            if self._state.telling is not None and not is_interrupted:
+                is_interrupted = not heard.is_unclear and is_command(text)
+                if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
+                    # An acknowledgement or a noise; anything else is answered after this answer.
+                    turns = turns.without()
+            self._state = replace(self._state, turns=turns, is_interrupted=is_interrupted)
         elif heard.text:
             self._heard.append(heard.text)
             self._is_whole = not heard.is_unclear and self._parts.is_expected(heard.text, history)
