@@ -10,8 +10,9 @@ from tests.support.session_logs import FakeSessionLogs
 from tests.support.sessions import Talk, WorkerHarness, loud, worker_harness
 from tests.support.sockets import FakeSocket
 
-from parley.dialects.events import InterruptionChanged, SessionInterrupted
-from parley.engine.work import Stage
+from parley.dialects.events import ChatRequested, InterruptionChanged, SessionInterrupted
+from parley.engine.segments import Audio
+from parley.engine.work import Prefill, Stage
 from parley.protocol.control import BUSY_STATUS, CUT_CODE, EndSession, SessionPhase
 from parley.protocol.resume import hash_of
 
@@ -287,3 +288,23 @@ async def test_of_a_session_that_has_ended_only_its_last_words_are_remembered():
         (told,) = harness.host.hello().sessions
         assert told.phase == "ended"
         assert session() is None, [type(each) for each in gc.get_referrers(session())]
+
+
+@pytest.mark.parametrize("picture", [None, "AAAA"])
+async def test_what_a_request_contained_is_freed_without_the_garbage_collector(picture):
+    content = {"type": "audio", "data": loud()}
+    if picture is not None:
+        content = {"type": "image", "data": picture}
+    kinds = (ChatRequested, Audio, Prefill)
+    async with worker_harness() as harness:
+        gc.collect()
+        gc.disable()
+        try:
+            talk = harness.begin("chat")
+            talk.say({"messages": [{"role": "user", "content": [content]}]})
+
+            assert await talk.over() == (1000 if picture is None else 1008)
+            # A thread that has just returned its result may still refer to its input.
+            await until(lambda: not any(isinstance(each, kinds) for each in gc.get_objects()))
+        finally:
+            gc.enable()

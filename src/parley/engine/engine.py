@@ -453,6 +453,8 @@ class PendingResult(Generic[R]):
         if self._has_ended:
             return
         self._has_ended = True
+        # The request refers to this object, and its pictures and sounds may be large.
+        del self.request
         self._handle._pending.discard(self)
         if self._handle._is_open:
             self._handle._context_tokens = context_tokens

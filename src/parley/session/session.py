@@ -455,6 +455,8 @@ class Session:
                     _log.warning(
                         "session_failed", session_id=self.session_id, part=name, exc_info=error
                     )
+                # Its frames refer to this session, and to what the client has sent.
+                error.__traceback__ = error.__cause__ = error.__context__ = None
                 self.end(SessionEnded("error", error))
             case _:
                 error_id = secrets.token_hex(4)
