@@ -117,16 +117,37 @@ libc.malloc_info(0, stdout)
 libc.fflush(stdout)
 """
 
+GROWN = """
+import gc
+from parley.worker import memory
 
-def pools(how: str) -> int:
-    """Of a process with eight threads that allocate at the same time."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True
-    )
-    return done.stdout.count("<heap nr=")
+memory.KEPT_BYTES = 32 << 20
+gc.disable()
+least = memory.resident_bytes()
+pieces = [bytearray(100_000) for _ in range(1000)]
+pieces.append(pieces)
+last = bytearray(100_000)
+del pieces
+grown = memory.resident_bytes()
+assert memory.trim(least) <= least
+print(grown - least, memory.resident_bytes() - least)
+"""
+
+
+def run(*program: str) -> str:
+    arguments = [sys.executable, "-c", *program]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has pools")
 def test_threads_share_two_pools() -> None:
-    assert pools("limited") == 2
-    assert pools("as it is") > 2
+    assert run(PROGRAM, "limited").count("<heap nr=") == 2
+    assert run(PROGRAM, "as it is").count("<heap nr=") > 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has pools")
+def test_memory_of_large_objects_is_returned_to_the_system() -> None:
+    before, after = map(int, run(GROWN).split())
+
+    assert before > 90_000_000
+    assert after < 20_000_000

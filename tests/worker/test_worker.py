@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -224,6 +225,19 @@ async def test_the_gateway_learns_about_a_session_and_its_end():
 
         assert phases == ["preparing", "active", "cleanup", "ended"]
         assert (await gateway.until(Heartbeat)).state == "idle"
+
+
+async def test_memory_is_returned_to_the_system_when_a_session_has_ended(monkeypatch):
+    trimmed = threading.Event()
+    monkeypatch.setattr(main, "READ_MEMORY_EVERY_S", 0.01)
+    monkeypatch.setattr(main, "trim", lambda least_bytes: trimmed.set() or least_bytes)
+    async with running() as (worker, *_):
+        async with session(worker, "duplex", "omni_1") as socket:
+            await send(socket, type="prepare")
+            await until(socket, "prepared")
+            assert not trimmed.is_set()
+
+        assert await asyncio.to_thread(trimmed.wait, HANG_S)
 
 
 async def test_leave_ends_sessions_and_the_process():

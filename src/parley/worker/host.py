@@ -161,6 +161,7 @@ class Host:
     """True if the model is warm; set once by its starter."""
     device_memory: DeviceMemory | None = None
     """GPU memory, as last measured."""
+    ended_sessions: int = 0
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a session could not be cleaned up: the process must exit."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -469,6 +470,7 @@ class Host:
             self._held.pop(held.lease.lease_id, None)
             self._remember_ended(held)
             self._enter(held, Phase.ENDED)
+            self.ended_sessions += 1
             self._parted.set()
 
     def _begin_recording(self, lease: LeasedSlot) -> SessionRecorder | None:

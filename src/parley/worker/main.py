@@ -62,7 +62,7 @@ from parley.worker.control import ControlLink, GatewayLinks, http_url, socket_ur
 from parley.worker.finished import FinishedRecordings, gateway_voice
 from parley.worker.host import MOVE_S, Host, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
-from parley.worker.memory import read_device
+from parley.worker.memory import read_device, resident_bytes, trim
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
 
@@ -305,7 +305,7 @@ class WorkerProcess:
         self._host = host
         _log.info("worker_ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
-        reading = asyncio.create_task(_read_device_memory(host), name="device memory")
+        reading = asyncio.create_task(_watch_memory(host), name="memory")
         code = FAILED
         try:
             code = await self._wait_for_the_end(host, engine, linking)
@@ -543,8 +543,12 @@ async def _aside(work: Callable[[], T]) -> T:
     return await asyncio.wrap_future(done)
 
 
-async def _read_device_memory(host: Host) -> None:
+async def _watch_memory(host: Host) -> None:
+    ended, least_bytes = 0, resident_bytes()
     while True:
+        if host.ended_sessions != ended:
+            ended = host.ended_sessions
+            least_bytes = await asyncio.to_thread(trim, least_bytes)
         # In a thread: a device that hangs must not stop the heartbeats.
         host.device_memory = await asyncio.to_thread(read_device, host.identity.device)
         await asyncio.sleep(READ_MEMORY_EVERY_S)
