@@ -268,6 +268,23 @@ async def test_who_begins_no_handshake_takes_no_place_of_others(tmp_path: Path, 
     assert gateway.runtime.access.open_connections.ended == {"too_many": 1}
 
 
+@pytest.mark.parametrize(("accepts", "status"), [(b"text/html", b"307"), (b"*/*", b"400")])
+async def test_the_answer_to_plain_http_names_the_address(tmp_path: Path, accepts, status):
+    context, _ = self_signed(tmp_path)
+    with listen("127.0.0.1", 0) as listener:
+        listening = TlsListener(listener, asyncio.Protocol, context, OpenConnections())
+        async with raw_client(listener.getsockname()[1]) as client:
+            head = b"GET /chat?a=1 HTTP/1.1\r\nAccept: %b\r\nHost: a.test:8006\r\n\r\n" % accepts
+            await client.send(head)
+            answer = await client.rest()
+        listening.close()
+        await listening.wait_closed()
+
+    assert answer.startswith(b"HTTP/1.1 %b " % status)
+    assert b"\r\nlocation: https://a.test:8006/chat?a=1\r\n" in answer
+    assert b"HTTPS only: use https://a.test:8006." in answer
+
+
 async def test_handshakes_begin_as_often_as_an_address_may_connect(tmp_path: Path):
     context, _ = self_signed(tmp_path)
     made: list[asyncio.Protocol] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import socket
 import ssl
 from collections import Counter
@@ -25,6 +26,12 @@ ACCEPTED_AT_ONCE: Final = 64
 """Number of connections accepted in one iteration of the event loop."""
 NO_FILES_S: Final = 1.0
 """Pause if no connection can be accepted because there are no free file descriptors."""
+
+HEAD_BYTES: Final = 16_384
+PLAIN_HTTP: Final = re.compile(
+    rb"[A-Z]+ (/\S*) HTTP/1\.[01]\r\n(?:[^\n]*\n)*?host: *([\w.:\[\]-]+)\r\n", re.IGNORECASE
+)
+"""A request without TLS: path and host."""
 
 log = logs.get(__name__)
 
@@ -91,8 +98,23 @@ class TlsListener:
             task.add_done_callback(functools.partial(self._ended, address))
 
     async def _begin(self, connected: socket.socket) -> None:
-        # No valid handshake: a scanner, or a client that uses plain HTTP.
-        with contextlib.suppress(OSError):
+        # A client that leaves, or a scanner: there is no valid handshake.
+        with contextlib.suppress(OSError), contextlib.ExitStack() as unused:
+            unused.enter_context(connected)
+            connected.setblocking(False)
+            arrived = asyncio.Event()
+            self._loop.add_reader(connected, arrived.set)
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await arrived.wait()
+            finally:
+                self._loop.remove_reader(connected)
+            if answer := _answer_to_plain_http(connected.recv(HEAD_BYTES, socket.MSG_PEEK)):
+                # If bytes were left unread, closing would withdraw the answer.
+                connected.recv(HEAD_BYTES)
+                connected.send(answer)
+                return
+            unused.pop_all()
             await self._loop.connect_accepted_socket(
                 self._protocol, connected, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
             )
@@ -102,3 +124,22 @@ class TlsListener:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
+
+
+def _answer_to_plain_http(head: bytes) -> bytes:
+    """The answer to a request without TLS; b"" if `head` is not one. Browsers are sent to the same
+    page over HTTPS. Programs are not: their key should not be sent in this way again."""
+    request = PLAIN_HTTP.match(head)
+    if request is None:
+        return b""
+    path, host = request.groups()
+    is_page = b"text/html" in head
+    status = b"307 Temporary Redirect" if is_page else b"400 Bad Request"
+    body = (
+        b'{"detail":"This server speaks HTTPS only: use https://%b.","code":"invalid_request"}'
+        % host
+    )
+    return (
+        b"HTTP/1.1 %b\r\nlocation: https://%b%b\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+    ) % (status, host, path, len(body), body)
