@@ -1,9 +1,11 @@
-"""`python -m tools.bench session` and `parley bench model`, on small numbers."""
+"""`parley bench model`, and `session`, `recording` and `relay` of tools.bench, on small numbers."""
 
 import pytest
 from tests.support.long import long_only
 from tests.support.small_minicpmo import small_model
-from tools.bench import session, units
+from tools.bench import recording, relay_resume, session, units
+from tools.bench.relay import RelayReport, Tally, describe, measure
+from tools.bench.relay_resume import ResumeCost
 
 from parley.cli.bench import model
 from parley.cli.bench.figures import Figures
@@ -94,3 +96,58 @@ async def test_a_long_conversation_of_a_small_model_slides_its_window():
 def test_numbers_of_slots_are_checked(words):
     with pytest.raises(SetupError):
         model._counts(words)
+
+
+async def test_units_and_lists_are_measured(tmp_path):
+    figures = await recording.measure(tmp_path, 12, 30)
+
+    assert [one.count for one in figures.values()] == [12, 12, 1, 19]
+    assert all(0 < one.p50_ms <= one.max_ms for one in figures.values())
+
+
+@pytest.mark.slow
+async def test_a_short_run_holds_every_session_and_counts_every_unit():
+    report = await measure(5, 2.0, has_frame=True)
+
+    assert report.through.sessions == 5
+    assert report.through.broken == 0
+    assert 5 <= len(report.through.answers_ms) <= 15
+    assert len(report.direct.answers_ms) >= 2
+    assert report.cpu_s is None or report.cpu_s >= 0
+
+
+def test_the_report_says_what_was_added_and_what_a_core_carries():
+    report = RelayReport(
+        through=Tally(answers_ms=[2.0] * 100, sessions=10),
+        direct=Tally(answers_ms=[0.5] * 20, sessions=2),
+        seconds=10.0,
+        cpu_s=0.02,
+        rss_mb=100.0,
+        rss_before_mb=80.0,
+    )
+
+    text = describe(report, has_frame=False)
+
+    assert "10 of 10; 0 of 100 units late" in text
+    assert "p50 1.50 ms" in text
+    assert "0.200 ms per unit" in text
+    assert "about 5000 sessions" in text
+
+
+def test_what_resuming_costs_is_compared_round_by_round():
+    """A machine that becomes slow in the second round says nothing about resuming."""
+    cost = ResumeCost({"not offered": [1.0, 2.0, 1.0], "used": [1.04, 2.08, 1.5]})
+
+    assert cost.percent_more("used", "not offered") == pytest.approx(4.0)
+    assert "+4.0 %" in cost.describe()
+
+
+@long_only
+async def test_every_way_of_holding_sessions_is_measured(monkeypatch: pytest.MonkeyPatch):
+    # Only figures need warm sockets and buffers.
+    monkeypatch.setattr(relay_resume, "WARM_S", 1.5)
+    cost = await relay_resume.measure(1, 2.0, rounds=1)
+
+    assert cost.cpu_ms.keys() == {arm.name for arm in relay_resume.ARMS}
+    assert all(figure >= 0 for figures in cost.cpu_ms.values() for figure in figures)
+    assert cost.worker_ms["used"] > [0.0]

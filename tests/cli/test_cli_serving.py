@@ -1,7 +1,8 @@
-"""What `parley serve` says before, while and after it serves."""
+"""What `parley serve` says before, while and after it serves; what `parley worker` inherits."""
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.support.programs import python
 from parley import cli
 from parley.cli import serving as serving_module
 from parley.cli.serving import Serve
+from parley.cli.worker import inherit_no_descriptors
 from parley.settings import load
 
 
@@ -70,3 +72,16 @@ def test_a_server_may_open_as_many_files_as_its_user(hard: int, soft_after: int,
 
     assert (done.stdout + done.stderr).count("few_open_files_allowed") == warnings
     assert str(soft_after) in done.stdout.split()
+
+
+def test_a_device_that_a_library_left_open_closes_with_the_process(tmp_path: Path) -> None:
+    device = os.open(tmp_path / "device", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(device, True)
+
+    try:
+        inherit_no_descriptors()
+
+        assert not os.get_inheritable(device)
+        assert os.get_inheritable(2)
+    finally:
+        os.close(device)

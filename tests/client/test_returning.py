@@ -1,6 +1,7 @@
 """What a client keeps and counts to resume its session, and what it does with the answers to
 `session.resume`."""
 
+import asyncio
 import json
 
 import httpx
@@ -9,10 +10,11 @@ from tests.support.sockets import FakeSocket
 
 from parley.client import resuming
 from parley.client.access import Access, ConnectionLost, SocketClosed, Unreachable
-from parley.client.connection import PLACE_KEPT_S, Attempts
+from parley.client.connection import PLACE_KEPT_S, Attempts, Link
 from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
 from parley.clock import ManualClock
 from parley.errors import ParleyError, ServiceUnavailable
+from parley.protocol.legacy import InputText
 from parley.protocol.resume import DeliveryAck
 
 
@@ -156,3 +158,87 @@ async def test_the_end_of_a_session_is_asked_for_until_its_gateway_knows_it(
     access = Access("http://127.0.0.1:1", transport=Server())  # type: ignore[arg-type]
 
     assert await resuming.end_session(access, "call") is is_ended
+
+
+class FragileSocket:
+    """Takes so many messages, then is broken."""
+
+    def __init__(self, takes: int) -> None:
+        self.taken: list[str | bytes] = []
+        self._takes = takes
+
+    async def send(self, frame: str | bytes) -> None:
+        await asyncio.sleep(0)
+        if len(self.taken) >= self._takes:
+            raise SocketClosed(1006, "")
+        self.taken.append(frame)
+
+    async def receive(self) -> str | bytes:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+def words(frames: list[str | bytes]) -> str:
+    return " ".join(str(frame).split('"text":"')[1][0] for frame in frames)
+
+
+async def test_what_a_second_cut_leaves_unsent_is_sent_over_the_third_connection() -> None:
+    sockets = [FragileSocket(3), FragileSocket(1), FragileSocket(9)]
+    link = Link(sockets[0], live_s=4.0)
+    sent = link.sent = SentMessages()
+    for word in "abcde":
+        link.post(InputText(text=word))
+    await link.flush()
+    assert words(sockets[0].taken) == "a b c"
+
+    # The server has the first only; the second connection breaks while the rest is sent again.
+    await link.move(sockets[1], sent.take_again(1))
+    await link.flush()
+    assert words(sockets[1].taken) == "b"
+    await link.move(sockets[2], sent.take_again(2))
+    await link.flush()
+
+    assert words(sockets[2].taken) == "c d e"
+    assert sent.count == 5
+    await link.close()
+
+
+async def test_what_is_said_without_a_connection_is_sent_after_it() -> None:
+    broken, good = FragileSocket(0), FragileSocket(99)
+    link = Link(broken, live_s=2.0)
+    sent = link.sent = SentMessages()
+    said = "a b c d e f g h"
+    for word in said.split():
+        assert link.post_live(InputText(text=word), 1.0) == []
+        await link.flush()
+    assert broken.taken == []
+
+    await link.move(good, sent.take_again(0))
+    await link.flush()
+
+    assert words(good.taken) == said
+    assert link.dropped == link.waiting == 0
+    await link.close()
+
+
+async def test_a_long_time_without_a_connection_keeps_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.client.connection.AWAY_BYTES", 200)
+    broken, good = FragileSocket(0), FragileSocket(99)
+    link = Link(broken, live_s=2.0)
+    sent = link.sent = SentMessages()
+    for word in "abcdefghijklmnop":
+        link.post_live(InputText(text=word), 1.0)
+        await link.flush()
+
+    await link.move(good, sent.take_again(0))
+    await link.flush()
+
+    heard = words(good.taken).split()
+    assert heard[-3:] == ["n", "o", "p"]
+    assert link.dropped == 16 - len(heard) > 0
+    await link.close()

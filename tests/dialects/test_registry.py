@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import websockets
+from tests.contracts.dialect import DialectContract
 from tests.support.gateways import occupied, running_gateway
 from tests.support.patience import HANG_S
 from tests.support.present import present
@@ -17,7 +18,7 @@ from websockets.asyncio.client import connect
 from parley.dialects import registry
 from parley.dialects.base import UpgradeRequest
 from parley.dialects.realtime import RealtimeDialect
-from parley.dialects.registry import DialectRegistry
+from parley.dialects.registry import DialectRegistry, installed
 from parley.errors import ParleyError
 
 
@@ -88,3 +89,8 @@ def test_precedence_decides_who_is_asked_first():
 
     assert added.choose(UpgradeRequest("/v1/realtime", subprotocols=("eager",))) is EagerDialect
     assert added.choose(UpgradeRequest("/v1/realtime")) is RealtimeDialect
+
+
+for _spoken in installed():
+    _name = "Test" + _spoken.__name__
+    globals()[_name] = type(_name, (DialectContract,), {"spoken": _spoken})

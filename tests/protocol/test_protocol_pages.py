@@ -12,6 +12,7 @@ from parley import errors
 from parley.errors import ParleyError
 from parley.protocol import codec
 from parley.protocol.resume import ResumeClientMessage, ResumeServerMessage
+from tools import wire_types
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "protocols"
 EXAMPLE = re.compile(r"```json (client|server)(?:=(\w+))?\n(.*?)```", re.DOTALL)
@@ -91,3 +92,25 @@ def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str)
         answer = dialect.answer(error)
 
         assert str(answer.close_code) == close.replace("open", "None")
+
+
+def test_generated_files_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (wire_types.main(["--check"]), capsys.readouterr().err) == (0, "")
+
+
+def test_a_client_may_leave_out_defaults_and_a_server_always_sends_them() -> None:
+    types = wire_types.typescript()
+
+    assert "  interface Append {\n" in types
+    assert "    force_listen?: boolean;" in types
+    assert "    eta_seconds: number | null;" in types
+    assert "    recording_session_id?: string;" in types
+
+
+def test_the_schema_names_aliases() -> None:
+    dialect = next(dialect for dialect in wire_types.DIALECTS if dialect.name == "duplex")
+
+    chunk = wire_types.schema(dialect)["$defs"]["AudioChunk"]
+
+    assert chunk["x-also-accepted"]["audio_base64"] == ["audio", "audio_data"]
+    assert chunk["required"] == ["type"]
