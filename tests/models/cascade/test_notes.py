@@ -394,7 +394,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("When does the ferry leave?", ["The ferry leaves at nine."], "The ferry leaves at nine."),
         ("Why did you say so?", [], "make mistakes"),
         ("Do you ever go outside?", [], "I am a program"),
-        ("Translate this into Greek.", [], "can't do that"),
+        ("do it", [], "can't do that"),
         ("Can I eat a Snickers?", [], "ask somebody who knows"),
         ("How do I change a tyre?", [], "don't know how"),
         ("Is it Toronto?", [], "know more about that"),
@@ -403,7 +403,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("asdfghjk", [], "didn't understand"),
         ("I slept terribly", [], "sorry"),
         ("we had a great time at the beach", [], "good"),
-        ("third time he tried it though", [], "I see"),
+        ("is it true that moss makes it thicker", [], "don't know that one"),
         ("quite a few of those", [], "not sure what to say"),
         ("round the corner", [], "can't do that"),
         ("The end?", [], "not sure what you mean"),
@@ -448,6 +448,7 @@ def test_who_is_sad_is_not_congratulated():
 
 def test_the_model_answers_what_follows_a_picture():
     assert unknown_to_us("Is it blue?", [], ["I see a blue square."]) is None
+    assert unknown_to_us("Is it blue?", [], ["That may be. I am only a small program."])
 
 
 def test_it_does_not_know_in_other_words_each_time():

@@ -111,11 +111,13 @@ def _shifted(low: str, now: Now) -> str | None:
     if found is None:
         return None
     name, hour, minute, half = found.groups()
-    at = {"midnight": 0, "noon": 12, "midday": 12}.get(name)
+    at, day_min = {"midnight": 0, "noon": 12, "midday": 12}.get(name), 1440
     if at is None:
-        at = int(hour) % 12 + 12 * half.startswith("p")
+        is_of_half = bool(half) and half != "o'clock"
+        at = int(hour) % 12 + 12 * half.startswith("p") if is_of_half else int(hour)
+        day_min = 1440 if is_of_half or at > 12 else 720
     moment = now()
-    left = (at * 60 + int(minute or 0) - moment.hour * 60 - moment.minute) % 1440
+    left = (at * 60 + int(minute or 0) - moment.hour * 60 - moment.minute) % day_min
     said = [
         f"{many} {unit}{'' if many == 1 else 's'}"
         for many, unit in zip(divmod(left, 60), ("hour", "minute"), strict=True) if many

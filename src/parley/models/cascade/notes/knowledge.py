@@ -299,7 +299,7 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
     words = set(_keys(low))
     is_to_do = bool(_SAYS["to_do"].search(low))
     is_question = bool(_SAYS["question"].search(low)) or "?" in low
-    if not is_question and _SAYS["tells"].search(low):
+    if _SAYS["of_us"].search(low) or (not is_question and _SAYS["tells"].search(low)):
         return None
     asks_why, denies = "why" in words, bool(_SAYS["denied"].search(low))
     for keys, sentence in _candidates(words):

@@ -92,13 +92,13 @@ def listen(texts: Iterable[str]) -> Told:
         named = _owned(plain) or named
         if _SAYS["asked"].search(plain.lower()):
             is_of_name = bool(_SAYS["my_name"].search(plain.lower()))
+        if yours := _SAYS["yours"].search(plain.lower()):
+            kind = yours[1]
         if plain.endswith("?"):
             continue
         if kind:
             plain = _SAYS["mine_is"].sub(f"my {kind}", plain)
-        if yours := _SAYS["yours"].search(plain.lower()):
-            kind = yours[1]
-        if named:
+        if named and not _SAYS["of_another"].search(f"{plain}\n{named}"):
             plain = _SAYS["is_short"].sub(" is ", plain)
             plain = _SAYS["theirs"].sub(f"my {named} is called ", plain)
             plain = _SAYS["of_theirs"].sub(f"my {named} ", plain)
@@ -188,7 +188,7 @@ def recall(text: str, told: Told) -> str | None:
     if _SAYS["to_do"].search(low):
         return next((one for one in reversed([*told.facts.values()]) if "You told me" in one), "")
     best, score, asks_age = None, 0.0, "how old" in low
-    asks_name = re.search(r"\b(?:names?|called)\b", low)
+    asks_name = _SAYS["asks_name"].search(low)
     for key, sentence in told.facts.items():
         keys = {_stem(word) for word in key.split()}
         if "age" in keys and not words & keys - {"old", "age"}:
@@ -198,8 +198,10 @@ def recall(text: str, told: Told) -> str | None:
         share = len(keys & words) / max(1, len(keys))
         if share >= 0.3 and asks_name and " called " in sentence:
             share += 1
-        if share >= max(score, 0.3):
-            best, score = sentence, share
+        # "What does my sister do?" asks for more than her name.
+        rank = share if asks_name or " called " not in sentence else share / 2.5
+        if share >= 0.3 and rank >= score:
+            best, score = sentence, rank
     if best is not None:
         said = said_before(low, told)
         is_more = said and (words - _words(lowered(best))) & _words(lowered(said))
@@ -211,16 +213,18 @@ def recall(text: str, told: Told) -> str | None:
 
 def said_before(low: str, told: Told) -> str | None:
     """The user's statement that shares the most words with a question."""
-    words = _words(low)
-    if not words or "why" in low or not _SAYS["question"].search(low):
+    words = _words(low) - _WORDS["pronouns"]
+    if not words or _SAYS["of_reasons"].search(low) or not _SAYS["question"].search(low):
         return None
     said = [one for one in told.said if lowered(one) not in low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks for more than a mention of it.
     needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
-    is_told = not low.startswith("how old") or bool(_SAYS["age"].search(best))
+    is_stated = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
-    return f"You said: {best}" if is_told and 2 * shared >= needed else None
+    if _SAYS["asks_name"].search(low):
+        is_stated = bool(_SAYS["a_name"].search(best))
+    return f"You said: {best}" if is_stated and 2 * shared >= needed else None
 
 
 def _remembered(low: str, told: Told) -> str | None:
@@ -274,8 +278,11 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
         if "'s name" in match[0]:
             verb = "is called"
         of = _BREED.sub("dog", what.lower())
+        kind = (
+            "old age" if _SAYS["aged"].match(value) else "job" if _SAYS["job"].match(value) else ""
+        )
         yield (
-            f"{of} old age" if _SAYS["aged"].match(value) else of,
+            f"{of} {kind}".strip(),
             f"Your {what} {verb.replace('named', 'called')} {value}.",
         )
     for pattern, key, sentence in _ALSO:

@@ -51,11 +51,13 @@ def _untangled(text: str) -> str:
 
     text = _HASTY.sub(spelled_out, _SAYS["you_are"].sub("you're", text))
     text = _SAYS["contracted"].sub(r"\g<said>'", text)
+    is_asked = bool(_SAYS["unmarked"].search(text))
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
     # Words that are omitted, or in an unusual position in a question.
     text = _SAYS["inverted"].sub(r"\g<asks> \g<verb> \g<who>", text)
     text = _SAYS["can_you"].sub(_asked, _SAYS["do_you"].sub("do you ", text))
-    return _SAYS["i_did"].sub(r"\g<said>I ", text)
+    text = _SAYS["i_did"].sub(r"\g<said>I ", text)
+    return f"{text}?" if is_asked or _SAYS["unmarked"].search(text) else text
 
 
 def _asked(found: re.Match[str]) -> str:
