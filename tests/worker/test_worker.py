@@ -229,8 +229,13 @@ async def test_the_gateway_learns_about_a_session_and_its_end():
 
 async def test_memory_is_returned_to_the_system_when_a_session_has_ended(monkeypatch):
     trimmed = threading.Event()
+
+    def trim(least_bytes: int) -> int:
+        trimmed.set()
+        return least_bytes
+
     monkeypatch.setattr(main, "READ_MEMORY_EVERY_S", 0.01)
-    monkeypatch.setattr(main, "trim", lambda least_bytes: trimmed.set() or least_bytes)
+    monkeypatch.setattr(main, "trim", trim)
     async with running() as (worker, *_):
         async with session(worker, "duplex", "omni_1") as socket:
             await send(socket, type="prepare")
