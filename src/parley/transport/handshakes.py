@@ -135,9 +135,11 @@ def _answer_to_plain_http(head: bytes) -> bytes:
     path, host = request.groups()
     is_page = b"text/html" in head
     status = b"307 Temporary Redirect" if is_page else b"400 Bad Request"
-    body = (
-        b'{"detail":"This server speaks HTTPS only: use https://%b.","code":"invalid_request"}'
-        % host
+    sentence = b"This server speaks HTTPS only: use https://%b." % host
+    # Our clients read `detail`, OpenAI's read `error`.
+    body = b'{"detail":"%b","code":"invalid_request","error":{"message":"%b"}}' % (
+        sentence,
+        sentence,
     )
     return (
         b"HTTP/1.1 %b\r\nlocation: https://%b%b\r\ncontent-type: application/json\r\n"
