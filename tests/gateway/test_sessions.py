@@ -311,9 +311,11 @@ async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
 
 
 async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_path):
-    recording = "rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
+    recording = "20261128_151618_rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
     folder = recorded(tmp_path, recording)
     link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()
+    other = recorded(tmp_path, "20261128_151622_rt_99")
+    rest = recorded(tmp_path, "20261128_151622_rt_77", continues=recording)
 
     by_the_link = await http.delete(f"/api/sessions/{link['token']}")
     still_there = folder.path.is_dir()
@@ -322,7 +324,8 @@ async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_pat
     assert by_the_link.status_code in (401, 403)
     assert still_there
     assert by_its_id.json() == {"success": True}
-    assert not folder.path.exists()
+    # Another worker continued the session.
+    assert [one.path.exists() for one in (folder, rest, other)] == [False, False, True]
 
 
 async def test_a_broken_recording_is_listed_with_its_problem(http, tmp_path):

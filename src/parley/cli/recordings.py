@@ -154,9 +154,11 @@ def delete(
     if not yes:
         typer.confirm(f"Permanently delete {len(folders)} recordings?", abort=True)
     for folder in folders:
+        if not folder.path.exists():
+            continue  # It was part of the previous one.
         _not_live(folder)
-        store.delete(folder)
-        typer.echo(f"deleted {folder.recording_id}")
+        for one in store.delete_session(folder):
+            typer.echo(f"deleted {one}")
 
 
 @app.command()

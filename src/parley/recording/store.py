@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Iterator
@@ -289,3 +290,23 @@ def delete(folder: Folder) -> None:
     if folder.is_live():
         raise StillRecording
     remove(folder.path)
+
+
+def delete_session(folder: Folder) -> list[str]:
+    """Delete a recording and those of the same session at other workers, whose ids its client does
+    not know; returns their ids.
+
+    Raises:
+        StillRecording: the session is running.
+    """
+    stem = re.sub(r"^\d{8}_\d{6}_", "", folder.recording_id).rpartition("_")[0]
+    parts = [folder]
+    for path in folder.path.parent.glob(f"*{stem}_*") if stem else ():
+        head = lines.read_head(Folder(path).journal)
+        if head is not None and head.continues == folder.recording_id:
+            parts.append(Folder(path))
+    if any(part.is_live() for part in parts):
+        raise StillRecording
+    for part in reversed(parts):
+        remove(part.path)
+    return [part.recording_id for part in parts]

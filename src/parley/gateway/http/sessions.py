@@ -433,9 +433,9 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise Unauthorized
         request.state.is_audited = who.is_admin
         found = await find(session_id, to_change=True)
-        await asyncio.to_thread(store.delete, found.folder)
-        await state.forget([found.folder.recording_id])
-        await state.forget_responses_of([found.folder.recording_id])
+        gone = await asyncio.to_thread(store.delete_session, found.folder)
+        await state.forget(gone)
+        await state.forget_responses_of(gone)
         return Deleted()
 
     return router
