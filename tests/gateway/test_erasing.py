@@ -95,6 +95,7 @@ async def test_what_is_kept_of_a_key_is_listed_and_deleted(tmp_path: Path) -> No
         all_of_them = await http.delete("/api/sessions", headers=ADMIN)
         erased = await http.delete("/api/sessions", params={"key": alice}, headers=ADMIN)
         voices = await http.delete("/api/assets/ref_audio", params={"key": alice}, headers=ADMIN)
+        unknown = await http.delete("/api/sessions", params={"key": "k_typo"}, headers=ADMIN)
         kept = await http.get(f"/v1/responses/{response}", headers=as_alice)
         left = await listed()
         voices_left = (await http.get("/api/assets/ref_audio", headers=ADMIN)).json()
@@ -120,6 +121,8 @@ async def test_what_is_kept_of_a_key_is_listed_and_deleted(tmp_path: Path) -> No
     left_over = {"running": 0, "without_owner": 1}
     assert erased.json() == {"recordings": 2, "responses": 2, **left_over}
     assert voices.json() == {"voices": 1}
+    assert unknown.status_code == 404
+    assert "There is no key 'k_typo'." in unknown.text
     assert kept.status_code == 404
     assert sorted(one["key"] or "" for one in left) == ["", bob, "u_anna"]
     assert len(folders) == 3

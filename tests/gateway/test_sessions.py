@@ -14,6 +14,7 @@ from tests.support.patience import HANG_S
 from tests.support.recordings import JPEG, Running, recorded, tone
 
 from parley.errors import TooLarge
+from parley.gateway.http import sessions
 from parley.media.wav import encode_wav
 from parley.recording import store
 from parley.recording.layout import RecordingFolders
@@ -313,9 +314,9 @@ async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
 async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_path):
     recording = "20261128_151618_rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
     folder = recorded(tmp_path, recording)
-    link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()
     other = recorded(tmp_path, "20261128_151622_rt_99")
     rest = recorded(tmp_path, "20261128_151622_rt_77", continues=recording)
+    link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()
 
     by_the_link = await http.delete(f"/api/sessions/{link['token']}")
     still_there = folder.path.is_dir()
@@ -326,6 +327,16 @@ async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_pat
     assert by_its_id.json() == {"success": True}
     # Another worker continued the session.
     assert [one.path.exists() for one in (folder, rest, other)] == [False, False, True]
+
+
+async def test_a_recording_that_cannot_be_deleted_does_not_protect_others(tmp_path):
+    stuck, other = recorded(tmp_path, "a"), recorded(tmp_path, "b")
+    (tmp_path / "sessions" / ".a.deleted" / "x").mkdir(parents=True)
+
+    with pytest.raises(OSError):
+        sessions._erase(RecordingFolders(tmp_path), ["a", "b"])
+
+    assert [one.path.exists() for one in (stuck, other)] == [True, False]
 
 
 async def test_a_broken_recording_is_listed_with_its_problem(http, tmp_path):

@@ -294,11 +294,7 @@ def erase(
     Revoke it first. Its usage stays (`parley usage`). Recordings without an owner cannot be found
     by a key: those of sessions without one, and those of versions that did not record it.
     """
-    is_id = key.startswith(("k_", "u_"))
-    key_id = key if is_id else _id_of(server, key)
-    if not is_id and key_id == key:  # The server would find nothing of it and report success.
-        hint = "A revoked key or a user needs an id, which `parley usage` shows."
-        raise SetupError(f"There is no key '{key}'.", hint=hint)
+    key_id = key if key.startswith(("k_", "u_")) else _id_of(server, key)
     if not yes:
         typer.confirm(f"Delete all stored data of {key_id}?", abort=True, err=True)
     found = {

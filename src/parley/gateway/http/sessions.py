@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley import logs
 from parley.errors import ServiceUnavailable, Unauthorized
+from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.bodies import (
     JSON,
     RecordingId,
@@ -264,7 +265,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             ],
         )
 
-    @router.delete("/api/sessions", role="admin")
+    @router.delete("/api/sessions", role="admin", errors=(404,))
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and stored responses of a key or signed-in user, including pinned
         ones. Revoke the key first, so that no session starts meanwhile."""
@@ -273,6 +274,9 @@ def routes(runtime: GatewayRuntime) -> Router:
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
         await state.forget(gone)
         responses = await state.forget_responses_by(owner_of_key(key))
+        is_known = key.startswith(USER_PREFIX) or key in {one.id for one in await state.keys()}
+        if not (rows or responses or is_known):
+            raise HTTPException(404, f"There is no key {key!r}. Give its id, or u_NAME for a user.")
         without_owner, _ = await state.recordings(limit=0, key_id="")
         return Erased(
             recordings=len(gone),
@@ -443,8 +447,13 @@ def routes(runtime: GatewayRuntime) -> Router:
 
 def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
     """Delete recordings; returns the deleted ones, and the number of those that are still
-    running."""
+    running.
+
+    Raises:
+        OSError: some cannot be deleted; all others are.
+    """
     gone, running = [], 0
+    failure: OSError | None = None
     for one in ids:
         folder = folders.find(one)
         try:
@@ -452,8 +461,12 @@ def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
                 store.delete(folder)
         except StillRecording:
             running += 1
+        except OSError as error:
+            failure = error
         else:
             gone.append(one)
+    if failure is not None:
+        raise failure
     return gone, running
 
 
