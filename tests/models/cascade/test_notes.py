@@ -466,7 +466,6 @@ def test_what_was_seen_before_is_not_denied():
     [
         ("Hello, good afternoon!", "Good afternoon"),
         ("Should I sell my car?", "I can't decide that"),
-        ("How long should I roast parsnips?", "The packet or the recipe"),
         ("Should I see a doctor?", "If you are worried"),
         ("Which months have 30 days?", "4 months: April"),
         ("Call me tomorrow.", "I cannot call"),
