@@ -167,7 +167,7 @@ web-shots: $(STAMP) pages node_modules/.package-lock.json ## pictures of every p
 
 DIST ?= dist
 npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
-	@[ -e node_modules/typescript/bin/tsc ] || $(MAKE) -s node_modules/.package-lock.json
+	@[ -e node_modules/typescript-native/bin/tsc ] || $(MAKE) -s node_modules/.package-lock.json
 	@npm run --silent types
 	@mkdir -p $(DIST) && npm pack --silent --pack-destination $(abspath $(DIST)) ./src/parley/web
 

@@ -8,10 +8,7 @@
  * `starting` is entered by the click itself, before anything is awaited. Every state can change to `ended`.
  */
 
-/**
- * @typedef {'idle' | 'starting' | 'connecting' | 'queued' | 'live' | 'pausing' | 'paused' | 'reconnecting' |
- *   'ending' | 'ended'} CallPhase
- */
+/** @typedef {'idle' | 'starting' | 'connecting' | 'queued' | 'live' | 'pausing' | 'paused' | 'reconnecting' | 'ending' | 'ended'} CallPhase */
 
 /** @type {Record<CallPhase, CallPhase[]>} */
 const NEXT = {

@@ -3,8 +3,7 @@
 /**
  * stopped: we requested it · cancelled: the client was removed from the queue · busy: no capacity, try later · refused:
  * not allowed · bad: we sent an invalid message · failed: an error in the server · lost: the network
- * @typedef {'stopped' | 'cancelled' | 'timeout' | 'context_full' | 'server_shutdown' | 'busy' | 'refused' |
- *   'bad' | 'failed' | 'lost'} Reason
+ * @typedef {'stopped' | 'cancelled' | 'timeout' | 'context_full' | 'server_shutdown' | 'busy' | 'refused' | 'bad' | 'failed' | 'lost'} Reason
  */
 /** @typedef {{reason: Reason, code: string, sentence: string, wasReady: boolean}} Ending */
 
