@@ -18,7 +18,7 @@ import shutil
 import socket
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,43 +80,36 @@ def doctor(
     With --model or --random-weights, also plan the memory of that model. Exit code 1 when something
     essential is broken.
     """
-    findings: list[Finding] = []
-    settings: Settings | None = None
-    try:
-        settings = read(warn=lambda text: findings.append(note("settings", text, "Correct it.")))
-    except SetupError as error:
-        findings.append(broken("settings", str(error), error.hint))
-    show = _keep if as_json else _print
     if not as_json:
         typer.echo(f"parley {__version__}")
-    for finding in findings:
-        show(finding)
-    if settings is not None:
-        for check in (*CHECKS, check_fast_parts) if tries else CHECKS:
-            for finding in _run(check, settings):
-                findings.append(finding)
-                show(finding)
-    if as_json:
-        typer.echo(_as_json(findings))
+    findings: list[Finding] = []
+    for finding in _findings(read, (*CHECKS, check_fast_parts) if tries else CHECKS):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
     count = Counter(finding.grade for finding in findings)
-    if count["broken"] and not as_json:
+    if as_json:
+        shown = [asdict(finding) for finding in findings]
+        whole = {"version": __version__, "ready": not count["broken"], "findings": shown}
+        typer.echo(json.dumps(whole, ensure_ascii=False, indent=1))
+    elif count["broken"]:
         say(f"{count['broken']} broken, {count['note']} to note", "red")
-    elif not as_json:
+    else:
         say("ready" + (f", {count['note']} to note" if count["note"] else ""), "green")
     if count["broken"]:
         raise typer.Exit(1)
 
 
-def _keep(finding: Finding) -> None:
-    """Does nothing: all findings are printed as one object."""
-
-
-def _as_json(findings: list[Finding]) -> str:
-    is_ready = all(finding.grade != "broken" for finding in findings)
-    shown = [asdict(finding) for finding in findings]
-    return json.dumps(
-        {"version": __version__, "ready": is_ready, "findings": shown}, ensure_ascii=False, indent=1
-    )
+def _findings(read: flags.Reader, checks: Sequence[Check]) -> Iterator[Finding]:
+    found: list[Finding] = []
+    try:
+        settings = read(warn=lambda text: found.append(note("settings", text, "Correct it.")))
+    except SetupError as error:
+        checks = ()
+        found.append(broken("settings", str(error), error.hint))
+    yield from found
+    for check in checks:
+        yield from _run(check, settings)
 
 
 def _run(check: Check, settings: Settings) -> Iterator[Finding]:
