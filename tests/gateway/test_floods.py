@@ -127,15 +127,15 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
-async def test_small_bodies_that_come_after_their_answers_end_no_connection(gateway):
+async def test_bodies_that_come_after_their_answers_end_no_connection(gateway):
     async with AsyncExitStack() as stack:
         port = gateway.gateway.port
         clients = [await stack.enter_async_context(raw_client(port)) for _ in range(6)]
         for client in clients:
-            await client.send(b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n")
+            await client.send(b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n")
             await client.until(b"Not Found")
         for client in clients:
-            await client.send(b"01234567GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            await client.send(b" " * 60_000 + b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
             await client.until(b'"healthy":true')
         assert not gateway.runtime.access.open_connections.draining
 
@@ -465,7 +465,7 @@ async def test_one_client_does_not_wait_for_the_transfers_of_another():
 async def test_a_client_that_leaves_during_its_upload_is_not_an_error(
     caplog: pytest.LogCaptureFixture,
 ):
-    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n{"
+    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{"
     async with running_gateway() as gateway:
         async with raw_client(gateway.gateway.port) as client:
             await client.send(head)

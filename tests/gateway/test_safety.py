@@ -19,6 +19,7 @@ from tests.support.gateways import (
     turned_away,
 )
 from tests.support.patience import HANG_S
+from tests.support.raw_sockets import raw_client
 from tests.support.talking import PATHS, hear
 from websockets.asyncio.client import connect
 
@@ -284,6 +285,21 @@ async def test_a_connection_that_never_asks_is_closed(words, monkeypatch):
 
         assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
+
+
+@pytest.mark.parametrize(("length", "rest"), [(b"0", b"G"), (b"8", b"01234567")])
+async def test_a_connection_that_asks_no_more_is_closed(gateway, monkeypatch, length, rest):
+    async with raw_client(gateway.gateway.port) as client:
+        await client.send(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        await client.until(b'"healthy":true')
+        monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.1)
+        await client.send(
+            b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\n" % length
+        )
+        await client.until(b"Not Found")
+        await client.send(rest)
+
+        assert (await client.rest()).endswith(b"}")
 
 
 # The admission by itself

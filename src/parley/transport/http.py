@@ -23,8 +23,8 @@ from parley.transport.clients import OpenConnections
 from parley.transport.limits import Budget
 
 HEAD_LIMIT_S: Final = 20.0
-"""Time limit from the connection to the end of its first request's head; later requests have
-uvicorn's keepalive limit."""
+"""Time limit from the connection, or the previous response, to the end of a request's head.
+uvicorn's keepalive limit ends with the first byte of the head."""
 HEAD_LIMIT_BYTES: Final = 16 << 10
 CHUNK_LINE_BYTES: Final = 32
 """What frames a body may have as many bytes as a head, and so much per chunk: the parser joins a
@@ -50,16 +50,11 @@ STALL_S: Final = 30.0
 """While a response waits for its reader, it must be read at `BYTES_PER_S`; this is the measuring
 interval."""
 
-DRAIN_S: Final = 5.0
 DRAIN_BYTES: Final = 64 << 20
-DRAIN_PAUSE_S: Final = 0.005
-DRAINS_EACH: Final = 2
-"""How much of a body is still received and discarded after the response, because a client that is
-still sending would otherwise not see the response. One read per interval, on a limited number of
-connections per address."""
-
-SMALL_BODY_BYTES: Final = 16 << 10
-"""A body up to this size costs one read, so it is received on any number of connections."""
+DRAIN_PAUSE_S: Final = 0.0025
+"""How much of a body is still received and discarded after the response, for the grace period,
+because a client that is still sending would otherwise not see the response. One read per interval:
+the connections of an address take turns."""
 
 LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
@@ -89,7 +84,6 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_body = False
         self._is_draining = False
-        self._is_drain_counted = False
         self._body_bytes = 0
         self._body_pieces = 0
         self._trailers = 0
@@ -195,23 +189,23 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_draining:
             self._drain_on()
             self._stop_draining()
+            self._after(self.head_limit_s, self.transport.close)
         self._is_in_body = False
         self._head_bytes = 0
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._is_in_body or self.transport.is_closing():
+        if self.transport.is_closing():
             return
-        if self._is_chunked or self._length > SMALL_BODY_BYTES:
-            draining = self._open.draining
-            if draining[self._address] >= DRAINS_EACH:
-                self.transport.close()
-                return
-            draining[self._address] += 1
-            self._is_drain_counted = True
+        if not self._is_in_body:
+            if self.cycle.response_complete:
+                self._after(self.head_limit_s, self.transport.close)
+            return
+        self._unset_keepalive_if_required()
+        self._open.draining[self._address] += 1
         self._is_draining = True
         self._body_bytes = 0
-        self._after(DRAIN_S, self.transport.close)
+        self._after(self.body_grace_s, self.transport.close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -234,7 +228,8 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
         elif not self.transport.is_closing():
             self.transport.pause_reading()
-            self.loop.call_later(DRAIN_PAUSE_S, self._drain_on)
+            pause_s = DRAIN_PAUSE_S * self._open.draining[self._address]
+            self.loop.call_later(pause_s, self._drain_on)
 
     def _drain_on(self) -> None:
         if self._is_draining and not self.transport.is_closing():
@@ -258,9 +253,8 @@ class BoundedHttp(HttpToolsProtocol):
         return self._is_chunked or self._length > 0
 
     def _stop_draining(self) -> None:
-        self._is_draining = False
-        if self._is_drain_counted:
-            self._is_drain_counted = False
+        if self._is_draining:
+            self._is_draining = False
             draining = self._open.draining
             draining[self._address] -= 1
             if not draining[self._address]:
