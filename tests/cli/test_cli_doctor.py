@@ -140,6 +140,7 @@ def test_a_wrong_settings_file_is_the_first_thing_it_says(
     report = json.loads(capsys.readouterr().out)
     assert report["ready"] is False
     assert report["findings"][-1]["grade"] == "broken"
+    assert {"grade", "subject", "text", "advice"} == set(report["findings"][0])
 
 
 @pytest.mark.parametrize(

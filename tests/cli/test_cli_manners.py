@@ -110,15 +110,6 @@ def test_chat_answers_programs_with_one_object(
     assert answer["generated_tokens"] > 0
 
 
-def test_the_doctor_answers_programs_with_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run("doctor", "--json")
-
-    report = json.loads(capsys.readouterr().out)
-    assert code == (0 if report["ready"] else 1)
-    assert {"grade", "subject", "text", "advice"} == set(report["findings"][0])
-    assert "python" in [finding["subject"] for finding in report["findings"]]
-
-
 def test_recordings_are_exported_into_a_folder_that_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

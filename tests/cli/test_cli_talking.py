@@ -215,11 +215,9 @@ async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answe
 
     # Between the sentences there is one silent chunk, and no more.
     gap = Pcm.silence(1600, 16_000)
-    client = Client("http://localhost:1")
-    talk = TalkLoop(
-        client, sound=join([gap, tone(0.1), gap, tone(0.1), gap], 16_000), tail_s=5.0, plays=False
-    )
-    speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
+    sound = join([gap, tone(0.1), gap, tone(0.1), gap], 16_000)
+    talk = TalkLoop(Client("http://localhost:1"), sound=sound, tail_s=5.0, plays=False)
+    speaking = asyncio.create_task(talk._speak(FileSource(sound, 1600)))
     while len(sent) < 5:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     before = sent[:5]
@@ -246,7 +244,7 @@ async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.M
 
     talk = TalkLoop(Client("http://localhost:1"), sound=tone(0.1), tail_s=5.0, plays=False)
     talk._show(Reconnected(28.0))
-    speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
+    speaking = asyncio.create_task(talk._speak(FileSource(tone(0.1), 1600)))
     await asyncio.sleep(0.15)
     talk._show(TurnDone(0, "One.", False, False, 0, 0.0))
     await asyncio.sleep(0.15)

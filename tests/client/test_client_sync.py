@@ -20,15 +20,6 @@ def playing(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
     elsewhere.close()
 
 
-@pytest.mark.parametrize("playing", [("chat", "streamed")], indirect=True)
-def test_a_script_asks_and_gets_an_answer(playing: FakeServer) -> None:
-    with sync.connect(playing.url) as server:
-        answer = server.ask("Hello!", speech=True)
-
-    assert answer.text == "Hello! How can I help?"
-    assert answer.sound is not None
-
-
 @pytest.mark.parametrize("playing", [("half_duplex", "two turns")], indirect=True)
 def test_a_script_holds_a_half_duplex_conversation(playing: FakeServer) -> None:
     sound = Pcm.silence(8_000, 16_000)

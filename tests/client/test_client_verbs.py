@@ -82,6 +82,7 @@ def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
                 break
 
         assert server.ask("Hello!", timeout_s=HANG_S).text
+        assert server.call(lambda each: each.voices()) == []
 
 
 @pytest.mark.slow
@@ -95,9 +96,3 @@ def test_a_script_pauses_and_resumes(url: str) -> None:
 
     assert isinstance(paused, Paused)
     assert isinstance(resumed, Resumed)
-
-
-@pytest.mark.slow
-def test_a_script_uses_any_verb(url: str) -> None:
-    with sync.connect(url) as server:
-        assert server.call(lambda each: each.voices()) == []

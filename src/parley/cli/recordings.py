@@ -96,7 +96,7 @@ def show(
     if folder.is_live():
         typer.echo("The session is still running.")
     for at_ms, who, text in _said(recording):
-        typer.echo(f"{at_ms / 1000:8.1f} s  {who:9}  {_plain(text)}")
+        typer.echo(f"{at_ms / 1000:8.1f} s  {who:9}  {renderer.clean(text)}")
 
 
 @app.command("replay", hidden=True)
@@ -243,7 +243,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         str(row["app_type"]),
         str(row["created_at"])[:19].replace("T", " "),
         "running" if seconds is None else f"{seconds:.1f}",
-        _plain(str(row["title"] or "")),
+        renderer.clean(str(row["title"] or "")),
     )
 
 
@@ -260,8 +260,3 @@ def _said(recording: RecordingJson | None) -> list[tuple[float, str, str]]:
         lines.append((turn.request_ts_ms, "user", asked))
         lines.append((turn.request_ts_ms, "assistant", turn.output.text))
     return lines
-
-
-def _plain(text: str) -> str:
-    """Text of users and models without terminal control sequences."""
-    return renderer.clean(text)

@@ -234,14 +234,17 @@ class TalkLoop:
         """
         samples = self._client.chunk_samples
         with ExitStack() as devices:
-            # Before connecting: without a microphone there is no reason to stand in the queue.
-            microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
+            source: Microphone | FileSource
+            if self._sound is not None:
+                source = FileSource(self._sound, samples)
+            else:
+                # Before connecting: without a microphone there is no reason to stand in the queue.
+                source = devices.enter_context(Microphone(samples))
             if self._plays:
                 speaker = self._speaker = devices.enter_context(Loudspeaker())
                 self._client.loudspeaker = lambda: speaker.left_s
             async with self._client as client:
                 await self._until_ready(client)
-                source = microphone or FileSource(self._spoken(), samples)
                 try:
                     async with asyncio.TaskGroup() as group:
                         speaking = group.create_task(self._speak(source), name="talk-speak")
@@ -250,10 +253,6 @@ class TalkLoop:
                 except ExceptionGroup as group_error:
                     # Both sides notice when the server goes away; one sentence is enough.
                     raise group_error.exceptions[0] from None
-
-    def _spoken(self) -> Pcm:
-        assert self._sound is not None
-        return self._sound
 
     async def _until_ready(self, client: LiveClient) -> None:
         async for event in client:
@@ -299,7 +298,10 @@ class TalkLoop:
                     heard_s = max(self._back_s, self._heard_until_s)
                     is_answered &= loop.time() - heard_s > ANSWER_S
                 if is_answered or waits_s > self._tail_s:
-                    self._explain_silence()
+                    if isinstance(self._client, HalfDuplexClient) and not self._was_heard:
+                        self.screen.note(
+                            "The server heard no voice in the file. Is it speech, loud enough?"
+                        )
                     await self._client.stop()
                     return
 
@@ -316,10 +318,6 @@ class TalkLoop:
         level = level_dbfs(pcm)
         self._room_dbfs = max(SILENCE_DBFS - ABOVE_ROOM_DB, min(level, self._room_dbfs + 0.1))
         return level > self._room_dbfs + ABOVE_ROOM_DB
-
-    def _explain_silence(self) -> None:
-        if isinstance(self._client, HalfDuplexClient) and not self._was_heard:
-            self.screen.note("The server heard no voice in the file. Is it speech, loud enough?")
 
     def _is_my_turn(self) -> bool:
         return not isinstance(self._client, HalfDuplexClient) or self._client.is_my_turn
