@@ -14,6 +14,7 @@ from tests.support.sessions import loud, quiet, worker_harness
 from parley.dialects.events import SessionPaused, SessionReady, SessionResumed
 from parley.recording import journal_writer, layout, lines, store
 from parley.recording.entry_media import WavFile
+from parley.recording.finish import recover
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
@@ -181,6 +182,21 @@ def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_la
 
     assert json.loads(journal.folder.meta.read_bytes())["end_reason"] == "stopped"
     assert journal.folder.recording.exists()
+
+
+def test_the_recording_of_a_crashed_session_is_completed_when_a_full_disk_has_space(
+    tmp_path, writer, failing
+):
+    journal = new(tmp_path, writer)
+    journal.put(*a_unit(0))
+    assert writer.flush()
+    journal.close()
+    hopeless: set[str] = set()
+
+    with failing.full():
+        assert recover(RecordingFolders(tmp_path), hopeless) == []
+
+    assert recover(RecordingFolders(tmp_path), hopeless) == [journal.folder]
 
 
 def test_a_recording_deleted_while_it_waits_for_its_end_is_not_waited_for(

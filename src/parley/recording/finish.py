@@ -102,7 +102,9 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
                 recording_id=folder.recording_id,
                 why=f"{type(error).__name__}: {error}",
             )
-            hopeless.add(folder.recording_id)
+            # A disk that is full now may have space later.
+            if not isinstance(error, OSError):
+                hopeless.add(folder.recording_id)
             continue
         if meta is not None:
             log.warning(
