@@ -64,11 +64,7 @@ VERBS: Final = (
     Verb("worker", "Run one worker, which connects to a gateway.", SERVER),
     Verb("chat", "Send a chat request: text, images, audio or video.", CLIENT),
     Verb("talk", "Hold a voice conversation with a microphone or an audio file.", CLIENT),
-    Verb(
-        "status",
-        "Show whether a server takes sessions, its workers and queue.",
-        OPERATE,
-    ),
+    Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
     Verb("queue", "Show who is waiting, or remove a client from the queue.", OPERATE),
     Verb("sessions", "Show every session: its state, worker and key.", OPERATE),
     Verb("drain", "Stop giving new work to a worker, or restart it.", OPERATE),
@@ -165,7 +161,7 @@ def _loaded(name: str) -> Callable[..., Any] | typer.Typer:
         with importing(plain=verb.panel == SERVER):
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
-        raise _without(error) from error
+        raise (_missing(error) or error) from error
     loaded: Callable[..., Any] | typer.Typer = getattr(module, verb.function, None) or module.app
     return loaded
 
@@ -197,8 +193,8 @@ def explain(
 ) -> int:
     """Print an error to standard error, or pass it and its hint to `say`; returns the exit code."""
     tell = say or _say
-    if isinstance(error, ModuleNotFoundError) and extra_for(error.name or "") is not None:
-        error = _without(error)
+    if isinstance(error, ModuleNotFoundError):
+        error = _missing(error) or error
     if isinstance(error, ParleyError):
         tell(str(error), getattr(error, "hint", "") or _hint(error))
         return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
@@ -237,10 +233,11 @@ def _hint(error: ParleyError) -> str:
     return ""
 
 
-def _without(error: ModuleNotFoundError) -> SetupError:
+def _missing(error: ModuleNotFoundError) -> SetupError | None:
+    """The error for a missing package that an extra installs; None for others."""
     extra = extra_for(error.name or "")
     if extra is None:
-        raise error
+        return None
     return SetupError(
         f"This needs the package '{error.name}', which is not installed.",
         hint=f"Install it with: {install_command(extra)}",

@@ -7,7 +7,6 @@ count.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
 import importlib.util
@@ -30,7 +29,7 @@ from rich.text import Text
 from parley import __version__
 from parley.cli import flags
 from parley.cli.colour import paint, say
-from parley.client import Server
+from parley.client import sync
 from parley.errors import ParleyError, SetupError
 from parley.installation import install_command
 from parley.session_log.places import open_session_logs
@@ -190,16 +189,11 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
 
 def _parley_answers(gateway: GatewaySettings) -> bool:
     """True if the port is in use by a healthy parley gateway."""
-
-    async def ask() -> bool:
-        scheme = "http" if gateway.http else "https"
-        url = f"{scheme}://127.0.0.1:{gateway.port}"
-        # This asks the local server; its certificate is checked below, by name.
-        async with Server(url, insecure=True, open_timeout_s=2.0) as server:
-            return bool((await server.health()).get("healthy"))
-
+    url = f"{'http' if gateway.http else 'https'}://127.0.0.1:{gateway.port}"
     try:
-        return asyncio.run(ask())
+        # This asks the local server; its certificate is checked below, by name.
+        with sync.connect(url, insecure=True, open_timeout_s=2.0) as server:
+            return bool(server.call(lambda each: each.health()).get("healthy"))
     except ParleyError:
         return False
 

@@ -234,17 +234,14 @@ class TalkLoop:
         """
         samples = self._client.chunk_samples
         with ExitStack() as devices:
-            source: Microphone | FileSource
-            if self._sound is not None:
-                source = FileSource(self._sound, samples)
-            else:
-                # Before connecting: without a microphone there is no reason to stand in the queue.
-                source = devices.enter_context(Microphone(samples))
+            # Before connecting: without a microphone there is no reason to stand in the queue.
+            microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
             if self._plays:
                 speaker = self._speaker = devices.enter_context(Loudspeaker())
                 self._client.loudspeaker = lambda: speaker.left_s
             async with self._client as client:
                 await self._until_ready(client)
+                source = microphone or FileSource(self._spoken(), samples)
                 try:
                     async with asyncio.TaskGroup() as group:
                         speaking = group.create_task(self._speak(source), name="talk-speak")
@@ -253,6 +250,10 @@ class TalkLoop:
                 except ExceptionGroup as group_error:
                     # Both sides notice when the server goes away; one sentence is enough.
                     raise group_error.exceptions[0] from None
+
+    def _spoken(self) -> Pcm:
+        assert self._sound is not None
+        return self._sound
 
     async def _until_ready(self, client: LiveClient) -> None:
         async for event in client:

@@ -34,29 +34,23 @@ def sound_library() -> ModuleType:
         SetupError: the package, PortAudio or a device is missing; the hint says what to do.
     """
     try:
-        library = importlib.import_module("sounddevice")
+        return importlib.import_module("sounddevice")
     except ModuleNotFoundError:
-        raise SetupError(
-            "There is no access to a microphone or loudspeaker: the package 'sounddevice' is not "
-            "installed.",
-            hint=f"Install it with: {install_command('talk')}; or talk with --file speech.wav "
-            "or --sample.",
-        ) from None
+        missing = "the package 'sounddevice' is not installed"
+        remedy = f"Install it with: {install_command('talk')}"
     except OSError:
-        raise SetupError(
-            "There is no access to a microphone or loudspeaker: the PortAudio library was not "
-            "found.",
-            hint="Install it (Debian: apt install libportaudio2); or talk with --file speech.wav "
-            "or --sample.",
-        ) from None
-    return library
+        missing = "the PortAudio library was not found"
+        remedy = "Install it (Debian: apt install libportaudio2)"
+    raise SetupError(
+        f"There is no access to a microphone or loudspeaker: {missing}.",
+        hint=f"{remedy}; or talk with --file speech.wav or --sample.",
+    )
 
 
 def has_output() -> bool:
     """True if audio can be played here."""
     try:
-        library = sound_library()
-        library.query_devices(kind="output")
+        sound_library().query_devices(kind="output")
     except Exception:
         # PortAudio has its own error classes, which exist only if it is installed.
         return False
@@ -80,7 +74,17 @@ def _started(device: str, kind: Callable[..., Any], **options: Any) -> Any:
     return stream
 
 
-class Microphone:
+class _Device:
+    """A stream of PortAudio that runs during a `with` block."""
+
+    _stream: Any
+
+    def __exit__(self, *exc: object) -> None:
+        self._stream.stop()
+        self._stream.close()
+
+
+class Microphone(_Device):
     """Chunks of audio at 16 kHz. Use as `with`, inside a running event loop; iterate, or await
     `chunk()`. If they are read too slowly, the oldest are dropped.
 
@@ -109,10 +113,6 @@ class Microphone:
         )
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._stream.stop()
-        self._stream.close()
-
     def __aiter__(self) -> Self:
         return self
 
@@ -139,7 +139,7 @@ DUCKED: Final = 0.1
 """-20 dB."""
 
 
-class Loudspeaker:
+class Loudspeaker(_Device):
     """Plays audio in order, at 24 kHz. Use as `with`."""
 
     def __init__(self, library: ModuleType | None = None) -> None:
@@ -158,10 +158,6 @@ class Loudspeaker:
             callback=self._wanted,
         )
         return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stream.stop()
-        self._stream.close()
 
     def play(self, pcm: Pcm) -> None:
         """Append audio."""

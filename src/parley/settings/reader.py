@@ -161,11 +161,8 @@ def _explain(
         place, change = f"in {path}", f"in {path}"
     wrong = "" if name in _SECRETS else f" is {first['input']!r}"
     # For a value that may be a number or a word there is one error for each.
-    same = [
-        e
-        for e in error.errors()
-        if [str(part) for part in e["loc"]][: len(name.split("."))] == name.split(".")
-    ]
+    depth = name.count(".") + 1
+    same = [e for e in error.errors() if ".".join(map(str, e["loc"][:depth])) == name]
     reason = ", or ".join(e["msg"][:1].lower() + e["msg"][1:] for e in same or [first])
     default = dict(leaves()).get(name)
     rest = "" if default is None else f" or leave it out for the default, {shown_default(default)}"
