@@ -342,7 +342,9 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
         return [f"{low.strip(' ?')} {said}" for said in (answer, asked)]
     if not (pronoun := _SAYS["pronoun"].search(low)):
         return []
-    subject = _SAYS["subject"].search(answer)
+    # "Is a hamster a good pet?" is about hamsters, whatever else the answer names.
+    of = _SAYS["of_whether"].search(lowered("".join(earlier[-1:])))
+    subject = of or _SAYS["subject"].search(answer)
     spoken_of = [subject[subject.lastindex or 1]] if subject else []
     spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
     words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
