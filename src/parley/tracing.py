@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
@@ -151,8 +150,3 @@ class Tracing:
         if self._provider is not None:
             self._provider.force_flush(FLUSH_LIMIT_MS)
             self._provider.shutdown()
-
-
-def now_ns() -> int:
-    """Unix nanoseconds, the unit of spans."""
-    return time.time_ns()

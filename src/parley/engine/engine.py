@@ -44,7 +44,9 @@ class Engine:
         """Free rows, the one that has been free longest first."""
         self._fast_paths = model if isinstance(model, HasFastPaths) else None
         self._pages = model if isinstance(model, SharesPages) else None
-        self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
+        self._loop = EngineLoop(
+            model, clock or SystemClock(), on_fault=lambda: self._post(self._break)
+        )
         self._thread: threading.Thread | None = None
         self._events: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[asyncio.Future[SlotHandle]] = deque()
@@ -216,9 +218,6 @@ class Engine:
                 self._waiting.appendleft(future)
                 return
             future.set_result(next_handle)
-
-    def _fault_from_thread(self) -> None:
-        self._post(self._break)
 
     def _break(self) -> None:
         self.on_broken()

@@ -236,7 +236,7 @@ class Decoder:
                 child = self._idle.get_nowait()
             except queue.Empty:
                 break
-            if child.is_alive:
+            if child.process.poll() is None:
                 return child
             child.end()
         try:
@@ -316,7 +316,7 @@ class _Child:
 
     def __init__(self, limits: DecoderLimits) -> None:
         self.idle_since_s = 0.0
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "parley.media.decoder_child", str(limits.memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -325,16 +325,12 @@ class _Child:
             # Ctrl-C in a terminal is meant for the server, which ends its children itself.
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._orders: IO[bytes] = self._process.stdin
-        self._answers: IO[bytes] = self._process.stdout
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._orders: IO[bytes] = self.process.stdin
+        self._answers: IO[bytes] = self.process.stdout
         with self._deadline(limits.start_s):
             self._answer()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
 
     def work(
         self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
@@ -346,7 +342,7 @@ class _Child:
         """
         head = json.dumps({**order, "size": len(data), "limit_s": limit_s}).encode()
         if stop is not None:
-            stop.arm(self._process.kill)
+            stop.arm(self.process.kill)
         try:
             with self._deadline(PATIENCE * limit_s):
                 try:
@@ -363,8 +359,8 @@ class _Child:
 
     def end(self) -> None:
         """End the process and wait for it. Safe to repeat."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._orders.close()
         self._answers.close()
 
@@ -403,18 +399,18 @@ class _Child:
             self.end()
             if isinstance(error, _Died):
                 # Killed here, or by the system for using too much processor time.
-                error.was_late = was_late.is_set() or self._process.poll() == -signal.SIGXCPU
+                error.was_late = was_late.is_set() or self.process.poll() == -signal.SIGXCPU
             raise
         finally:
             timer.cancel()
 
     def _kill(self, was_late: threading.Event) -> None:
         was_late.set()
-        self._process.kill()
+        self.process.kill()
 
     def _how_it_ended(self) -> str:
-        self._process.kill()
-        return f"exit status {self._process.wait()}"
+        self.process.kill()
+        return f"exit status {self.process.wait()}"
 
 
 def _environment() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import BadInput, InvalidRequest
+from parley.errors import InvalidRequest
 from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import Stop
@@ -140,14 +140,6 @@ ServerMessage = legacy.QueueMessage | PrefillDone | Chunk | ToolCall | Done | le
 # ---- other spellings -----------------------------------------------------------------------
 
 
-def _refused(sentence: str, where: str) -> BadInput:
-    return InvalidRequest(sentence, field=where)
-
-
-def _absent(where: str) -> BadInput:
-    return InvalidRequest(f"{where} field is required", field=where)
-
-
 def _adjust(value: dict[str, Any]) -> None:
     messages = value.get("messages")
     for message in messages if isinstance(messages, list) else ():
@@ -157,7 +149,12 @@ def _adjust(value: dict[str, Any]) -> None:
                 codec.rename(part, values.PART_ALIASES)
 
 
-REQUEST: Final = codec.Shape(Request, adjust=_adjust, failed=_refused, absent=_absent)
+REQUEST: Final = codec.Shape(
+    Request,
+    adjust=_adjust,
+    failed=lambda sentence, where: InvalidRequest(sentence, field=where),
+    absent=lambda where: InvalidRequest(f"{where} field is required", field=where),
+)
 
 
 def request_from(value: Any) -> Request:

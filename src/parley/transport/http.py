@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -244,21 +245,13 @@ class BoundedHttp(HttpToolsProtocol):
         return bool(self._fields(b"transfer-encoding"))
 
     @property
-    def _length(self) -> int:
-        """Size of the body according to the request's head."""
-        return int((self._fields(b"content-length") or [b"0"])[-1])
-
-    @property
     def _has_body(self) -> bool:
-        return self._is_chunked or self._length > 0
+        return self._is_chunked or any(map(int, self._fields(b"content-length")))
 
     def _stop_draining(self) -> None:
         if self._is_draining:
             self._is_draining = False
-            draining = self._open.draining
-            draining[self._address] -= 1
-            if not draining[self._address]:
-                del draining[self._address]
+            self._open.draining -= Counter([self._address])
 
     def _check_head(self) -> None:
         version = self.parser.get_http_version()

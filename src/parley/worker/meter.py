@@ -45,6 +45,11 @@ class _Tally:
     counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
     sum_ms: float = 0.0
 
+    def add(self, durations_ms: Iterable[float]) -> None:
+        for duration_ms in durations_ms:
+            self.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
+            self.sum_ms += duration_ms
+
     @property
     def durations(self) -> Durations:
         return Durations(tuple(self.counts), round(self.sum_ms, 3))
@@ -58,28 +63,17 @@ class WorkerMeter:
         self.avg_inference_ms = 0.0
         self._stages: dict[str, _Tally] = defaultdict(_Tally)
         self._answers: dict[Kind, _Tally] = defaultdict(_Tally)
-        self._errors: Counter[str] = Counter()
-        self._interruptions: Counter[InterruptionState] = Counter()
-
-    def count_error(self, code: str) -> None:
-        self._errors[code] += 1
-
-    def count_interruption(self, state: InterruptionState) -> None:
-        """Count speech of a user during an answer."""
-        self._interruptions[state] += 1
+        self.errors: Counter[str] = Counter()
+        self.interruptions: Counter[InterruptionState] = Counter()
+        """Speech of users during answers."""
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
-        tally = self._stages[stage]
-        for duration_ms in durations_ms:
-            tally.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
-            tally.sum_ms += duration_ms
+        self._stages[stage].add(durations_ms)
 
     def add_answer(self, kind: Kind, stage: str, duration_ms: float) -> None:
         """Count one answer: a unit, or the time from a request to the first piece."""
-        bucket = bisect_left(STAGE_BUCKETS_MS, duration_ms)
         for tally in (self._stages[stage], self._answers[kind]):
-            tally.counts[bucket] += 1
-            tally.sum_ms += duration_ms
+            tally.add([duration_ms])
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
         else:
@@ -90,13 +84,13 @@ class WorkerMeter:
         counted = Counted(
             {stage: tally.durations for stage, tally in self._stages.items()},
             {kind: tally.durations for kind, tally in self._answers.items()},
-            dict(self._errors),
-            dict(self._interruptions),
+            dict(self.errors),
+            dict(self.interruptions),
         )
         self._stages.clear()
         self._answers.clear()
-        self._errors.clear()
-        self._interruptions.clear()
+        self.errors.clear()
+        self.interruptions.clear()
         return counted
 
 
@@ -124,16 +118,16 @@ class SessionMeter:
                 self._asked_s = None
                 self._meter.add_answer(self._kind, "first_piece", first_ms)
             case Failed() | SessionEnded() if event.error is not None:
-                self._meter.count_error(event.error.code)
+                self._meter.errors[event.error.code] += 1
             case InterruptionChanged(state=state):
-                self._meter.count_interruption(state)
+                self._meter.interruptions[state] += 1
             case SessionInterrupted():
                 # The client determined it.
-                self._meter.count_interruption("stopped")
+                self._meter.interruptions["stopped"] += 1
             case SilenceExplained(reason=reason):
-                self._meter.count_error(f"silence_{reason}")
+                self._meter.errors[f"silence_{reason}"] += 1
             case TurnCompleted(has_failed=True):
-                self._meter.count_error(InferenceFailed.code)
+                self._meter.errors[InferenceFailed.code] += 1
             case _:
                 # All other events take no time of the model.
                 return

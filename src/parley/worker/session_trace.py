@@ -6,6 +6,7 @@ the previous unit and for the engine) and the model's stages, in order.
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from parley.dialects.events import (
@@ -19,7 +20,7 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.session_log.entries import Observed
-from parley.tracing import OFF, TraceSpan, Tracing, now_ns
+from parley.tracing import OFF, TraceSpan, Tracing
 from parley.worker.lease import LeasedSlot
 
 STAGES: Final = {"prefill": "encode", "llm": "llm", "tts": "tts", "token2wav": "token2wav"}
@@ -67,7 +68,7 @@ class SessionTrace:
                 return
 
     def _unit(self, done: UnitDone) -> None:
-        end = now_ns()
+        end = time.time_ns()
         begin = end - round(done.wall_ms * NS_OF_MS)
         unit = self._session.add(
             "unit",

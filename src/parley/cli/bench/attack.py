@@ -170,7 +170,7 @@ class _Clients:
                 began = time.perf_counter()
                 await http.get(f"{self._url}/health")
                 seen.health_ms.append(1000 * (time.perf_counter() - began))
-                seen.remember(_memory_mb())
+                seen.remember(dict(_sizes(os.getpid())))
                 await asyncio.sleep(HEALTH_EVERY_S)
         for index, task in enumerate(self._live):
             if task.done():
@@ -202,12 +202,8 @@ class _Clients:
                     due = max(due + 1.0, time.monotonic())
 
 
-def _memory_mb() -> dict[str, float]:
-    """Resident memory of the server's processes in MB, if the system has /proc."""
-    return dict(_sizes(os.getpid()))
-
-
 def _sizes(parent: int) -> Iterator[tuple[str, float]]:
+    """Resident memory of the server's processes in MB, if the system has /proc."""
     for pid in _children(parent):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
