@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from parley import logs
 from parley.errors import BadInput
-from parley.library.voices import RegisteredVoice, read_voice
-from parley.media.pcm import Pcm
+from parley.library.voices import read_voice
 from parley.protocol.kinds import APP_ORDER
 
 APP_IDS: Final = tuple(kind.app_id for kind in APP_ORDER)
@@ -81,10 +80,7 @@ class Presets:
 
     def find(self, mode: str, preset_id: str) -> Preset | None:
         """One preset; None if the mode or preset does not exist."""
-        for known, presets in self.list().items():
-            if known == mode:
-                return next((one for one in presets if one.id == preset_id), None)
-        return None
+        return next((one for one in self.list().get(mode, ()) if one.id == preset_id), None)
 
     def _refresh(self) -> None:
         seen = tuple(
@@ -122,20 +118,10 @@ class BadPreset(Exception):
     """A preset file cannot be used; the message gives the reason."""
 
 
-def read_sound(path: Path) -> Pcm:
-    """The audio of a preset, 16 kHz mono.
-
-    Raises:
-        BadInput, OSError: it cannot be used.
-    """
-    voice: RegisteredVoice = read_voice(path, limit_s=SOUND_LIMIT_S)
-    return voice.pcm
-
-
 def duration_s(path: Path) -> float | None:
     """Length of an audio file; None if it cannot be read."""
     try:
-        return round(read_sound(path).duration_s, 3)
+        return round(read_voice(path, limit_s=SOUND_LIMIT_S).duration_s, 3)
     except (BadInput, OSError):
         return None
 

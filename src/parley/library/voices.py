@@ -71,14 +71,6 @@ class TooManyVoices(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredVoice:
-    """Reference audio and its name; mono at 16 kHz."""
-
-    name: str
-    pcm: Pcm
-
-
-@dataclass(frozen=True, slots=True)
 class VoiceUser:
     """The requester of a voice.
 
@@ -168,14 +160,14 @@ def _downloaded(model: str) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def read_voice(path: Path, *, limit_s: float) -> RegisteredVoice:
-    """Read a voice file; any rate and width.
+def read_voice(path: Path, *, limit_s: float) -> Pcm:
+    """Read a voice file of any rate and width; mono at 16 kHz.
 
     Raises:
         InvalidPayload, TooLarge: not a voice of at most `limit_s`.
         OSError: the file cannot be read.
     """
-    return RegisteredVoice(path.stem, resample(load(path, limit_s=limit_s), INPUT_RATE_HZ))
+    return resample(load(path, limit_s=limit_s), INPUT_RATE_HZ)
 
 
 def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
@@ -202,7 +194,7 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
     except (OSError, UnicodeError):
         return None  # too long, or not valid as a name: there is no such file
     try:
-        return read_voice(path, limit_s=limit_s).pcm
+        return read_voice(path, limit_s=limit_s)
     except OSError as error:
         _log.error("voice_unreadable", voice=name, why=str(error))
         return None
@@ -249,7 +241,7 @@ class VoiceLibrary:
 
     def _read_wav(self, path: Path, changed_ns: int) -> Pcm:
         del changed_ns  # a changed file is another voice
-        return read_voice(path, limit_s=self._limit_s).pcm
+        return read_voice(path, limit_s=self._limit_s)
 
     def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
         """Metadata of a voice; None if there is none that `user` may open."""
@@ -366,16 +358,10 @@ class VoiceLibrary:
         return cards
 
     def _read_cards(self) -> Iterator[VoiceCard]:
-        try:
-            names = sorted(os.listdir(self._root))
-        except FileNotFoundError:
-            return
-        for name in names:
-            stem, dot, extension = name.rpartition(".")
-            if dot and extension == "json" and _ID.fullmatch(stem):
-                card = self._read_card(self._root / name)
-                if card is not None and (self._root / card.filename).is_file():
-                    yield card
+        for path in sorted(self._root.glob("*.json")):
+            card = self._read_card(path) if _ID.fullmatch(path.stem) else None
+            if card is not None and path.with_suffix(".wav").is_file():
+                yield card
 
     def _read_card(self, path: Path) -> VoiceCard | None:
         try:

@@ -13,6 +13,7 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -292,6 +293,18 @@ def delete(folder: Folder) -> None:
     remove(folder.path)
 
 
+def continuations(first: Folder) -> list[Folder]:
+    """The later recordings of a session that continued at other workers, oldest first."""
+    # Ids contain that of the session, before their random part; some start with a time.
+    stem = re.sub(r"^\d{8}_\d{6}_", "", first.recording_id).rpartition("_")[0]
+    found = []
+    for path in first.path.parent.glob(f"*{stem}_*") if stem else ():
+        head = lines.read_head(Folder(path).journal)
+        if head is not None and head.continues == first.recording_id:
+            found.append((head.created_s, Folder(path)))
+    return [folder for _, folder in sorted(found, key=itemgetter(0))]
+
+
 def delete_session(folder: Folder) -> list[str]:
     """Delete a recording and those of the same session at other workers, whose ids its client does
     not know; returns their ids.
@@ -299,12 +312,7 @@ def delete_session(folder: Folder) -> list[str]:
     Raises:
         StillRecording: the session is running.
     """
-    stem = re.sub(r"^\d{8}_\d{6}_", "", folder.recording_id).rpartition("_")[0]
-    parts = [folder]
-    for path in folder.path.parent.glob(f"*{stem}_*") if stem else ():
-        head = lines.read_head(Folder(path).journal)
-        if head is not None and head.continues == folder.recording_id:
-            parts.append(Folder(path))
+    parts = [folder, *continuations(folder)]
     if any(part.is_live() for part in parts):
         raise StillRecording
     for part in reversed(parts):

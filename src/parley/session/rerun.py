@@ -32,7 +32,7 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import AUDIO_LIMIT_S
-from parley.recording import lines, timeline
+from parley.recording import lines, store, timeline
 from parley.recording.entry_media import fingerprint
 from parley.recording.layout import Folder
 from parley.recording.lines import EntryLine, HeadLine, JournalEntries, KeptSound, RecordedEntry
@@ -227,16 +227,11 @@ def _parts(folder: Folder) -> list[_Part]:
         return [last]
     if last.head.continues_after is UNSET:
         raise InvalidRequest("It is not recorded after which entry this session continued.")
-    found = [last]
-    for path in folder.path.parent.iterdir():
-        head = lines.read_head(Folder(path).journal)
-        is_before = head is not None and head.created_s < last.head.created_s
-        if head is not None and is_before and first_id in (head.recording_id, head.continues):
-            found.append(_Part.read(Folder(path)))
-    found.sort(key=lambda part: part.head.created_s)
-    if found[0].head.recording_id != first_id:
+    first = Folder(folder.path.parent / first_id)
+    if not first.journal.exists():
         raise InvalidRequest(f"The session began in the recording '{first_id}', which is missing.")
-    return found
+    found = [first, *store.continuations(first)]
+    return [*map(_Part.read, found[: found.index(folder)]), last]
 
 
 class _Rerun:

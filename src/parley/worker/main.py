@@ -368,9 +368,8 @@ class WorkerProcess:
             published examples is the default voice if there is no such file."""
             model, limit_s = self._settings.model, self._settings.limits.reference_audio_s
             if name == "default":
-                return read_voice(
-                    default_voice_path(model.default_voice, model.name), limit_s=limit_s
-                ).pcm
+                path = default_voice_path(model.default_voice, model.name)
+                return read_voice(path, limit_s=limit_s)
             if self._finished_recordings.is_on:
                 link, secret = self._links.current, self._settings.security.worker_secret
                 voice = gateway_voice(

@@ -18,9 +18,9 @@ from parley.errors import BadInput
 from parley.gateway.http.bodies import JSON, shown
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
-from parley.library.presets import Preset, Presets, duration_s, read_sound
-from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
-from parley.media.pcm import to_float32_bytes
+from parley.library.presets import SOUND_LIMIT_S, Preset, Presets, duration_s
+from parley.library.voices import default_voice_path, read_voice
+from parley.media.pcm import Pcm, to_float32_bytes
 
 log = logs.get(__name__)
 
@@ -67,13 +67,13 @@ class VoiceInfo(msgspec.Struct, kw_only=True):
     base64: Annotated[str, Meta(examples=["AAAAAAAAgD4="])]
 
 
-def describe(voice: RegisteredVoice) -> VoiceInfo:
+def describe(name: str, pcm: Pcm) -> VoiceInfo:
     return VoiceInfo(
-        name=voice.name,
-        duration=round(voice.pcm.duration_s, 3),
-        sample_rate=voice.pcm.rate_hz,
-        samples=len(voice.pcm),
-        base64=base64.b64encode(to_float32_bytes(voice.pcm)).decode("ascii"),
+        name=name,
+        duration=round(pcm.duration_s, 3),
+        sample_rate=pcm.rate_hz,
+        samples=len(pcm),
+        base64=base64.b64encode(to_float32_bytes(pcm)).decode("ascii"),
     )
 
 
@@ -116,7 +116,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             except (OSError, BadInput) as error:
                 log.error("default_voice_unreadable", why=str(error))
                 raise HTTPException(404, "There is no default voice.") from None
-            default_voice[:] = [describe(read)]
+            default_voice[:] = [describe(path.stem, read)]
         return default_voice[0]
 
     return router
@@ -233,6 +233,6 @@ def _sounds(presets: Presets, mode: str, preset_id: str) -> PresetSounds | None:
 
 
 def _sound(path: Path) -> PresetSound:
-    pcm = read_sound(path)
+    pcm = read_voice(path, limit_s=SOUND_LIMIT_S)
     data = base64.b64encode(to_float32_bytes(pcm)).decode("ascii")
     return PresetSound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))

@@ -17,7 +17,7 @@ from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
-from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceUser
+from parley.library.voices import LIMIT_BYTES, VoiceUser
 from parley.media.wav import encode_wav
 from parley.protocol import codec
 from parley.protocol.control import CALLER_HEADER, VOICE_PATH
@@ -126,7 +126,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         pcm = await asyncio.to_thread(library.find, voice_id) if card else None
         if card is None or pcm is None:
             raise HTTPException(404, "There is no such voice.")
-        return describe(RegisteredVoice(card.name, pcm))
+        return describe(card.name, pcm)
 
     @router.put("/{voice_id}/published", role="admin", errors=(404,))
     async def publish(voice_id: str, order: Publication) -> Publication:
