@@ -41,18 +41,14 @@ async def test_status_comes_as_it_is_with_the_token_sent() -> None:
     assert asked.headers["authorization"] == "Bearer t"
 
 
-async def test_stopping_names_session_and_scope() -> None:
-    network = Answering(200, {"success": True})
+async def test_stopping_names_session_and_scope_and_is_false_where_there_is_none() -> None:
+    network, nothing = Answering(200, {"success": True}), Answering(404, {"success": False})
 
-    async with server_of(network) as server:
+    async with server_of(network) as server, server_of(nothing) as other:
         assert await server.stop_half_duplex("hdx_1", "turn") is True
+        assert await other.stop_half_duplex("hdx_1") is False
 
     assert json.loads(network.asked[0].content) == {"session_id": "hdx_1", "scope": "turn"}
-
-
-async def test_stopping_what_is_not_there_is_false_and_no_error() -> None:
-    async with server_of(Answering(404, {"success": False})) as server:
-        assert await server.stop_half_duplex("hdx_1") is False
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from parley.client.chat import ChatClient
 from parley.client.devices import Loudspeaker, has_output
 from parley.client.events import Answer, Assigned, Piece, Reconnecting, Waiting
 from parley.errors import SetupError
-from parley.media import wav
-from parley.media.pcm import Pcm
 from parley.protocol.chat import Request
 from parley.protocol.values import ChatGeneration
 
@@ -84,7 +82,7 @@ def chat(
     if answer is not None and as_json:
         typer.echo(_as_json(answer))
     if answer is not None and save is not None:
-        _save(save, answer.sound, screen)
+        files.save(save, answer.sound, screen)
 
 
 def _words(text: str | None, has_files: bool) -> str:
@@ -151,11 +149,3 @@ def _as_json(answer: Answer) -> str:
         },
         ensure_ascii=False,
     )
-
-
-def _save(path: Path, sound: Pcm | None, screen: Screen) -> None:
-    if sound is None:
-        screen.note("The answer came without speech; nothing was saved.")
-        return
-    wav.save(path, sound)
-    screen.note(f"saved {sound.duration_s:.1f} s to {path}")

@@ -112,11 +112,13 @@ def _findings(read: flags.Reader, checks: Sequence[Check]) -> Iterator[Finding]:
 
 
 def _run(check: Check, settings: Settings) -> Iterator[Finding]:
+    subject = check.__name__.removeprefix("check_").replace("_", " ")
     try:
         yield from check(settings)
     except SetupError as error:
-        subject = check.__name__.removeprefix("check_").replace("_", " ")
         yield broken(subject, str(error), error.hint)
+    except ModuleNotFoundError as error:
+        yield note(subject, f"cannot be checked without '{error.name}'", install_command("worker"))
 
 
 def _print(finding: Finding) -> None:
@@ -335,16 +337,8 @@ def check_sound_devices(settings: Settings) -> Iterator[Finding]:
 
 def check_model(settings: Settings) -> Iterator[Finding]:
     """Check which model would be loaded and whether it fits in memory."""
-    name = settings.model.name
-    try:
-        models = importlib.import_module("parley.models")
-    except ModuleNotFoundError as error:
-        yield note(
-            "model",
-            f"'{name}' cannot be looked at without '{error.name}'",
-            install_command("worker"),
-        )
-        return
+    from parley import models
+
     plan = models.describe(settings.model)
     for problem in plan.problems:
         yield broken("model", f"{plan.name}: {problem}")
@@ -368,14 +362,9 @@ def check_model(settings: Settings) -> Iterator[Finding]:
 
 def check_fast_parts(settings: Settings) -> Iterator[Finding]:
     """Build and check the fast parts: kernel, graphs and others."""
-    try:
-        parts = importlib.import_module("parley.cli.fast_parts")
-    except ModuleNotFoundError as error:
-        yield note(
-            "fast parts", f"cannot be tried without '{error.name}'", install_command("worker")
-        )
-        return
-    yield from parts.try_parts(settings.model)
+    from parley.cli import fast_parts
+
+    yield from fast_parts.try_parts(settings.model)
 
 
 def _size(number_bytes: int) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 import soundfile
 
+from parley.cli.screen import Screen
 from parley.errors import BadInput, SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm
@@ -95,6 +96,15 @@ def check_writable(path: Path) -> None:
     target = path if path.exists() else folder
     if not os.access(target, os.W_OK):
         raise SetupError(f"{target} cannot be written.", hint="Choose another file.")
+
+
+def save(path: Path, sound: Pcm | None, screen: Screen) -> None:
+    """Write a spoken answer, if there is one."""
+    if sound is None:
+        screen.note("Nothing was spoken; nothing was saved.")
+        return
+    wav.save(path, sound)
+    screen.note(f"saved {sound.duration_s:.1f} s to {path}")
 
 
 def _read(path: Path, limit_bytes: int, what: str) -> bytes:

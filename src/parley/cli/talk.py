@@ -20,7 +20,6 @@ from parley.client.live import LiveClient
 from parley.client.pace import Pace
 from parley.client.realtime import RealtimeClient
 from parley.errors import NotReady, SetupError
-from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
 from parley.protocol.half_duplex import Config
@@ -119,7 +118,9 @@ def talk(
     finally:
         conversation.screen.close()
         if save is not None:
-            _save(save, conversation)
+            answers = conversation.answers
+            whole = join(answers, OUTPUT_RATE_HZ) if answers else None
+            files.save(save, whole, conversation.screen)
 
 
 def _client(
@@ -154,15 +155,6 @@ def _client(
         transcribe=config.transcribe,
         **access,
     )
-
-
-def _save(path: Path, conversation: TalkLoop) -> None:
-    if not conversation.answers:
-        conversation.screen.note("Nothing was spoken; nothing was saved.")
-        return
-    answer = join(conversation.answers, OUTPUT_RATE_HZ)
-    wav.save(path, answer)
-    conversation.screen.note(f"saved {answer.duration_s:.1f} s to {path}")
 
 
 # ---- where sound comes from ----------------------------------------------------------------

@@ -31,15 +31,10 @@ def connect(address: str) -> None:
             machine.
 
     Raises:
-        SetupError: Ray is not installed, or there is no such cluster.
+        SetupError: there is no such cluster.
     """
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise SetupError(
-            "The package 'ray' is not installed.",
-            hint="Install parley with its extra 'ray' here and on every node.",
-        ) from None
+    import ray
+
     if ray.is_initialized():
         return
     try:
