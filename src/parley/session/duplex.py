@@ -344,7 +344,8 @@ class DuplexRunner:
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
             limit = self._context_tokens
-            if limit is not None and self._is_full(limit):
+            tokens = max(self._last_tokens, self._view.kv_cache_length)
+            if limit is not None and tokens >= limit and not self._session.rolls_over:
                 return SessionEnded("context_full")
 
     # ---- another worker continues ------------------------------------------------------------
@@ -602,10 +603,6 @@ class DuplexRunner:
             limit = min(limit, self._context_tokens)
         high, low = WINDOW_SHARES
         return round(high * limit), round(low * limit)
-
-    def _is_full(self, limit: int) -> bool:
-        length = max(self._last_tokens, self._view.kv_cache_length)
-        return length >= limit and not self._session.rolls_over
 
 
 class _FinalizeFailed(ParleyError):

@@ -143,7 +143,9 @@ class ToolCallReader:
             return self._read_words()
         if self._arguments is None:
             return self._read_head()
-        return self._read_arguments(self._arguments)
+        if self._arguments.is_complete:
+            return self._read_tail(self._arguments)
+        return self._take(self._arguments)
 
     def _read_words(self) -> list[AnswerPart] | None:
         if self._has_ended_call:
@@ -199,11 +201,6 @@ class ToolCallReader:
         self._has_ended_call = True
         text = json.dumps(arguments, ensure_ascii=False)
         return [CallBegan(name), CallArguments(text), CallEnded(text)]
-
-    def _read_arguments(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
-        if arguments.is_complete:
-            return self._read_tail(arguments)
-        return self._take(arguments)
 
     def _take(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
         taken = arguments.add(self._held)

@@ -104,7 +104,8 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     }
     fields["timestamp_granularities"] = _all(form, "timestamp_granularities")
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
-    for name in map(_without_brackets, form):
+    # SDKs write `include[]` for lists and `chunking_strategy[type]` for objects.
+    for name in (each.partition("[")[0] for each in form):
         if name not in FIELDS:
             raise InvalidRequest(
                 f"{name[:80]} is not a field of a transcription: the fields are "
@@ -124,12 +125,6 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
             field="include",
         )
     return asked, file
-
-
-def _without_brackets(name: str) -> str:
-    """The name of a field: SDKs write `include[]` for lists and `chunking_strategy[type]` for
-    objects."""
-    return name.partition("[")[0]
 
 
 def _all(form: FormData, name: str) -> list[str]:
