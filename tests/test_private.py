@@ -73,7 +73,7 @@ def test_files_of_recordings_and_state_are_private_whatever_the_umask(tmp_path: 
     body = {"messages": [{"role": "user", "content": "Hello!"}]}
     with serving(tmp_path) as process, httpx.Client(base_url=process.url, timeout=60.0) as http:
         answer = http.post("/api/chat", json=body).json()
-        key = http.post("/api/admin/keys", json={"name": "somebody"})
+        key = http.post("/api/admin/keys", json={"name": "Anna"})
     made = [path for path in tmp_path.rglob("*") if path.is_file() and "sessions" in path.parts]
     state = list(tmp_path.rglob("state.db"))
 
