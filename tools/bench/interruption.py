@@ -112,7 +112,6 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         super().__init__()
         self._outcome = outcome
         self._is_fenced = False
-        self._clock = asyncio.get_running_loop()
         self._played_ms: float | None = None
         """Played time of the most recently interrupted answer."""
         self._first = 0
@@ -121,7 +120,7 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         """Time at which the pending interruption started."""
 
     def take(self, event: Told) -> None:
-        now_s = self._clock.time()
+        now_s = self._loop.time()
         match event:
             case Interruption(state="suspected") if self.speaking_since_s is not None:
                 self._outcome.softer_ms.append(1000 * (now_s - self.speaking_since_s))
@@ -142,7 +141,7 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         """From now on, received audio belongs to the next answer: not every dialect marks its
         start."""
         self._is_fenced = False
-        if not self.played or self.played[-1].end_s <= self._clock.time():
+        if not self.played or self.played[-1].end_s <= self._loop.time():
             self._first = len(self.played)
 
     def _be_fenced(self, now_s: float, heard_ms: int) -> None:
