@@ -137,7 +137,7 @@ def test_a_killed_process_loses_nothing_that_was_said(tmp_path):
     assert recover(RecordingFolders(tmp_path)) == []
 
 
-def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
+def test_files_cut_off_by_a_crash_are_counted_or_kept_aside_and_not_fatal(tmp_path):
     folder = RecordingFolders(tmp_path).folder("torn")
     folder.path.mkdir(parents=True)
     asked = InputCommitted("i1", tone(0.1, 16_000))
@@ -148,23 +148,13 @@ def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
         written(OutputDelta(0, "half an "), 9.0),
     ]
     folder.journal.write_bytes(b"".join(map(lines.encode, kept)) + b'{"kind":"entry","at')
+    folder.meta.write_text('{"session_id": "to')
 
     recover(RecordingFolders(tmp_path))
 
     (turn,) = read(folder.recording)["turns"]
     assert turn["output"] == {"text": "half an ", "incomplete": True}
     assert read(folder.meta)["damaged_entries"] == 1
-
-
-def test_broken_metadata_is_made_again_and_kept_aside(tmp_path):
-    folder = RecordingFolders(tmp_path).folder("torn")
-    folder.path.mkdir(parents=True)
-    folder.journal.write_bytes(lines.encode(head("torn")))
-    folder.meta.write_text('{"session_id": "to')
-
-    recover(RecordingFolders(tmp_path))
-
-    assert read(folder.meta)["session_id"] == "torn"
     assert folder.meta.with_name("meta.json.corrupt").read_text() == '{"session_id": "to'
 
 

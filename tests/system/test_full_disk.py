@@ -112,28 +112,3 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
         assert len(recording["chunks"]) == 10
         assert recording["lost_entries"] == 10
         assert (await http.get(base)).json()["lost_entries"] == 10
-
-
-async def test_a_session_that_ends_on_a_full_disk_is_not_a_session_that_runs(
-    server: RunningStack, small_disk: Path
-) -> None:
-    async with (
-        server.http() as http,
-        connect(server.ws("/ws/duplex/omni_1")) as socket,
-    ):
-        recording_id = (await begin_duplex(socket))["recording_session_id"]
-        await units(socket, 3)
-        assert written(server)
-        await http.get("/api/sessions")
-        with filled(small_disk):
-            await say(socket, type="stop")
-            await hear_until(socket, "stopped")
-            assert written(server)
-            answer = await http.get(f"/api/sessions/{recording_id}/recording")
-            listed = await http.get("/api/sessions")
-            deleted = await http.delete(f"/api/sessions/{recording_id}")
-
-    assert [one["session_id"] for one in listed.json()["recordings"]] == [recording_id]
-    assert deleted.status_code == 200
-    assert answer.status_code == 200
-    assert len(answer.json()["chunks"]) == 3

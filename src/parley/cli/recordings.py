@@ -156,7 +156,6 @@ def delete(
     for folder in folders:
         if not folder.path.exists():
             continue  # It was part of the previous one.
-        _not_live(folder)
         for one in store.delete_session(folder):
             typer.echo(f"deleted {one}")
 
