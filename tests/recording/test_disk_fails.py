@@ -176,7 +176,8 @@ def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_la
         journal.end("stopped", 2000.0)
         assert writer.flush()
         assert not journal.folder.is_live()
-        assert len(read(journal.folder).chunks) == 1
+        now = read(journal.folder)
+        assert (len(now.chunks), len(now.said)) == (1, 1)
         assert store.describe(journal.folder)["ended_at"] is not None
     writer.close()
 

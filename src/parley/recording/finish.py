@@ -16,7 +16,8 @@ from parley import logs
 from parley.protocol.kinds import Kind
 from parley.recording import lines, placing, timeline
 from parley.recording.layout import Folder, RecordingFolders, write_atomically
-from parley.recording.timeline import MetaJson
+from parley.recording.lines import JournalEntries
+from parley.recording.timeline import MetaJson, RecordingJson
 
 log = logs.get(__name__)
 
@@ -47,14 +48,20 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             return None
         journal = lines.read(folder.journal)
         meta = timeline.build_meta(journal, recovered=recovered)
-        recording = timeline.build_recording(journal)
-        if journal.head.app_type is not Kind.CHAT:
-            recording.said = [_published(one) for one in placing.place(journal).said]
+        recording = fold(journal)
         _keep_aside(folder.meta)
         # Last: its existence marks the recording as complete.
         write_atomically(folder.meta, timeline.encode_file(meta))
         write_atomically(folder.recording, timeline.encode_file(recording))
         return meta
+
+
+def fold(journal: JournalEntries) -> RecordingJson:
+    """`recording.json` of a session that has ended."""
+    recording = timeline.build_recording(journal)
+    if journal.head.app_type is not Kind.CHAT:
+        recording.said = [_published(one) for one in placing.place(journal).said]
+    return recording
 
 
 def _published(said: placing.PlacedText) -> timeline.RecordedSaid:

@@ -21,6 +21,7 @@ import msgspec
 
 from parley.errors import BadInput, TooLarge
 from parley.recording import lines, timeline
+from parley.recording.finish import fold
 from parley.recording.journal import remove
 from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
 from parley.recording.lines import JournalEntries
@@ -115,7 +116,7 @@ def read_recording(folder: Folder) -> RecordingJson | None:
         journal = _ended_journal(folder)
         if journal is None:
             return None
-        recording = timeline.build_recording(journal)
+        recording = fold(journal)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecording(f"recording.json cannot be read: {error}") from error
     if folder.replay_wav.exists():
