@@ -76,7 +76,7 @@ def _whole(case: Case, check: Checker) -> None:
     words = tiny.words(case.folder)
     count = token_count(len(clip))
     check.equal("placeholder_unk_count", count, case.json["placeholder_unk_count"])
-    sound: list[Part] = [PromptSound(0, count)]
+    sound: list[Part] = [PromptSound(count)]
     for key, parts in (("placeholder", sound), ("placeholder_chunked", in_seconds(sound))):
         prompt = expand(parts, words, SliceRules())
         check.equal(key, words.decode(prompt.ids), case.json[key])

@@ -83,7 +83,7 @@ def in_seconds(parts: list[Part]) -> list[Part]:
     for part in parts:
         if isinstance(part, PromptSound):
             counts = [min(10, part.tokens - done) for done in range(0, max(1, part.tokens), 10)]
-            spread += [PromptSound(part.index, count) for count in counts]
+            spread += [PromptSound(count) for count in counts]
         else:
             spread.append(part)
     return spread

@@ -182,7 +182,7 @@ def test_a_sliced_picture_has_its_number_its_overview_and_rows_of_tiles():
     overview = [IDS.image, IDS.unk, IDS.unk, IDS.image_end]
     number = [IDS.image_id, ord("0"), IDS.image_id_end]
     assert list(prompt.ids) == [*number, *overview, *row, ord("\n"), *row]
-    assert [place.offset for place in prompt.places] == [0, 2, 4, 6, 8]
+    assert [place.start for place in prompt.places] == [4, 8, 12, 17, 21]
 
 
 def test_clips_of_one_message_are_one_signal_and_of_two_messages_are_two():

@@ -110,7 +110,7 @@ class UnitPrefillJob(PrefillJob):
             if isinstance(part, str):
                 writer.ids += self.model.tokenizer.encode(part)
             elif isinstance(part, PromptSound):
-                writer.sound(part.index, part.tokens)
+                writer.sound(part.tokens)
         self.prompt = writer.prompt
         self.added = len(self.prompt.ids)
         self.work.cut_clips()
@@ -171,12 +171,12 @@ class UnitPrefillJob(PrefillJob):
         rules = self.model.config.slices
         writer = PromptWriter(self.model.tokenizer, self.model.config.query_num)
         writer.ids.append(self.model.tokenizer.ids.unit)
-        for index, (pixels, limit) in enumerate(self.work.pictures):
+        for pixels, limit in self.work.pictures:
             height, width = pixels.shape[:2]
             grid = choose_grid(width, height, limit or rules.max_slice_nums, rules.scale_resolution)
-            writer.picture(index, grid)
+            writer.picture(grid)
         if sounds:
-            writer.sound(0, sounds)
+            writer.sound(sounds)
         self.prompt = writer.prompt
         self.added = len(self.prompt.ids)
 

@@ -21,7 +21,6 @@ from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Sampl
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.prompt.layout import (
     Part,
-    Placeholder,
     Prompt,
     PromptMessage,
     PromptPicture,
@@ -54,7 +53,6 @@ class Media:
     pictures: list[tuple[Pixels, int | None]] = field(default_factory=list)
     seen: list[Tensor] = field(default_factory=list)
     groups: list[list[Samples]] = field(default_factory=list)
-    sounds: int = 0
     clips: list[Samples] = field(default_factory=list)
     heard: list[Tensor] = field(default_factory=list)
     chunked: bool = True
@@ -78,8 +76,7 @@ class Media:
         if not self.groups:
             self.begin_group()
         self.groups[-1].append(samples)
-        self.sounds += 1
-        return PromptSound(self.sounds - 1, token_count(len(samples), pool_step))
+        return PromptSound(token_count(len(samples), pool_step))
 
     def signals(self) -> list[Samples]:
         """Input of the encoder: the clips of each group as one signal."""
@@ -187,23 +184,14 @@ def fuse(
         BadInput: there are fewer audio tokens than placeholders.
     """
     embeds = llm.embed(prompt.ids)
-    heard = 0
+    pieces = iter([piece for picture in pictures for piece in picture])
+    heard = embeds[:0] if audio is None else audio
     for place in prompt.places:
-        if place.count == 0:
-            continue
-        rows, heard = _media_rows(place, pictures, audio, heard)
+        if place.kind == "image":
+            rows = next(pieces)
+        else:
+            rows, heard = heard[: place.count], heard[place.count :]
         if rows.shape[0] != place.count:
             raise BadInput("The encoder returned fewer tokens for a clip than its length requires.")
         embeds[place.start : place.end] = rows.to(embeds.dtype)
     return embeds
-
-
-def _media_rows(
-    place: Placeholder, pictures: Sequence[Tensor], audio: Tensor | None, heard: int
-) -> tuple[Tensor, int]:
-    if place.kind == "image":
-        tokens = pictures[place.index].flatten(0, 1)
-        return tokens[place.offset : place.offset + place.count], heard
-    if audio is None:
-        raise BadInput("A clip has no tokens.")
-    return audio[heard : heard + place.count], heard + place.count

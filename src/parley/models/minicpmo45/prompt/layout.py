@@ -46,14 +46,8 @@ class PromptPicture:
 
 @dataclass(frozen=True, slots=True)
 class PromptSound:
-    """A clip in a prompt.
+    """A clip in a prompt, and the number of its context tokens."""
 
-    Args:
-        index: 0-based number among all clips of the request.
-        tokens: number of its context tokens.
-    """
-
-    index: int
     tokens: int
 
 
@@ -132,18 +126,10 @@ def merge_texts(parts: Iterable[Part]) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Ids [start, end) of a prompt, which stand for tokens of a medium.
-
-    Args:
-        kind: list to which `index` refers.
-        index: number of the picture or clip.
-        offset: index of the medium's token at `start`; pictures are counted through all their
-            pieces.
-    """
+    """Ids [start, end) of a prompt, which stand for a piece of a picture or for a clip. Those of a
+    kind have the order of their media."""
 
     kind: MediumKind
-    index: int
-    offset: int
     start: int
     end: int
 
@@ -184,12 +170,10 @@ class PromptWriter:
     def prompt(self) -> Prompt:
         return Prompt(tuple(self.ids), tuple(self._places))
 
-    def sound(self, index: int, tokens: int) -> None:
-        self._medium("audio", index, 0, tokens)
+    def sound(self, tokens: int) -> None:
+        self._medium("audio", tokens)
 
-    def picture(
-        self, index: int, grid: tuple[int, int] | None, *, between_rows: Sequence[int] = ()
-    ) -> None:
+    def picture(self, grid: tuple[int, int] | None, *, between_rows: Sequence[int] = ()) -> None:
         """Write the overview and the tiles, each between its tags.
 
         Args:
@@ -198,20 +182,20 @@ class PromptWriter:
         """
         special, queries = self._special, self._queries
         self.ids.append(special.image)
-        self._medium("image", index, 0, queries)
+        self._medium("image", queries)
         self.ids.append(special.image_end)
         columns, rows = grid or (0, 0)
         for tile in range(columns * rows):
             if tile and tile % columns == 0:
                 self.ids += between_rows
             self.ids.append(special.slice)
-            self._medium("image", index, (1 + tile) * queries, queries)
+            self._medium("image", queries)
             self.ids.append(special.slice_end)
 
-    def _medium(self, kind: MediumKind, index: int, offset: int, count: int) -> None:
+    def _medium(self, kind: MediumKind, count: int) -> None:
         start = len(self.ids)
         self.ids += [self._special.unk] * count
-        self._places.append(Placeholder(kind, index, offset, start, start + count))
+        self._places.append(Placeholder(kind, start, start + count))
 
 
 def expand(
@@ -239,9 +223,9 @@ def expand(
                     writer.ids += [special.image_id, *number, special.image_id_end]
                 limit = rules.max_slice_nums if part.max_slices is None else part.max_slices
                 grid = choose_grid(part.width, part.height, limit, rules.scale_resolution)
-                writer.picture(part.index, grid, between_rows=line)
+                writer.picture(grid, between_rows=line)
             case PromptSound():
                 writer.ids.append(special.audio_start)
-                writer.sound(part.index, part.tokens)
+                writer.sound(part.tokens)
                 writer.ids.append(special.audio_end)
     return writer.prompt
