@@ -59,7 +59,8 @@ class Session:
         chosen = {key: value for key, value in init.items() if key in OPTION_NAMES}
         # The public component listens from the start; and wherever it draws, the most probable
         # entry was taken when the vectors were made.
-        chosen = {"force_listen_count": 0, **chosen, "decode_mode": "greedy"}
+        greedy = {"decode_mode": "greedy", "tts_temperature": 0.0}
+        chosen = {"force_listen_count": 0, **chosen, **greedy}
         options = DuplexConfig(**chosen)
         self.options = options
         talking.run(

@@ -100,13 +100,12 @@ def ids_of(rule: str) -> list[int]:
 
 
 def greedy(settings: Mapping[str, Any]) -> SpeechSampling:
-    """Argmax with a case's temperature and penalty."""
+    """Argmax with a case's penalty."""
     return SpeechSampling(
-        temperature=float(settings.get("temperature", 0.8)),
+        temperature=0.0,
         repetition_penalty=float(settings.get("repetition_penalty", 1.05)),
         top_p=float(settings.get("top_p", 1.0)),
         top_k=int(settings.get("top_k", 0)),
-        is_greedy=True,
     )
 
 

@@ -203,7 +203,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
     decoder.allocate(2, is_eight_bit=has_small_caches)
     silent, voices = cast(Any, SilentVocoder()), cast(Any, SimpleNamespace(has_default=True))
     output = SilentOutput(decoder, silent, voices)
-    output.sampling = SpeechSampling(is_greedy=True)
+    output.sampling = SpeechSampling(temperature=0.0)
     config = tiny.config(case.folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
     context = min(CONTEXT, positions)

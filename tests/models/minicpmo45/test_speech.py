@@ -32,7 +32,7 @@ def test_several_tokens_per_step_are_the_tokens_of_single_steps() -> None:
     assert spoken[1:] == [spoken[0]] * 3
 
 
-@pytest.mark.parametrize("sampling", [SpeechSampling(), SpeechSampling(is_greedy=True)])
+@pytest.mark.parametrize("sampling", [SpeechSampling(), SpeechSampling(temperature=0.0)])
 def test_every_number_of_rows_that_filter_speaks_by_graphs(sampling: SpeechSampling) -> None:
     capture = FakeCapture()
     tts = make(slots=4)
@@ -115,7 +115,9 @@ def test_end_code_as_the_very_first_sample_is_a_block_without_tokens() -> None:
         loud = random_weights()[gain].clone()
         loud[-1] = loudness
         tts = make({**random_weights(), gain: loud})
-        speech = SpokenTurn(tts, tts.open(0, seed=0), SpeechSampling(is_greedy=True), block_limit=5)
+        speech = SpokenTurn(
+            tts, tts.open(0, seed=0), SpeechSampling(temperature=0.0), block_limit=5
+        )
         block = speech.begin(rows_of(tts, 1, 2), is_last=True)
         if finish(tts, block) == []:
             ended += 1

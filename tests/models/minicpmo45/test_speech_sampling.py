@@ -39,7 +39,7 @@ def test_end_code_cannot_be_drawn_while_it_is_masked() -> None:
         1,
         2,
     }
-    greedy = SpeechSampling(is_greedy=True)
+    greedy = SpeechSampling(temperature=0.0)
     assert choose(logits, greedy, 0.5, masks_end=True) == 2
 
 

@@ -153,13 +153,9 @@ class SpeechOutput:
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
         """Start a conversation in a row whose voice is prepared."""
         sampling = self.sampling
-        if temperature is not None and temperature != sampling.temperature:
-            is_cold = temperature < COLDEST
-            sampling = replace(
-                sampling,
-                temperature=1.0 if is_cold else temperature,
-                is_greedy=sampling.is_greedy or is_cold,
-            )
+        if temperature is not None:
+            temperature = 0.0 if temperature < COLDEST else temperature
+            sampling = replace(sampling, temperature=temperature)
         return Speech(self, row, seed, sampling)
 
 

@@ -13,7 +13,7 @@ slot, `V` speech codes. Source: speech.md 2.
 
 Shapes on a GPU: `advanced` is a pure function whose shape depends on `R` (rounded up to a power of
 two), on the number of columns read (likewise, at least `LEAST_COLUMNS`) and on whether any row
-filters or is greedy; it runs in the model's `GraphRunner`. Missing rows are padded with slot 0,
+filters; it runs in the model's `GraphRunner`. Missing rows are padded with slot 0,
 which writes to the spare column.
 """
 

@@ -8,7 +8,8 @@ Source: speech.md 2.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -24,24 +25,27 @@ _KEEP_AT_LEAST = 3
 NOTHING = -1
 """Marks an unused place in a history."""
 
+FROZEN: Final = 2.0**-60
+"""Temperature in place of 0. Dividing by a power of two is exact, and the noise of a draw vanishes
+next to such large numbers, so the most probable entry wins."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpeechSampling:
     """How speech tokens are chosen.
 
     Args:
-        temperature: logits are divided by it, before anything else.
+        temperature: logits are divided by it, before anything else; 0 chooses the most probable
+            entry instead of drawing.
         repetition_penalty: 1 switches it off; grows with the number of occurrences.
         top_p: 1 switches it off.
         top_k: 0 switches it off.
-        is_greedy: choose the most probable entry instead of drawing.
     """
 
     temperature: float = 0.8
     repetition_penalty: float = 1.05
     top_p: float = 0.85
     top_k: int = 25
-    is_greedy: bool = False
 
     @property
     def filters(self) -> bool:
@@ -49,7 +53,7 @@ class SpeechSampling:
 
     def without_filters(self) -> SpeechSampling:
         """The same without top-p and top-k, as duplex units sample."""
-        return SpeechSampling(self.temperature, self.repetition_penalty, 1.0, 0, self.is_greedy)
+        return replace(self, top_p=1.0, top_k=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,44 +62,39 @@ class RowRules:
 
     Args:
         numbers: float32, shape (R, 3): temperature, penalty, top-p.
-        switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
-        any_filters, all_filter, any_greedy, all_greedy, candidates: the same on the host, so that a
-            step never waits for the device; `candidates` is the largest top-k.
+        switches: int64, shape (R, 2): top-k (0: off), whether filters apply.
+        any_filters, all_filter, candidates: the same on the host, so that a step never waits for
+            the device; `candidates` is the largest top-k.
     """
 
     numbers: Tensor
     switches: Tensor
     any_filters: bool
     all_filter: bool
-    any_greedy: bool
-    all_greedy: bool
     candidates: int
 
     @property
     def kind(self) -> tuple[int, ...]:
         """Kind of the rules; rules of the same kind differ only in numbers."""
-        filters, greedy = (self.any_filters, self.all_filter), (self.any_greedy, self.all_greedy)
-        return *filters, *greedy, self.candidates
+        return self.any_filters, self.all_filter, self.candidates
 
     @classmethod
     def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
         """Rules of the rows in order; `codes` is `V`."""
         filters = [rule.filters for rule in rules]
         numbers = torch.tensor(
-            [[rule.temperature, rule.repetition_penalty, rule.top_p] for rule in rules],
+            [[rule.temperature or FROZEN, rule.repetition_penalty, rule.top_p] for rule in rules],
             dtype=torch.float32,
         ).to(device, non_blocking=True)
-        switches = torch.tensor(
-            [[rule.top_k, int(rule.filters), int(rule.is_greedy)] for rule in rules]
-        ).to(device, non_blocking=True)
+        switches = torch.tensor([[rule.top_k, int(rule.filters)] for rule in rules]).to(
+            device, non_blocking=True
+        )
         sizes = [rule.top_k or codes for rule in rules if rule.filters]
         return cls(
             numbers=numbers,
             switches=switches,
             any_filters=any(filters),
             all_filter=all(filters),
-            any_greedy=any(rule.is_greedy for rule in rules),
-            all_greedy=all(rule.is_greedy for rule in rules),
             candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,
         )
 
@@ -167,22 +166,18 @@ def pick(
     shaped = penalised(shaped, history, penalty)
     end = shaped.shape[-1] - 1
     token: Tensor | None = None
-    if rules.any_filters and not rules.all_greedy:
+    if rules.any_filters:
         token = _pick_filtered(shaped, end, masks_end, draws, rules)
-        if rules.all_filter and exempt is None and not rules.any_greedy:
+        if rules.all_filter and exempt is None:
             return token
     # Rows that are exempt now draw from all codes, even if filters apply to their later draws.
     shaped[:, end].masked_fill_(masks_end, -torch.inf)
-    if rules.all_greedy:
-        return shaped.argmax(-1)
     free = race(shaped, draws)
-    if token is not None:
-        filters = rules.switches[:, 1].bool()
-        filters = filters if exempt is None else filters & ~exempt
-        free = torch.where(filters, token, free)
-    if rules.any_greedy:
-        free = torch.where(rules.switches[:, 2].bool(), shaped.argmax(-1), free)
-    return free
+    if token is None:
+        return free
+    filters = rules.switches[:, 1].bool()
+    filters = filters if exempt is None else filters & ~exempt
+    return torch.where(filters, token, free)
 
 
 def _pick_filtered(
