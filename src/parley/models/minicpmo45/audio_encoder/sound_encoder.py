@@ -73,32 +73,23 @@ class LiveSteps:
         kept = (left, frames - right)
         count = kept[1] - left
         spans = [Span(row, self._cache.lengths[row], count) for row in rows]
-        heard = self._together if self._is_batched(count) else self._row_by_row
-        return heard(mel, spans, kept), spans
+        table = [[span.row, span.start, span.end] for span in spans]
+        longest = max(span.end for span in spans)
+        if not self._is_batched(count):
+            return self._states(mel, torch.tensor(table), kept, longest, tuple(rows)), spans
+        padding = bucket(len(rows), self._cache.rows) - len(rows)
+        # Padding writes to the spare column and reads the first.
+        table += [[0, self._cache.spare, 1]] * padding
+        reads = min(reach for reach in self._reaches if reach >= longest)
+        mel = F.pad(mel, (0, 0, 0, 0, 0, padding))
+        return self._step(mel, torch.tensor(table), kept, reads)[: len(rows)], spans
 
     def _is_batched(self, count: int) -> bool:
-        """True if chunks of `count` kept frames run as one batch."""
+        """True if chunks of `count` kept frames run as a padded batch, for any rows of it."""
         encoder = self._encoder
         if encoder.attention.reads_in_place:
             return slot_attention.fits(count, encoder.head_dim)
         return self._graphs.is_active and count <= slot_attention.QUERIES
-
-    def _row_by_row(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
-        last = self._encoder.positions - 1
-        places = torch.tensor(
-            [[min(place, last) for place in range(span.start, span.end)] for span in spans]
-        )
-        return self._states(mel, kept, places, spans)
-
-    def _together(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
-        size = bucket(len(spans), self._cache.rows)
-        longest = max(span.end for span in spans)
-        reads = min(reach for reach in self._reaches if reach >= longest)
-        table = [[span.row, span.start, span.end] for span in spans]
-        padding = size - len(spans)
-        # Padding writes to the spare column and reads the first.
-        rows = torch.tensor(table + [[0, self._cache.spare, 1]] * padding)
-        return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
 
     def capture(self, frames: int, trim: tuple[int, int]) -> None:
         """Capture chunks of `frames` mel frames, for every number of rows; no row's cache changes.
@@ -136,26 +127,17 @@ class LiveSteps:
         *,
         is_checked: bool = False,
     ) -> Tensor:
-        """Encode one chunk for every line of a table (N, 3): row, start, end.
+        """`_states`, by a graph if there is one.
 
         Args:
             is_checked: compare with the plain step when it is captured.
         """
-        encoder, cache = self._encoder, self._cache
 
         def run(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-            count = kept[1] - kept[0]
-            rows, starts, ends = table.T.contiguous().unbind()
-            places = starts[:, None] + torch.arange(count, device=table.device)
-            # Every new frame attends to its whole chunk, so all frames of a row read up to its end.
-            last = (ends[:, None] - 1).expand(-1, count).contiguous()
-            columns = places.clamp(max=cache.spare)
-            batch = cache.placed(PaddedBatch(rows, columns, last, reads))
-            batch = encoder.attention.prepared(batch, cache, 1)
-            return (self._states(mel, kept, places.clamp(max=encoder.positions - 1), batch),)
+            return (self._states(mel, table, kept, reads),)
 
         def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-            with attending(encoder, FusedAttention()):
+            with attending(self._encoder, FusedAttention()):
                 return run(mel, table)
 
         shape = (int(mel.shape[0]), int(mel.shape[2]), kept, reads)
@@ -166,43 +148,44 @@ class LiveSteps:
     def _states(
         self,
         mel: Tensor,
+        table: Tensor,
         kept: tuple[int, int],
-        places: Tensor,
-        past: Sequence[Span] | PaddedBatch,
+        reads: int,
+        slots: tuple[int, ...] | None = None,
     ) -> Tensor:
-        """States (N, C, Da) of a chunk.
+        """States (N, C, Da) of one chunk for every line of a table (N, 3): row, start, end.
 
         Args:
             kept: the first frame that is kept after the convolutions, and the one after the last.
-            places: positions of the frames that are kept, (N, C).
+            reads: number of columns that attention reads.
+            slots: the rows, if the host knows them.
         """
-        encoder = self._encoder
+        encoder, cache = self._encoder, self._cache
         x = encoder.front(mel)[:, kept[0] : kept[1]]
-        x = x + encoder.embed_positions(to_device(places, x.device))
+        count = x.shape[1]
+        rows, starts, ends = to_device(table, x.device).T.contiguous().unbind()
+        places = starts[:, None] + torch.arange(count, device=x.device)
+        # Every new frame attends to its whole chunk, so all frames of a row read up to its end.
+        last = (ends[:, None] - 1).expand(-1, count).contiguous()
+        columns = places.clamp(max=cache.spare)
+        batch = cache.placed(PaddedBatch(rows, columns, last, reads, slots))
+        batch = encoder.attention.prepared(batch, cache, 1)
+        x = x + encoder.embed_positions(places.clamp(max=encoder.positions - 1))
         for index, layer in enumerate(encoder.layers):
-            x = self._layer(index, layer, x, past)
+            x = self._layer(index, layer, x, batch)
         return encoder.layer_norm(x)
 
-    def _layer(
-        self, index: int, layer: Any, x: Tensor, past: Sequence[Span] | PaddedBatch
-    ) -> Tensor:
-        """A layer's states (N, C, Da), in one launch for a batch, or row by row for spans."""
+    def _layer(self, index: int, layer: Any, x: Tensor, batch: PaddedBatch) -> Tensor:
+        """A layer's states (N, C, Da)."""
         cache, kernel, attention = self._cache, self._encoder.attention, layer.self_attn
         normed = layer.self_attn_layer_norm(x)
-        query = attention.split(attention.q_proj(normed))
-        keys = attention.split(attention.k_proj(normed))
-        values = attention.split(attention.v_proj(normed))
-        if isinstance(past, PaddedBatch):
-            new = [one.transpose(1, 2).flatten(0, 1) for one in (keys, values)]
-            cache.write_padded(index, past, *new)
-            heard = kernel.padded(index, query.transpose(1, 2), past, cache).transpose(1, 2)
-        else:
-            heard = torch.empty_like(query)
-            for place, span in enumerate(past):
-                cache.write(index, span, keys[place], values[place])
-                seen = cache.view(index, span.row, span.end)
-                heard[place] = kernel.one(query[place], *seen, mask=None)
-        return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
+        projected = attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)
+        query, keys, values = (
+            torch.unflatten(one, 2, (attention.heads, attention.head_dim)) for one in projected
+        )
+        cache.write_padded(index, batch, keys.flatten(0, 1), values.flatten(0, 1))
+        heard = kernel.padded(index, query, batch, cache)
+        return layer.think(x + attention.out_proj(heard.reshape(*x.shape)))
 
 
 class SoundEncoder:
