@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.device import to_device
-from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.layers import outputs_together
@@ -122,19 +122,24 @@ class LanguageModel(nn.Module):
         cos, sin = rope.at(positions, embeds.dtype)
         cos, sin = cos[:, None], sin[:, None]
         groups = self.config.num_attention_heads // self.config.num_key_value_heads
-        masks = [causal_mask(span, groups, embeds.device, embeds.dtype) for span in spans]
+        # Rows are read as views, whichever kernel is in use.
+        plain, counts = FusedAttention(), [span.count for span in spans]
+        batches = [
+            plain.prepared(
+                PaddedBatch(None, here[None], here[None], span.end, (span.row,)), cache, groups
+            )
+            for span, here in zip(spans, torch.split(positions, counts), strict=True)
+        ]
         x = embeds
         layer: Any
         for index, layer in enumerate(self.model.layers):
             query, keys, values = layer.asked(x, (cos, sin))
             mixed, first = torch.empty_like(query), 0
-            for span, mask in zip(spans, masks, strict=True):
+            for span, batch in zip(spans, batches, strict=True):
                 mine = slice(first, first + span.count)
                 first += span.count
                 cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
-                seen = cache.view(index, span.row, span.end)
-                here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
-                mixed[mine] = here.transpose(0, 1)
+                mixed[mine] = plain.padded(index, query[mine][None], batch, cache)[0]
             x = layer.answered(x, mixed)
         return self.model.norm(x)
 

@@ -9,8 +9,8 @@
 `auto` is `triton` on a GPU where the package is installed, else `sdpa`. The kernel is tried at load
 and steps down to `sdpa` if it fails (`fast_paths.py`).
 
-Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` new tokens of one row,
-`B` rows of a padded batch with `n` new tokens each.
+Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` queries that share a
+key head, `B` rows of a padded batch with `n` new tokens each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache
 
 Kernel = Literal["auto", "triton", "sdpa"]
 
@@ -63,23 +63,6 @@ class FusedAttention:
         seen = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
         return replace(batch, mask=added(seen, cache.dtype))
 
-    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
-        """Attention of one row's new tokens over the row's keys and values.
-
-        Args:
-            query: (heads, T, D), heads a multiple of K.
-            keys, values: (K, L, D).
-            mask: from `causal_mask`; None: every token sees all positions.
-
-        Returns:
-            (heads, T, D).
-        """
-        heads, tokens, width = query.shape
-        # The queries that share a key head become one longer query: no repeated keys in memory.
-        grouped = query.reshape(keys.shape[0], heads // keys.shape[0] * tokens, width)
-        out = self._attend(grouped[None], keys[None], values[None], mask)[0]
-        return out.reshape(heads, tokens, width)
-
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         """Attention of a padded batch whose keys and values have already been written to the cache.
 
@@ -101,11 +84,11 @@ class FusedAttention:
         grouped = grouped.reshape(size, key_heads, groups * count, width)
         # 8-bit caches are unpacked row by row if the host knows the rows: unpacking all rows
         # together would need memory for a copy of every context.
-        if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
-            out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
-        elif batch.slots is not None and size == 1:
+        if batch.slots is not None and size == 1:
             keys, values = cache.view(layer, batch.slots[0], batch.reads)
             out = self._attend(grouped, keys[None], values[None], mask)
+        elif batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
+            out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None:
             # Slices, because iterating over a tensor's rows takes longer than attention over a
             # short one.
@@ -133,23 +116,6 @@ def added(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """The additive mask of scores under which only keys with a true `seen` are seen, computed once
     per step. PyTorch would convert a boolean mask to it again in every layer."""
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
-
-
-def causal_mask(span: Span, groups: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """The causal mask of a row's new tokens: each token sees the positions up to its own. Computed
-    once for all layers of a step; None if every token sees all positions.
-
-    Args:
-        groups: query heads per key head, which become one longer query.
-
-    Returns:
-        A mask from `added`, shape (1, 1, groups T, L).
-    """
-    if span.count < 2:
-        return None
-    seen = torch.arange(span.end, device=device)
-    mine = torch.arange(span.start, span.end, device=device)
-    return added((seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None], dtype)
 
 
 class SlotAttention(FusedAttention):

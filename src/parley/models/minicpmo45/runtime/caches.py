@@ -425,7 +425,8 @@ class PaddedBatch:
     a graph and replayed with other values in them.
 
     Args:
-        rows: (B,) int64; None if they are all rows of the cache in order.
+        rows: (B,) int64; None if they are all rows of the cache in order, or the single one of
+            `slots`.
         positions: (B, n) int64, where the new keys are written; padding has the spare position.
         turns: (B, n) int64, their rotary positions.
         reads: number of columns that attention reads; on the host.
