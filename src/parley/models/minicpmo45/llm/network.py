@@ -22,7 +22,6 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.layers import outputs_together
-from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
 
 
@@ -35,6 +34,7 @@ class LanguageModel(nn.Module):
         self.config = config
         self.attention = FusedAttention()
         self.model = DecoderStack(config, words=config.vocab_size)
+        self.make_cache = self.model.make_cache
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def rebuild_buffers(self, device: torch.device) -> None:
@@ -51,28 +51,6 @@ class LanguageModel(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.model.norm.weight.dtype
-
-    def make_cache(
-        self,
-        rows: int,
-        capacity: int,
-        *,
-        is_eight_bit: bool = False,
-        pool: PagePool | None = None,
-    ) -> SlotCache:
-        """Caches for `rows` conversations of at most `capacity` positions."""
-        config = self.config
-        return SlotCache(
-            layers=config.num_hidden_layers,
-            rows=rows,
-            heads=config.num_key_value_heads,
-            capacity=capacity,
-            head_dim=config.head_dim,
-            dtype=self.dtype,
-            device=self.device,
-            is_eight_bit=is_eight_bit,
-            pool=pool,
-        )
 
     def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
         return RopeTable(

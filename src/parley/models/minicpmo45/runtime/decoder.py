@@ -22,6 +22,7 @@ from parley.models.minicpmo45.runtime import fused
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
 from parley.models.minicpmo45.runtime.layers import activation, joined
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.runtime.products import of_all
 
 RotaryTables = tuple[Tensor, Tensor]
@@ -134,6 +135,28 @@ class DecoderStack(nn.Module):
         self.layers = nn.ModuleList([DecoderLayer(config) for _ in layers])
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.joined: list[JoinedLayer] = []
+
+    def make_cache(
+        self,
+        rows: int,
+        capacity: int,
+        *,
+        is_eight_bit: bool = False,
+        pool: PagePool | None = None,
+    ) -> SlotCache:
+        """Caches for `rows` conversations of at most `capacity` positions."""
+        config, weight = self.config, self.norm.weight
+        return SlotCache(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            heads=config.num_key_value_heads,
+            capacity=capacity,
+            head_dim=config.head_dim,
+            dtype=weight.dtype,
+            device=weight.device,
+            is_eight_bit=is_eight_bit,
+            pool=pool,
+        )
 
     def join(self) -> None:
         """Join the weights of layers without bias and norms of heads, on a CPU. Called once the

@@ -25,7 +25,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention
-from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, rotary
 from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.layers import Projection, outputs_together
@@ -107,31 +107,23 @@ class SpeechNetwork(nn.Module):
         self.cache = self.make_cache(slots, columns, is_eight_bit=is_eight_bit)
         weight = self.emb_text.weight
         self.numbers = torch.arange(self.cache.capacity + 1, device=weight.device)
-        half = self.config.head_dim // 2
-        steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
-        frequencies = 1.0 / (ROPE_BASE**steps)
-        if weight.dtype is torch.bfloat16:
-            # The published demo does the same by casting the whole module (model.md 9).
-            frequencies = frequencies.bfloat16().float()
-        self._frequencies = frequencies
+        rope = RopeTable(
+            head_dim=self.config.head_dim,
+            base=ROPE_BASE,
+            positions=0,
+            device=weight.device,
+            rounds=weight.dtype is torch.bfloat16,
+        )
+        self._frequencies = rope.frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
 
     def make_cache(
         self, rows: int, columns: int | None = None, *, is_eight_bit: bool = False
     ) -> SlotCache:
         """The cache that `allocate` uses."""
-        config, weight = self.config, self.emb_text.weight
-        longest = config.max_position_embeddings
-        return SlotCache(
-            layers=config.num_hidden_layers,
-            rows=rows,
-            heads=config.num_key_value_heads,
-            capacity=min(columns or longest, longest),
-            head_dim=config.head_dim,
-            dtype=weight.dtype,
-            device=weight.device,
-            is_eight_bit=is_eight_bit,
-        )
+        longest = self.config.max_position_embeddings
+        columns = min(columns or longest, longest)
+        return self.model.make_cache(rows, columns, is_eight_bit=is_eight_bit)
 
     @property
     def head(self) -> nn.Linear:
