@@ -22,25 +22,11 @@ from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
-from parley.models.minicpmo45.runtime.layers import activation
+from parley.models.minicpmo45.runtime.layers import SelfAttention, activation
 
 
-class AudioAttention(nn.Module):
+class AudioAttention(SelfAttention):
     """Attention between the frames of whole pieces."""
-
-    def __init__(self, config: AudioConfig) -> None:
-        super().__init__()
-        width = config.d_model
-        self.heads = config.encoder_attention_heads
-        self.head_dim = width // self.heads
-        self.k_proj = nn.Linear(width, width, bias=False)
-        self.v_proj = nn.Linear(width, width)
-        self.q_proj = nn.Linear(width, width)
-        self.out_proj = nn.Linear(width, width)
-
-    def split(self, projected: Tensor) -> Tensor:
-        """(N, C, Da) to (N, heads, C, head width)."""
-        return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Args:
@@ -59,7 +45,8 @@ class AudioLayer(nn.Module):
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
         width = config.d_model
-        self.self_attn = AudioAttention(config)
+        heads = config.encoder_attention_heads
+        self.self_attn = AudioAttention(width, heads, keys_have_bias=False)
         self.self_attn_layer_norm = nn.LayerNorm(width)
         self.activation = activation(config.activation_function)
         self.fc1 = nn.Linear(width, config.encoder_ffn_dim)

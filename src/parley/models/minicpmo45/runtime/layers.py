@@ -1,4 +1,4 @@
-"""Activations that a checkpoint's configuration names, and the memory layout of matrices."""
+"""Parts that several networks share, and the memory layout of matrices."""
 
 from __future__ import annotations
 
@@ -48,6 +48,24 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear2(F.relu(self.linear1(x)))
+
+
+class SelfAttention(nn.Module):
+    """Projections of attention between all frames, or patches, of a piece; named as in the
+    checkpoint."""
+
+    def __init__(self, width: int, heads: int, *, keys_have_bias: bool = True) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = width // heads
+        self.k_proj = nn.Linear(width, width, bias=keys_have_bias)
+        self.v_proj = nn.Linear(width, width)
+        self.q_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def split(self, projected: Tensor) -> Tensor:
+        """(N, L, width) to (N, heads, L, head width)."""
+        return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
 
 
 class PackedLinear(nn.Module):

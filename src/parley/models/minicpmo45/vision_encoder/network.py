@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import VisionConfig
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.runtime.layers import activation
+from parley.models.minicpmo45.runtime.layers import SelfAttention, activation
 
 CAPTURED_PIECES: Final = 2
 """Maximum number of pieces of a captured forward. Larger ones keep a card busy for longer than the
@@ -74,27 +74,14 @@ def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
     return (buckets(rows)[:, None] * table_side + buckets(columns)).flatten()
 
 
-class VisionAttention(nn.Module):
+class VisionAttention(SelfAttention):
     """Attention between the patches of a piece."""
 
-    def __init__(self, config: VisionConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.heads = config.num_attention_heads
-        self.head_dim = width // self.heads
-        self.k_proj = nn.Linear(width, width)
-        self.v_proj = nn.Linear(width, width)
-        self.q_proj = nn.Linear(width, width)
-        self.out_proj = nn.Linear(width, width)
-
     def forward(self, x: Tensor) -> Tensor:
-        def split(projected: Tensor) -> Tensor:
-            return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
-
         mixed = F.scaled_dot_product_attention(
-            split(self.q_proj(x)),
-            split(self.k_proj(x)),
-            split(self.v_proj(x)),
+            self.split(self.q_proj(x)),
+            self.split(self.k_proj(x)),
+            self.split(self.v_proj(x)),
             scale=self.head_dim**-0.5,
         )
         return self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
@@ -116,7 +103,7 @@ class VisionLayer(nn.Module):
         super().__init__()
         width, eps = config.hidden_size, config.layer_norm_eps
         self.layer_norm1 = nn.LayerNorm(width, eps=eps)
-        self.self_attn = VisionAttention(config)
+        self.self_attn = VisionAttention(width, config.num_attention_heads)
         self.layer_norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = VisionMlp(config)
 
