@@ -17,7 +17,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser
-from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import CacheCheckpoint, RopeTable, SlotCache, Span
 
 DEFAULTS = {"num_beams": 3, "max_new_tokens": 4096}
 """Of the public call. Source: model.md 10.1, 10.4."""
@@ -124,9 +124,9 @@ def beam_search(
     the public library does.
     """
     cache = state.cache
-    start = cache.copy_row(0)
+    start = _copy(cache, 0)
     for row in range(1, beams):
-        cache.restore_row(row, start)
+        cache.roll_back(row, start)
     live: list[tuple[float, list[int]]] = [(0.0, []), *((-1e9, []) for _ in range(beams - 1))]
     scores = logits.float()[None].expand(beams, -1)
     done: list[tuple[float, list[int]]] = []
@@ -146,12 +146,12 @@ def beam_search(
             elif len(chosen) < beams:
                 chosen.append((value, row, token))
         done = sorted(done, key=lambda entry: -entry[0])[:beams]
-        kept = [cache.copy_row(row) for _, row, _ in chosen]
+        kept = [_copy(cache, row) for _, row, _ in chosen]
         live = [(value, [*live[row][1], token]) for value, row, token in chosen]
         if length == limit or _is_settled(done, live, beams, length):
             break
         for row, copy in enumerate(kept):
-            cache.restore_row(row, copy)
+            cache.roll_back(row, copy)
         scores = torch.cat(
             [
                 state.llm.logits(state.feed(state.llm.embed([ids[-1]]), row)).float()
@@ -160,6 +160,11 @@ def beam_search(
         )
     finals = done + [(value / len(ids), ids) for value, ids in live]
     return max(finals, key=lambda entry: entry[0])[1]
+
+
+def _copy(cache: SlotCache, row: int) -> CacheCheckpoint:
+    length = cache.lengths[row]
+    return CacheCheckpoint(length, cache.lift(row, 0, length))
 
 
 def _is_settled(

@@ -57,9 +57,8 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
     for row in range(4):
         padded.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
-        torch.testing.assert_close(
-            padded.copy_row(row).tensors[0], packed.copy_row(row).tensors[0], atol=2e-5, rtol=1e-4
-        )
+        both = [one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed)]
+        torch.testing.assert_close(*both, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])

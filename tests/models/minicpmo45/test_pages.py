@@ -150,10 +150,10 @@ def test_a_paged_cache_remembers_what_a_plain_one_does(is_eight_bit: bool) -> No
                 for one in both:
                     one.truncate(row, length - 5)
             case 2 if length:
-                copies = [one.copy_row(row) for one in both]
-                for one, copy in zip(both, copies, strict=True):
-                    one.truncate(row, 0)
-                    one.restore_row(row, copy)
+                for one in both:
+                    checkpoint = one.checkpoint(row, length)
+                    one.empty(row)
+                    one.roll_back(row, checkpoint)
             case _:
                 span = Span(row, length, chance.randrange(1, 30))
                 if span.end > min(200, both[0].reach(row)):
@@ -348,7 +348,7 @@ def test_a_window_that_cannot_be_rewritten_leaves_the_context_as_it_was(
     model = pooled(slots=1)
     opened(model, 0)
     fed(model, 0, "a context of some words")
-    before = model.context.copy_row(0)
+    before = model.context.lift(0, 0, model.context.lengths[0])
     head = 6
     plan = type("Plan", (), {})()
     plan.keep = ((0, head), (12, before.length))
@@ -362,6 +362,6 @@ def test_a_window_that_cannot_be_rewritten_leaves_the_context_as_it_was(
     with pytest.raises(RuntimeError):
         stages._rewrite(model, 0, plan, [1, 2])
 
-    after = model.context.copy_row(0)
+    after = model.context.lift(0, 0, model.context.lengths[0])
     assert all(map(torch.equal, before.tensors, after.tensors))
     model.unload()

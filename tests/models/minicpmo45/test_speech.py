@@ -208,7 +208,7 @@ def test_checkpoint_copies_nothing_while_the_turn_continues() -> None:
     checkpoint = tts.checkpoint(row)
     wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
 
-    assert checkpoint.copy is None
+    assert checkpoint.columns.copy is None
     tts.restore(row, checkpoint)
     found = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
 
@@ -226,10 +226,10 @@ def test_checkpoint_is_put_aside_when_the_next_turn_overwrites_it() -> None:
     further = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
     speech.interrupt()
 
-    assert (first.copy, second.copy) == (None, None)
+    assert (first.columns.copy, second.columns.copy) == (None, None)
     finish(tts, speech.begin(rows_of(tts, 5, 8), ends_turn=False))
 
-    assert first.copy is not None
+    assert first.columns.copy is not None
     for checkpoint, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
         tts.restore(row, checkpoint)
         assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens

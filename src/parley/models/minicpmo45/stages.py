@@ -161,7 +161,7 @@ def listen(
         margin = before.options.redundancy_frames if conversation.is_duplex else 0
         margins.append((margin if before.next_frame else 0, margin))
         if model.sound_encoder.is_full(model.audio_cache.lengths[job.row], int(mel.shape[1])):
-            conversation.restart_audio(model.audio_cache)
+            model.audio_cache.empty(job.row)
     tokens, spans = model.sound_encoder.hear_live(
         [mel for _, mel in pushed],
         [job.row for job in jobs],

@@ -117,7 +117,7 @@ class ReplyJob(ConversationJob):
         state.has_started = state.has_replied = state.new_turn = state.is_reply_open = True
         state.turn_sounds = 0
         state.mel = LiveMel(self.model.turn_mel)
-        conversation.restart_audio(self.model.audio_cache)
+        self.model.audio_cache.empty(self.row)
         self.logits = logits
         self.go(Stage.DECODE)
 

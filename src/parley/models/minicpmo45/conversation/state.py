@@ -8,7 +8,6 @@ overwrites them; a write to positions that a checkpoint needs saves them first.
 from __future__ import annotations
 
 import copy
-import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from parley.engine.context import ContextLedger
 from parley.engine.work import StartSession
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, Samples
-from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache
+from parley.models.minicpmo45.runtime.caches import CacheCheckpoint, SlotCache
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
 HISTORY_LIMIT = 4096
@@ -189,7 +188,6 @@ class Conversation:
         self.state = ConversationState()
         self.speech: Any = None
         """Speech of this row (`speech.Speech`); None for a text-only conversation."""
-        self._checkpoints: weakref.WeakSet[ConversationCheckpoint] = weakref.WeakSet()
 
     @property
     def is_duplex(self) -> bool:
@@ -213,24 +211,12 @@ class Conversation:
         return self.speech is not None
 
     def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
-        checkpoint = ConversationCheckpoint(
+        return ConversationCheckpoint(
             ledger=self.ledger.copy(),
             state=copy.copy(self.state),
-            heard=audio_cache.lengths[self.row],
+            heard=audio_cache.checkpoint(self.row, audio_cache.lengths[self.row]),
             speech=None if self.speech is None else self.speech.snapshot(),
         )
-        self._checkpoints.add(checkpoint)
-        return checkpoint
-
-    def restart_audio(self, audio_cache: SlotCache) -> None:
-        """Empty the encoder's cache; checkpoints that need its content get a copy."""
-        length = audio_cache.lengths[self.row]
-        if not length:
-            return
-        for checkpoint in list(self._checkpoints):
-            if checkpoint.heard and checkpoint.heard_copy is None and checkpoint.heard <= length:
-                checkpoint.heard_copy = audio_cache.lift(self.row, 0, checkpoint.heard)
-        audio_cache.truncate(self.row, 0)
 
     def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:
         """True if the conversation can still return to a checkpoint."""
@@ -251,24 +237,20 @@ class Conversation:
         self.ledger = checkpoint.ledger.copy()
         self.state = copy.copy(checkpoint.state)
         context.truncate(self.row, self.cached_tokens)
-        if checkpoint.heard_copy is not None:
-            audio_cache.restore_row(self.row, checkpoint.heard_copy)
-        else:
-            audio_cache.truncate(self.row, checkpoint.heard)
+        audio_cache.roll_back(self.row, checkpoint.heard)
         if self.speech is not None:
             self.speech.restore(checkpoint.speech)
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ConversationCheckpoint:
     """A checkpoint of a conversation.
 
     Args:
-        heard: length of the encoder's cache; `heard_copy`: its content, once it was overwritten.
+        heard: content of the audio encoder's cache.
     """
 
     ledger: ContextLedger
     state: ConversationState
-    heard: int
+    heard: CacheCheckpoint
     speech: Any
-    heard_copy: CacheCopy | None = None

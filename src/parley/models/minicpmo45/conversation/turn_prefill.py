@@ -152,7 +152,7 @@ class TurnPrefill(PrefillJob):
         if not self.model.behaviour.counts_window_exactly:
             state.rounds = state.rounds.prefilled(self.role, self.added)
         if self.restarts_audio:
-            conversation.restart_audio(self.model.audio_cache)
+            self.model.audio_cache.empty(self.row)
         self.model.slide_turns(conversation)
         self.done()
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -60,6 +61,15 @@ class CacheCopy:
         wide = from_eight_bits(keys, scales[0], torch.float32)
         keys, of_keys = to_eight_bits(rotated(wide, cos, sin))
         return CacheCopy((keys, values, of_keys, scales[1]))
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class CacheCheckpoint:
+    """The first `length` positions of a row. They stay in the cache; before something overwrites
+    them, they are saved in `copy`."""
+
+    length: int
+    copy: CacheCopy | None = None
 
 
 class SlotCache:
@@ -114,6 +124,7 @@ class SlotCache:
         self.table = torch.tensor(self._table, device=device)
         """(R, pages of a row), int64: the page of each stretch of positions, for the device."""
         self.lengths = [0] * rows
+        self._checkpoints: list[WeakSet[CacheCheckpoint]] = [WeakSet() for _ in range(rows)]
         self._found: dict[tuple[int, int, int], Tensor] = {}
 
     @property
@@ -312,13 +323,31 @@ class SlotCache:
         self.lengths[row] = length
         self.release(row)
 
-    def copy_row(self, row: int) -> CacheCopy:
-        return self.lift(row, 0, self.lengths[row])
+    def checkpoint(self, row: int, length: int) -> CacheCheckpoint:
+        """Take a checkpoint of a row's first positions. Copies nothing yet."""
+        checkpoint = CacheCheckpoint(length)
+        if length:
+            self._checkpoints[row].add(checkpoint)
+        return checkpoint
 
-    def restore_row(self, row: int, copy: CacheCopy) -> None:
-        """Restore a row from a copy."""
-        self.write_copy(row, copy, 0)
-        self.lengths[row] = copy.length
+    def save(self, row: int, start: int) -> None:
+        """Save what checkpoints that are still referenced need, before positions from `start` on
+        are overwritten."""
+        for checkpoint in list(self._checkpoints[row]):
+            if checkpoint.copy is None and checkpoint.length > start:
+                checkpoint.copy = self.lift(row, 0, checkpoint.length)
+
+    def roll_back(self, row: int, checkpoint: CacheCheckpoint) -> None:
+        """Return to a checkpoint of this row; it stays valid."""
+        if checkpoint.copy is not None:
+            self.save(row, 0)
+            self.write_copy(row, checkpoint.copy, 0)
+        self.lengths[row] = checkpoint.length
+
+    def empty(self, row: int) -> None:
+        """Forget a row's contents, except those of checkpoints."""
+        self.save(row, 0)
+        self.truncate(row, 0)
 
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
         """A copy of `count` positions from `start` on."""

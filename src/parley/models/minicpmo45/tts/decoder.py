@@ -405,7 +405,7 @@ class MiniCPMTTS(SpeechNetwork):
         if not blocks:
             return True
         for block in blocks:
-            self._save(block.row, block.row.length)
+            self.cache.save(block.row.index, block.row.length)
         tokens = min(tokens, max(block.left for block in blocks))
         walk = SpeechPasses(self, list(blocks), tokens, is_plain=is_plain)
         with attending(self, FusedAttention()) if is_plain else nullcontext():

@@ -196,7 +196,7 @@ class SpeechNetwork(nn.Module):
         if row.length + needed <= self.capacity:
             return True
         if row.first and row.columns + needed <= self.capacity:
-            self._save(row, 0)
+            self.cache.save(row.index, 0)
             kept = self.cache.lift(row.index, row.first, row.columns)
             self.cache.write_copy(row.index, kept, 0)
             row.first, row.length = 0, row.columns
@@ -204,29 +204,16 @@ class SpeechNetwork(nn.Module):
         return False
 
     def checkpoint(self, row: SpeechRow) -> RowCheckpoint:
-        """Take a checkpoint of a row. Copies nothing: columns are saved when they are about to be
-        overwritten while the checkpoint is still referenced."""
-        checkpoint = RowCheckpoint(SpeechRow(row.index, row.seed))
-        checkpoint.row.take(row)
-        if row.length:
-            row.checkpoints.add(checkpoint)
-        return checkpoint
+        """Take a checkpoint of a row. Copies no columns yet."""
+        kept = SpeechRow(row.index, row.seed)
+        kept.take(row)
+        return RowCheckpoint(kept, self.cache.checkpoint(row.index, row.length))
 
     @torch.inference_mode()
     def restore(self, row: SpeechRow, checkpoint: RowCheckpoint) -> None:
         """Return to a checkpoint of this row; it stays valid."""
-        if checkpoint.copy is not None:
-            self._save(row, 0)
-            self.cache.write_copy(row.index, checkpoint.copy, 0)
+        self.cache.roll_back(row.index, checkpoint.columns)
         row.take(checkpoint.row)
-
-    def _save(self, row: SpeechRow, start: int) -> None:
-        """Save the columns of checkpoints that reach beyond `start`, before they are
-        overwritten."""
-        for checkpoint in list(row.checkpoints):
-            length = checkpoint.row.length
-            if checkpoint.copy is None and length > start:
-                checkpoint.copy = self.cache.lift(row.index, 0, length)
 
     @torch.inference_mode()
     def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:
@@ -237,7 +224,7 @@ class SpeechNetwork(nn.Module):
         the kept columns. Source: speech.md 2.5.
         """
         old_start = row.length - tail
-        self._save(row, 0)
+        self.cache.save(row.index, 0)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
         kept = self.cache.lift(row.index, old_start, tail)
         kept = kept.turned(*rotary(turns[:, None] * self._frequencies))

@@ -9,11 +9,10 @@ Letters: `L` condition rows of one block, `D` width, `V` speech codes. Source: s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from weakref import WeakSet
 
 from torch import Tensor
 
-from parley.models.minicpmo45.runtime.caches import CacheCopy
+from parley.models.minicpmo45.runtime.caches import CacheCheckpoint
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 
@@ -37,23 +36,6 @@ class BlockRule:
     sampling: SpeechSampling
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class RowCheckpoint:
-    """A checkpoint of a row.
-
-    Its columns stay in the cache; a step that is about to overwrite them saves them in `copy` first
-    (`MiniCPMTTS.step`).
-
-    Args:
-        row: copy of the row's state.
-        copy: the columns up to its length as the cache stores them; None until they had to be
-            saved.
-    """
-
-    row: SpeechRow
-    copy: CacheCopy | None = None
-
-
 @dataclass(slots=True, eq=False)
 class SpeechRow:
     """State of one slot of the decoder: counters only, the caches belong to the decoder.
@@ -67,7 +49,6 @@ class SpeechRow:
         draws: number of random numbers used so far.
         history: tokens that the penalty considers; the mode decides when it is cleared.
         window: number of newest columns that are kept after each pass; None keeps all.
-        checkpoints: checkpoints that are still referenced.
     """
 
     index: int
@@ -78,7 +59,6 @@ class SpeechRow:
     draws: int = 0
     history: list[int] = field(default_factory=list)
     window: int | None = None
-    checkpoints: WeakSet[RowCheckpoint] = field(default_factory=WeakSet)
 
     def take(self, other: SpeechRow) -> None:
         """Copy the state of another row, which does not change."""
@@ -93,6 +73,14 @@ class SpeechRow:
     @property
     def columns(self) -> int:
         return self.length - self.first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowCheckpoint:
+    """A copy of a row's state, and its columns up to its length."""
+
+    row: SpeechRow
+    columns: CacheCheckpoint
 
 
 @dataclass(slots=True, eq=False)
