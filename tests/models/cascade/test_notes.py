@@ -408,7 +408,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("round the corner", [], "can't do that"),
         ("The end?", [], "not sure what you mean"),
         ("For six people, please.", [], "can't change an answer"),
-        ("Do you know what a telegram is?", [], "don't know that one"),
+        ("What a pity.", [], "I see"),
         ("You are arrogant", [], "my best"),
         ("What is your mood?", [], "nothing of the kind"),
         ("Are you a friend or a foe?", [], "can't say"),

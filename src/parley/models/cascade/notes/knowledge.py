@@ -311,7 +311,9 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
             continue
         if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
             continue
-        if left - _roots("translating") and _SAYS["exact"].search(low):
+        if left - _roots("translating") and (
+            _SAYS["exact"].search(low) or _SAYS["translated"].search(sentence)
+        ):
             continue
         if asks_why and "why" not in keys and not _SAYS["reason"].search(sentence):
             continue

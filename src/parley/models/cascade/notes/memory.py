@@ -213,13 +213,14 @@ def recall(text: str, told: Told) -> str | None:
 
 def said_before(low: str, told: Told) -> str | None:
     """The user's statement that shares the most words with a question."""
-    words = _words(low) - _WORDS["pronouns"]
+    asked = _words(low)
+    words = asked - _WORDS["pronouns"]
     if not words or _SAYS["of_reasons"].search(low) or not _SAYS["question"].search(low):
         return None
     said = [one for one in told.said if lowered(one) not in low]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks for more than a mention of it.
-    needed = len(words) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
+    needed = len(asked) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
     is_stated = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
     if _SAYS["asks_name"].search(low):

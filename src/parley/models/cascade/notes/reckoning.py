@@ -41,7 +41,7 @@ _FORMS = tuple(
 _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\b(?:double|twice)(?: of)? {NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
     (
-        re.compile(rf"\b(?:half|the half)(?: of)? {NUMBER}(?! \w+s of)"),
+        re.compile(rf"\bhalf of {NUMBER}(?! \w+s of)"),
         "Half of {} is {}.",
         lambda v: v / 2,
     ),
