@@ -51,7 +51,8 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("sing") == 2
+    assert run("sevre") == 2
+    assert "Did you mean 'serve'?" in capsys.readouterr().err
     assert run("chat", "--loud") == 2
     assert "No such option" in capsys.readouterr().err
 

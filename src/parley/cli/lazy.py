@@ -36,6 +36,8 @@ def group(
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             self._chosen = args[0] if args else None
+            # Typer suggests one of these if there is no such command.
+            self.commands: Any = dict.fromkeys(verbs)
             return super().resolve_command(ctx, args)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
