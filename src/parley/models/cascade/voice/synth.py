@@ -28,46 +28,47 @@ Floats = npt.NDArray[np.float64]
 
 
 @functools.cache
-def _envelope_tables(count: int) -> tuple[Floats, Floats]:
-    """Inverse cosine transform (C, 513 mel points), and each bin's position on the mel axis
-    (K,)."""
+def _envelope_table(count: int) -> Floats:
+    """Inverse cosine transform, at each bin's position on the mel axis (C, K)."""
     mel = 1127.01048 * np.log(np.arange(BINS) * RATE_HZ / FFT / 700 + 1)
     places = np.clip((mel - MEL_LOW) / (MEL_TOP - MEL_LOW) * (BINS - 1), 0, BINS - 1)
     k = np.arange(count)[:, None]
-    return np.cos(math.pi * (np.arange(BINS) + 0.5) * k / BINS), places
+    table = np.cos(math.pi * (np.arange(BINS) + 0.5) * k / BINS)
+    return np.array([np.interp(places, np.arange(BINS), row) for row in table])
 
 
 def envelope(coefficients: Floats) -> Floats:
     """Coefficients (F, C) to the natural logarithm of power (F, K)."""
-    table, places = _envelope_tables(coefficients.shape[1])
-    mel = coefficients @ table
-    low = np.floor(places).astype(int)
-    high = np.minimum(low + 1, mel.shape[1] - 1)
-    part = places - low
-    result: Floats = mel[:, low] * (1 - part) + mel[:, high] * part
-    return result
+    return coefficients @ _envelope_table(coefficients.shape[1])
+
+
+@functools.cache
+def _band_table(count: int) -> Floats:
+    """Share of each band's edge, 3 kHz apart, in each bin (A + 2, K)."""
+    axis = [*(3000.0 * n for n in range(count + 1)), RATE_HZ / 2]
+    hertz = np.arange(BINS) * RATE_HZ / FFT
+    return np.array([np.interp(hertz, axis, edge) for edge in np.eye(count + 2)])
 
 
 def aperiodicity(bands: Floats) -> Floats:
     """Bands in decibels (F, A), 3 kHz apart, to the noise share of the amplitude (F, K)."""
-    hertz = np.arange(BINS) * RATE_HZ / FFT
-    axis = np.array([0.0, *(3000.0 * (n + 1) for n in range(bands.shape[1])), RATE_HZ / 2])
-    full = np.concatenate((np.full((len(bands), 1), -60.0), bands, np.zeros((len(bands), 1))), 1)
-    place = np.clip(np.searchsorted(axis, hertz, side="right") - 1, 0, len(axis) - 2)
-    part = (hertz - axis[place]) / (axis[place + 1] - axis[place])
-    decibels = full[:, place] * (1 - part) + full[:, place + 1] * part
-    result: Floats = 10 ** (np.clip(decibels, -60, 0) / 20)
+    full = np.pad(bands, ((0, 0), (1, 1)), constant_values=((0, 0), (-60, 0)))
+    result: Floats = 10 ** (np.clip(full @ _band_table(bands.shape[1]), -60, 0) / 20)
     return result
 
 
-def minimum_phase(log_power: Floats) -> npt.NDArray[np.complex128]:
-    """Log power spectra (P, K) to spectra of the minimum-phase response with that power (P, K)."""
-    full = np.concatenate((log_power, log_power[:, -2:0:-1]), 1) / 2
-    cepstrum = np.fft.ifft(full, axis=1).real
+def _responses(log_power: Samples, late: Samples) -> Samples:
+    """Minimum-phase responses (P, FFT) with the log power spectra (P, K), each moved to an earlier
+    time by `late` (P,) samples."""
+    cepstrum = np.fft.irfft(log_power / 2, FFT)
     cepstrum[:, 1 : FFT // 2] *= 2
     cepstrum[:, FFT // 2 + 1 :] = 0
-    result: npt.NDArray[np.complex128] = np.exp(np.fft.rfft(cepstrum, axis=1))
-    return result
+    spectra = np.fft.rfft(cepstrum)
+    angle = spectra.imag + late[:, None] * np.arange(BINS, dtype=np.float32) * (2 * np.pi / FFT)
+    # Of complex numbers, `np.exp` takes several times as long.
+    size = np.exp(spectra.real)
+    spectra.real, spectra.imag = size * np.cos(angle), size * np.sin(angle)
+    return np.fft.irfft(spectra, FFT).astype(np.float32, copy=False)
 
 
 def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats, *, seed: int = 1) -> Samples:
@@ -78,18 +79,18 @@ def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats, *, seed: i
         log_power: natural logarithm of power (F, K).
         noise_share: share of noise in amplitude (F, K).
     """
-    frames = len(hertz)
-    count = frames * HOP
+    count = len(hertz) * HOP
     is_voiced = hertz > 0
-    share = np.where(is_voiced[:, None], noise_share, 1.0)
-    out = np.zeros(count + 2 * FFT)
-    _add_pulses(out, hertz, is_voiced, log_power, share)
-    _add_noise(out, log_power, share, seed)
-    return out[:count].astype(np.float32)
+    power = log_power.astype(np.float32)
+    share = np.where(is_voiced[:, None], noise_share, 1.0).astype(np.float32)
+    out = np.zeros(count + 2 * FFT, np.float32)
+    _add_pulses(out, hertz, is_voiced, power, share)
+    _add_noise(out, power, share, seed)
+    return out[:count]
 
 
 def _add_pulses(
-    out: Floats, hertz: Floats, is_voiced: npt.NDArray[np.bool_], log_power: Floats, share: Floats
+    out: Samples, hertz: Floats, is_voiced: npt.NDArray[np.bool_], power: Samples, share: Samples
 ) -> None:
     frames = len(hertz)
     if not is_voiced.any():
@@ -106,36 +107,38 @@ def _add_pulses(
         return
     late = (phase[crossed] % 1) / (pitch[crossed] / RATE_HZ)
     spot = np.clip(crossed / HOP - 0.5, 0, frames - 1)
-    low = np.floor(spot).astype(int)
-    high = np.minimum(low + 1, frames - 1)
-    part = (spot - low)[:, None]
-    power = log_power[low] * (1 - part) + log_power[high] * part
-    noise = share[low] * (1 - part) + share[high] * part
-    spectra = minimum_phase(power + np.log(np.maximum(1 - noise**2, 1e-6)))
-    turns = np.exp(2j * np.pi * np.arange(BINS)[None] / FFT * late[:, None])
+    noise = _between(spot, share)
     # A pulse is `late` samples before the sample at which it was detected.
-    rings = np.fft.irfft(spectra * turns, FFT, axis=1)
+    pulses = _between(spot, power) + np.log(np.maximum(1 - noise**2, 1e-6))
+    rings = _responses(pulses, late.astype(np.float32))
     rings[:, -8:] = 0
     rings *= np.sqrt(RATE_HZ / pitch[crossed])[:, None]
-    np.add.at(out, crossed[:, None] + np.arange(FFT), rings)
+    for start, ring in zip(crossed.tolist(), rings, strict=True):
+        out[start : start + FFT] += ring
 
 
-def _add_noise(out: Floats, log_power: Floats, share: Floats, seed: int) -> None:
-    frames = len(log_power)
-    size, hop = 256, 75
+def _add_noise(out: Samples, power: Samples, share: Samples, seed: int) -> None:
+    size, hop, frames = 256, 75, len(power)
     count = frames * HOP // hop
-    noise = np.random.default_rng(seed).standard_normal(count * hop + size)
+    noise = np.random.default_rng(seed).standard_normal(count * hop + size).astype(np.float32)
     pieces = np.lib.stride_tricks.sliding_window_view(noise, size)[::hop][:count]
-    window = np.hanning(size + 1)[:-1]
-    gains = np.exp(0.5 * log_power) * share
-    # 256-point spectra are enough for noise: every fourth bin of the 1024-point one.
-    coarse = gains[:, ::4]
-    spot = np.clip((np.arange(count) * hop + size / 2) / HOP - 0.5, 0, frames - 1)
-    low = np.floor(spot).astype(int)
-    high = np.minimum(low + 1, frames - 1)
-    part = (spot - low)[:, None]
-    gain = coarse[low] * (1 - part) + coarse[high] * part
-    waves = np.fft.irfft(np.fft.rfft(pieces * window, axis=1) * gain, size, axis=1) * window
-    places = np.arange(count)[:, None] * hop + np.arange(size)
     # Squared Hann windows at 75 of 256 samples sum to 1.28.
-    np.add.at(out, places, waves / 1.28)
+    window = np.hanning(size + 1)[:-1].astype(np.float32)
+    # 256-point spectra are enough for noise: every fourth bin of the 1024-point one.
+    gains = np.exp(0.5 * power[:, ::4]) * share[:, ::4]
+    spot = np.clip((np.arange(count) * hop + size / 2) / HOP - 0.5, 0, frames - 1)
+    waves = np.fft.irfft(np.fft.rfft(pieces * window) * _between(spot, gains), size)
+    waves *= window / 1.28
+    # Pieces of the same place in their frames do not overlap.
+    for start in range(0, HOP, hop):
+        places = out[start : start + frames * HOP].reshape(frames, HOP)
+        places[:, :size] += waves[start // hop :: HOP // hop]
+
+
+def _between(spot: Floats, values: Samples) -> Samples:
+    """Values (F, K), interpolated at positions between frames (P,): (P, K)."""
+    low = np.floor(spot).astype(int)
+    part = (spot - low).astype(np.float32)[:, None]
+    high = np.minimum(low + 1, len(values) - 1)
+    result: Samples = values[low] * (1 - part) + values[high] * part
+    return result
