@@ -12,11 +12,8 @@ in its phones.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -62,14 +59,12 @@ class KeywordMatcher:
                 "false.",
             ) from error
         words = dict(_words())
-        place = _dictionary(words)
-        try:
-            self._decoder: Any = pocketsphinx.Decoder(
-                lm=None, dict=str(place), loglevel="FATAL", fwdflat=False, bestpath=False,
-                wip=NEXT_PHONE, beam=_BEAM, pbeam=_BEAM, wbeam=_BEAM * 1e10,
-            )  # fmt: skip
-        finally:
-            place.unlink()
+        self._decoder: Any = pocketsphinx.Decoder(
+            lm=None, dict=None, loglevel="FATAL", fwdflat=False, bestpath=False,
+            wip=NEXT_PHONE, beam=_BEAM, pbeam=_BEAM, wbeam=_BEAM * 1e10,
+        )  # fmt: skip
+        for word, sound in words.items():
+            self._decoder.add_word(word, sound, False)
         self._decoder.add_jsgf_string("turns", _grammar(words))
         self._decoder.activate_search("turns")
         self._lock = threading.Lock()
@@ -112,13 +107,6 @@ def _words() -> Iterator[tuple[str, str]]:
         ("O", PHONES.split()),
     ):
         yield from ((f"{letter}{number}", sound) for number, sound in enumerate(sounds))
-
-
-def _dictionary(words: dict[str, str]) -> Path:
-    handle, name = tempfile.mkstemp(suffix=".dict")
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.writelines(f"{word} {sound}\n" for word, sound in words.items())
-    return Path(name)
 
 
 def _grammar(words: dict[str, str]) -> str:
