@@ -92,7 +92,7 @@ MUTANTS: Final = [
         ("                ticket.changed.notify()", "                pass"),
     ),
     *_mutants(
-        "lease", "gateway/worker_pool.py", f"{POOL_TESTS} tests/gateway/test_operations.py",
+        "lease", "gateway/worker_pool.py", f"{POOL_TESTS} tests/gateway/test_operating.py",
         ("        if self.is_held:\n            self.is_held = False", "        if True:\n            self.is_held = False"),
         ("min(by_us, self.said_free - unseen)", "min(by_us, self.said_free)"),
         ("min(by_us, self.said_free - unseen)", "self.said_free - unseen"),
