@@ -366,13 +366,10 @@ def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixe
             format="rgb24",
         )
     pixels = frame.to_ndarray(format="rgb24")
-    # Phones film sideways and say so in the clip: quarter turns counterclockwise.
-    return np.ascontiguousarray(np.rot90(pixels, k=round(_rotation(frame) / 90)))
-
-
-def _rotation(frame: av.VideoFrame) -> int:
-    """Degrees counterclockwise from the display matrix, which PyAV before 14 does not report."""
-    return int(getattr(frame, "rotation", 0))
+    # Phones film sideways and say so in the clip's display matrix, in degrees counterclockwise,
+    # which PyAV before 14 does not report.
+    quarter_turns = round(getattr(frame, "rotation", 0) / 90)
+    return np.ascontiguousarray(np.rot90(pixels, k=quarter_turns))
 
 
 def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
