@@ -16,7 +16,7 @@ from parley.errors import BadInput, SetupError
 from parley.recording import render as renderer
 from parley.recording import retention, store
 from parley.recording.finish import recover
-from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.layout import Folder, RecordingFolders, replacing
 from parley.recording.store import BrokenRecording
 from parley.recording.timeline import RecordingJson
 from parley.settings import load
@@ -131,14 +131,9 @@ def export(
     to.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         target = to / f"{folder.recording_id}.zip"
-        partial = target.with_suffix(".zip.partial")
-        try:
-            with open(partial, "wb") as file:
-                for piece in store.zip_pieces(folder):
-                    file.write(piece)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(target) as partial, open(partial, "wb") as file:
+            for piece in store.zip_pieces(folder):
+                file.write(piece)
         typer.echo(target)
 
 

@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -274,17 +274,30 @@ def picture_extension(data: bytes) -> str:
     return "jpg"
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace a file atomically: readers see either the old or the new one, even after a crash."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+@contextmanager
+def replacing(path: Path, writer: str = "") -> Iterator[Path]:
+    """A partial file, which replaces a file when it is complete; an error removes it.
+
+    Args:
+        writer: distinguishes writers at the same time.
+    """
+    partial = path.with_name(f".{path.name}{writer}.partial")
     try:
-        with open(partial, "xb", opener=lambda name, how: os.open(name, how, mode)) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        yield partial
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace a file atomically: readers see either the old or the new one, even after a crash."""
+    with (
+        replacing(path, f".{secrets.token_hex(4)}") as partial,
+        open(partial, "xb", opener=lambda name, how: os.open(name, how, mode)) as file,
+    ):
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def free_bytes(path: Path) -> int:

@@ -32,7 +32,7 @@ from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
 from parley.recording import lines, store
-from parley.recording.layout import Folder, write_atomically
+from parley.recording.layout import Folder, replacing, write_atomically
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import set_state
 
@@ -104,23 +104,18 @@ def write_wav(folder: Folder, plan: Plan) -> None:
     """Write the stereo mix. Levels are unchanged."""
     user = _track(folder, plan.user, INPUT_RATE_HZ, plan.length_s)
     assistant = _track(folder, plan.assistant, OUTPUT_RATE_HZ, plan.length_s)
-    partial = folder.path / f".{folder.replay_wav.name}.partial"
-    try:
-        with wave.open(str(partial), "wb") as file:
-            file.setnchannels(2)
-            file.setsampwidth(2)
-            file.setframerate(OUTPUT_RATE_HZ)
-            at = 0
-            for left in _at_output_rate(user):
-                right = assistant[at : at + len(left)]
-                at += len(left)
-                stereo = np.zeros((len(left), 2), "<i2")
-                stereo[:, 0] = left
-                stereo[: len(right), 1] = right
-                file.writeframes(stereo.tobytes())
-        os.replace(partial, folder.replay_wav)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(folder.replay_wav) as partial, wave.open(str(partial), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(OUTPUT_RATE_HZ)
+        at = 0
+        for left in _at_output_rate(user):
+            right = assistant[at : at + len(left)]
+            at += len(left)
+            stereo = np.zeros((len(left), 2), "<i2")
+            stereo[:, 0] = left
+            stereo[: len(right), 1] = right
+            file.writeframes(stereo.tobytes())
 
 
 def _track(folder: Folder, pieces: Sequence[PlacedPiece], rate_hz: int, length_s: float) -> Int16:
@@ -218,36 +213,34 @@ def write_mp4(folder: Folder, plan: Plan, progress: Progress) -> None:
     """Write the video: images when they were sent, captions below, the mix as audio."""
     import av
 
-    partial = folder.path / f".{folder.replay_mp4.name}.partial"
-    try:
-        with av.open(str(partial), "w", format="mp4", options={"movflags": "faststart"}) as film:
-            codec = next(name for name in CODECS if name in av.codecs_available)
-            video = film.add_stream(codec, rate=10)
-            video.width, video.height = SIZE
-            video.pix_fmt = "yuv420p"
-            video.time_base = video.codec_context.time_base = Fraction(1, 1000)
-            video.codec_context.thread_count = 1
-            if codec == "libx264":
-                video.options = {"preset": "ultrafast", "crf": "26"}
-            sound = film.add_stream("aac", rate=OUTPUT_RATE_HZ, layout="stereo")
-            packets = _sound_packets(folder, sound)
-            waiting = next(packets, None)
-            for at_s, image in _images(folder, plan):
-                # Interleaved, so that players need not seek.
-                while waiting is not None and waiting[0] <= at_s:
-                    film.mux(waiting[1])
-                    waiting = next(packets, None)
-                frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-                frame.pts, frame.time_base = round(1000 * at_s), Fraction(1, 1000)
-                film.mux(video.encode(frame))
-                progress(min(1.0, at_s / plan.length_s))
-            film.mux(video.encode())
-            while waiting is not None:
+    with (
+        replacing(folder.replay_mp4) as partial,
+        av.open(str(partial), "w", format="mp4", options={"movflags": "faststart"}) as film,
+    ):
+        codec = next(name for name in CODECS if name in av.codecs_available)
+        video = film.add_stream(codec, rate=10)
+        video.width, video.height = SIZE
+        video.pix_fmt = "yuv420p"
+        video.time_base = video.codec_context.time_base = Fraction(1, 1000)
+        video.codec_context.thread_count = 1
+        if codec == "libx264":
+            video.options = {"preset": "ultrafast", "crf": "26"}
+        sound = film.add_stream("aac", rate=OUTPUT_RATE_HZ, layout="stereo")
+        packets = _sound_packets(folder, sound)
+        waiting = next(packets, None)
+        for at_s, image in _images(folder, plan):
+            # Interleaved, so that players need not seek.
+            while waiting is not None and waiting[0] <= at_s:
                 film.mux(waiting[1])
                 waiting = next(packets, None)
-        os.replace(partial, folder.replay_mp4)
-    finally:
-        partial.unlink(missing_ok=True)
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.pts, frame.time_base = round(1000 * at_s), Fraction(1, 1000)
+            film.mux(video.encode(frame))
+            progress(min(1.0, at_s / plan.length_s))
+        film.mux(video.encode())
+        while waiting is not None:
+            film.mux(waiting[1])
+            waiting = next(packets, None)
 
 
 def _sound_packets(folder: Folder, stream: Any) -> Iterator[tuple[float, list[av.Packet]]]:

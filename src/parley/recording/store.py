@@ -23,7 +23,7 @@ from parley.errors import BadInput, TooLarge
 from parley.recording import lines, timeline
 from parley.recording.finish import fold
 from parley.recording.journal import remove
-from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
+from parley.recording.layout import UPLOAD_KINDS, Folder, replacing, write_atomically
 from parley.recording.lines import JournalEntries
 from parley.recording.timeline import RecordingJson
 
@@ -201,20 +201,15 @@ def take_upload(folder: Folder, source: BinaryIO, *, limit_bytes: int = UPLOAD_B
     if kind is None:
         raise WrongMedia("The file is neither WebM nor MP4 nor WAV.")
     target = folder.upload(kind)
-    partial = folder.path / f".{target.name}.{os.urandom(4).hex()}.partial"
     size = 0
-    try:
-        with open(partial, "xb") as file:
-            piece = head
-            while piece:
-                size += len(piece)
-                if size > limit_bytes:
-                    raise TooLarge("The upload", size, limit_bytes)
-                file.write(piece)
-                piece = source.read(PIECE_BYTES)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(target, f".{os.urandom(4).hex()}") as partial, open(partial, "xb") as file:
+        piece = head
+        while piece:
+            size += len(piece)
+            if size > limit_bytes:
+                raise TooLarge("The upload", size, limit_bytes)
+            file.write(piece)
+            piece = source.read(PIECE_BYTES)
     return target
 
 
