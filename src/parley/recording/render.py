@@ -51,9 +51,9 @@ FRAME_PIXELS: Final = 16_000_000
 CODECS: Final = ("libx264", "libopenh264", "mpeg4")
 CAPTION_LINES: Final = 2
 SRT_CHARS: Final = 84
+"""Maximum length of a subtitle: two lines of a film."""
 LEAST_SHOWN_S: Final = 1.2
 """Minimum duration of a subtitle."""
-"""Maximum length of a subtitle: two lines of a film."""
 
 Int16 = npt.NDArray[np.int16]
 Progress = Callable[[float], None]

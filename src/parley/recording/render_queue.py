@@ -74,12 +74,6 @@ class RenderQueue:
         if process is not None:
             process.terminate()
         if thread is not None:
-            while not self._waiting.empty():
-                try:
-                    self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                self._waiting.task_done()
             self._waiting.put(None)
             thread.join(10)
 
@@ -122,12 +116,8 @@ class RenderQueue:
 def pending(folders: RecordingFolders) -> list[Folder]:
     """Recordings whose render was requested and has not finished. If another process is still
     rendering one, the new process notices and exits."""
-    found = []
-    for folder in folders:
-        state = replay_state(folder)
-        if state is not None and state.get("state") in ("queued", "running"):
-            found.append(folder)
-    return found
+    states = ((folder, replay_state(folder) or {}) for folder in folders)
+    return [folder for folder, each in states if each.get("state") in ("queued", "running")]
 
 
 def set_state(folder: Folder, state: Progress, share: float, **facts: Any) -> None:

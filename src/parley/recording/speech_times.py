@@ -24,15 +24,14 @@ BREAK_S: Final = 1.2
 """Pause that separates two utterances."""
 LEAST_FRAMES: Final = 4
 """Minimum length of speech; a shorter sound is a click."""
-LONGEST_KEPT: Final = 64
 
 
 class SpeechTimes:
-    """Intervals of speech without words so far; bounded."""
+    """The newest speech without words so far."""
 
     def __init__(self) -> None:
         self._floor = QUIET_LEVEL
-        self._stretches: list[list[float]] = []
+        self._stretch: tuple[float, float] | None = None
         self._run: list[float] = []
 
     def feed(self, pcm: Pcm, end_s: float) -> None:
@@ -55,17 +54,13 @@ class SpeechTimes:
         self._run.append(at_s)
         if len(self._run) < LEAST_FRAMES:
             return
-        first_s, last_s = self._run[0], at_s + FRAME_S
-        if self._stretches and first_s - self._stretches[-1][1] < BREAK_S:
-            self._stretches[-1][1] = last_s
-        else:
-            self._stretches = [*self._stretches, [first_s, last_s]][-LONGEST_KEPT:]
+        first_s = self._run[0]
+        if self._stretch is not None and first_s - self._stretch[1] < BREAK_S:
+            first_s = self._stretch[0]
+        self._stretch = (max(0.0, first_s), at_s + FRAME_S)
 
     def take(self) -> tuple[float, float] | None:
-        """Start and end, in seconds, of the speech since the previous call; None if there was
-        none."""
-        if not self._stretches:
-            return None
-        start_s, end_s = self._stretches[-1]
-        self._stretches = []
-        return max(0.0, start_s), end_s
+        """Start and end, in seconds, of the newest speech since the previous call; None if there
+        was none."""
+        stretch, self._stretch = self._stretch, None
+        return stretch

@@ -404,11 +404,10 @@ class FoldedTurn:
         """The entry in `recording.json`."""
         output = TurnOutput(self.text)
         sounds = [piece.sound for piece in self.said if piece.sound is not None]
+        length_ms = round(sum(sound.ms for sound in sounds))
         if sounds:
-            output.audio = sounds[0].path
-            output.audio_duration_ms = round(sum(sound.ms for sound in sounds))
-            output.interrupted = self.cut_after_ms < output.audio_duration_ms or UNSET
-        output.interrupted = self.is_interrupted or output.interrupted
+            output.audio, output.audio_duration_ms = sounds[0].path, length_ms
+        output.interrupted = self.is_interrupted or self.cut_after_ms < length_ms or UNSET
         output.failed = self.has_failed or UNSET
         output.incomplete = not self.ended_ms or UNSET
         return RecordedTurn(self.index, self.at_ms, self.input, output, self._timing())

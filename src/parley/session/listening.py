@@ -67,16 +67,13 @@ class SoundQueue:
         self._limit_s = limit_s
         self._loose = loose
         self._pieces: deque[Pcm] = deque()
-        self._waiting_s = 0.0
+        self.waiting_s = 0.0
+        """Length of the audio."""
         self._first = 0
         """Number of the oldest piece."""
 
     def __len__(self) -> int:
         return len(self._pieces)
-
-    @property
-    def waiting_s(self) -> float:
-        return self._waiting_s
 
     def joined(self) -> Pcm:
         return join(self._pieces, INPUT_RATE_HZ)
@@ -94,18 +91,18 @@ class SoundQueue:
         """Add audio; a resampler returns no samples for a very short piece, which adds nothing."""
         if not len(pcm):
             return
-        self._waiting_s += pcm.duration_s
+        self.waiting_s += pcm.duration_s
         if len(self._pieces) > self._loose and self._pieces[-1].duration_s < PIECE_S:
             pcm = join((self._pieces.pop(), pcm), INPUT_RATE_HZ)
         self._pieces.append(pcm)
-        while self._waiting_s > self._limit_s and len(self._pieces) > 1:
+        while self.waiting_s > self._limit_s and len(self._pieces) > 1:
             self._lost(self.take().duration_s)
 
     def take(self) -> Pcm:
         """Remove the oldest piece; there must be one."""
         pcm = self._pieces.popleft()
         self._first += 1
-        self._waiting_s -= pcm.duration_s
+        self.waiting_s -= pcm.duration_s
         return pcm
 
     def put_back(self, *pieces: Pcm, behind: int = 0) -> None:
@@ -113,12 +110,12 @@ class SoundQueue:
         self._first -= len(pieces)
         for place, pcm in enumerate(pieces, min(behind, len(self._pieces))):
             self._pieces.insert(place, pcm)
-            self._waiting_s += pcm.duration_s
+            self.waiting_s += pcm.duration_s
 
     def clear(self) -> None:
         self._first += len(self._pieces)
         self._pieces.clear()
-        self._waiting_s = 0.0
+        self.waiting_s = 0.0
 
 
 class ColdStart:
