@@ -99,7 +99,3 @@ def test_a_linked_preset_file_is_not_read(tmp_path):
     (folder / "a.yaml").symlink_to(tmp_path / "secret.yaml")
 
     assert Presets(tmp_path).find("omni", "a") is None
-
-
-def test_modes_are_names_not_paths(tmp_path):
-    assert Presets(tmp_path).find("../omni", "call_en") is None

@@ -1,7 +1,6 @@
 """The merged replay: true timing in the plan, and the same in the files that are made of it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import av
@@ -26,7 +25,7 @@ from parley.protocol.kinds import Kind
 from parley.recording import store
 from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
-from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.layout import RecordingFolders
 from parley.recording.lines import JournalEntries, KeptSound, RecordedEntry
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render import _track, make, srt, vtt, wrap
@@ -303,21 +302,6 @@ def test_resampling_the_person_brings_no_aliases_and_keeps_the_level(tmp_path):
 
 
 @pytest.mark.slow
-def test_replays_are_made_aside_and_say_how_far_they_are(tmp_path):
-    folder = recorded(tmp_path, "one")
-    maker = RenderQueue()
-
-    assert maker.put(folder)
-    maker.wait()
-    maker.close()
-
-    state = json.loads(folder.replay_state.read_bytes())
-    assert state == {"state": "done", "progress": 1.0, "files": list(MADE)}
-    assert store.describe(folder)["replay"]["state"] == "done"
-    assert not any(path.name.endswith(".partial") for path in folder.files())
-
-
-@pytest.mark.slow
 def test_a_replay_that_cannot_be_made_says_so(tmp_path):
     folder = recorded(tmp_path, "one")
     folder.journal.write_text("")
@@ -331,7 +315,7 @@ def test_a_replay_that_cannot_be_made_says_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_replays_that_a_restart_cut_off_are_made_after_it(tmp_path):
+def test_replays_that_a_restart_cut_off_are_made_aside_after_it(tmp_path):
     folder = recorded(tmp_path, "one")
     recorded(tmp_path, "not_asked")
     stopped = RenderQueue()
@@ -340,18 +324,25 @@ def test_replays_that_a_restart_cut_off_are_made_after_it(tmp_path):
     left = pending(RecordingFolders(tmp_path))
 
     maker = RenderQueue()
-    for one in left:
-        maker.put(one)
+    assert all(map(maker.put, left))
     maker.wait()
     maker.close()
 
     assert [one.recording_id for one in left] == ["one"]
-    assert json.loads(folder.replay_state.read_bytes())["state"] == "done"
+    state = json.loads(folder.replay_state.read_bytes())
+    assert state == {"state": "done", "progress": 1.0, "files": list(MADE)}
+    assert store.describe(folder)["replay"]["state"] == "done"
+    assert not any(path.name.endswith(".partial") for path in folder.files())
     assert pending(RecordingFolders(tmp_path)) == []
 
 
 def test_the_replay_of_a_crashed_session_plays(tmp_path):
-    folder = _crashed(tmp_path)
+    writer, folder = JournalWriter(), RecordingFolders(tmp_path).folder("crash")
+    journal = begun(folder, writer)
+    for index in range(2):
+        journal.put(*a_unit(index))
+    writer.close()
+    journal.close()
     (torn,) = (folder.path / "ai_audio").glob("*_001.wav")
     torn.write_bytes(torn.read_bytes()[:30])
 
@@ -361,16 +352,6 @@ def test_the_replay_of_a_crashed_session_plays(tmp_path):
     assert soundfile.info(folder.replay_wav).duration > 2
     with av.open(str(folder.replay_mp4)) as film:
         assert sum(1 for _ in film.decode(film.streams.video[0])) > 2
-
-
-def _crashed(tmp_path: Path) -> Folder:
-    writer = JournalWriter()
-    journal = begun(RecordingFolders(tmp_path).folder("crash"), writer)
-    for index in range(2):
-        journal.put(*a_unit(index))
-    writer.close()
-    journal.close()
-    return journal.folder
 
 
 def test_a_frame_that_is_a_bomb_is_left_out(tmp_path):

@@ -95,10 +95,6 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
             assert status == {"lost_entries": 10, "failing_workers": 1, "no_room_workers": 0}
             assert "parley_recording_lost_entries_total 10.0" in (await http.get("/metrics")).text
 
-            async with connect(server.ws("/ws/duplex/omni_2")) as late:
-                assert "recording_session_id" not in await begin_duplex(late)
-                await units(late, 1)
-
         assert (await http.post(f"{base}/comment", json={"comment": "x"})).status_code == 200
         told += await units(socket, 5)
         await say(socket, type="stop")
