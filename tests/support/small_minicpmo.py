@@ -192,6 +192,5 @@ def small_model(
         ByteTokenizer(),
         slots=slots,
         speech_output=speech_output,
-        rounds_rope=False,
         **options,
     )

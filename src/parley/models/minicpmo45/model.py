@@ -101,8 +101,6 @@ class MiniCPMO45(RowModel[Conversation]):
         network: with loaded weights.
         speech_output: None: a text-only model.
         graphs: captures steps, including those of the speech output; None: no captures.
-        rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None: if the
-            weights are bfloat16.
         prompt_voice: audio of the default voice; part of prompts if the client sends no voice.
         voice_problem: reason why there is no default voice, if already known.
         has_small_caches: store the caches of context and audio input in 8 bits.
@@ -123,7 +121,6 @@ class MiniCPMO45(RowModel[Conversation]):
         context_tokens: int = CONTEXT_TOKENS,
         speech_output: SpeechOutput | None = None,
         behaviour: Behaviour | None = None,
-        rounds_rope: bool | None = None,
         name: str = "minicpmo45",
         prefill_piece_tokens: int = 512,
         graphs: GraphRunner | None = None,
@@ -151,8 +148,8 @@ class MiniCPMO45(RowModel[Conversation]):
         self.context: SlotCache = llm.make_cache(
             slots, capacity, is_eight_bit=has_small_caches, pool=pool
         )
-        rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
-        self.rope = llm.make_rope(capacity, rounds=rounds)
+        # The published demo does the same by casting the whole module (model.md 9).
+        self.rope = llm.make_rope(capacity, rounds=llm.dtype is torch.bfloat16)
         self.graphs = graphs or GraphRunner(llm.device)
         self.steps = LanguageSteps(llm, self.context, self.rope, graphs=self.graphs)
         encoder = network.apm

@@ -23,7 +23,6 @@ from parley.models.minicpmo45.audio_encoder.sound_encoder import LiveSteps, Soun
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import ConversationJob, PrefillJob, StartJob
 from parley.models.minicpmo45.conversation.state import Conversation
-from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.units import SettleJob
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.llm.steps import LanguageSteps
@@ -192,9 +191,6 @@ def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """PREFILL: up to `prefill_piece_tokens` positions of each job, packed."""
     for job in jobs:
         if job.feed is None:
-            if isinstance(job, TurnPrefill) and job.window_is_due:
-                model.slide_turns(job.conversation)
-                job.window_is_due = False
             job.begin_feed()
     feeds = [(job, job.feed) for job in jobs if job.feed is not None]
     limit = min(model.spec.prefill_piece_tokens, max(1, PREFILL_STEP_TOKENS // len(feeds)))

@@ -177,16 +177,13 @@ class PrefillJob(ConversationJob):
         """Called when all media are encoded."""
         self.go(Stage.PREFILL)
 
-    @property
-    def slices(self) -> int:
-        return sum(int(tokens.shape[0]) for tokens in self.work.seen)
-
     def done(self) -> None:
+        slices = sum(int(tokens.shape[0]) for tokens in self.work.seen)
         self.finish(
             PrefillResult(
                 self.added,
                 self.conversation.ledger.length_tokens,
-                vision_slices=self.slices,
-                vision_tokens=self.model.config.query_num * self.slices,
+                vision_slices=slices,
+                vision_tokens=self.model.config.query_num * slices,
             )
         )

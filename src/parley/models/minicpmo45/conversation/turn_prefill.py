@@ -33,7 +33,6 @@ class TurnPrefill(PrefillJob):
         super().__init__(model, conversation)
         state = conversation.state
         self.has_started, self.new_turn = state.has_started, state.new_turn
-        self.window_is_due = True
         self.closing = 0
         self.system_tokens = 0
         self.turn_sounds = 0
@@ -135,6 +134,10 @@ class TurnPrefill(PrefillJob):
         else:
             self.work.begin_group()
         return self.work.add_clip(samples, pool_step=pool_step)
+
+    def begin_feed(self) -> None:
+        self.model.slide_turns(self.conversation)
+        super().begin_feed()
 
     def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation
