@@ -37,16 +37,6 @@ def test_a_replay_works_on_new_inputs_and_gives_tensors_of_its_own(runner):
     assert runner.counts == {"step": 1}
 
 
-def test_what_is_not_in_the_key_is_the_value_of_capture_time(runner):
-    """That is how graphs are; the steps' tests below would show a value that was forgotten."""
-
-    def times(factor: int):
-        return runner.run("step", 1, lambda x: (factor * x,), [numbers(1.0)])[0].tolist()
-
-    assert times(3) == [3.0]
-    assert times(4) == [3.0]
-
-
 def test_shapes_have_graphs_of_their_own(runner):
     for factor in (3, 4):
         (out,) = runner.run("step", factor, lambda x, f=factor: (f * x,), [numbers(1.0)])
