@@ -38,7 +38,7 @@ def test_every_number_of_rows_that_filter_speaks_by_graphs(sampling: SpeechSampl
     tts = make(slots=4)
     tts.attention = InPlace()
     tts.graphs = GraphRunner("cpu", capture)
-    tts.capture(sampling)
+    tts.capture()
     tts.graphs.seal()
     for count in (1, 2, 3, 4):
         before = capture.replays
