@@ -344,8 +344,11 @@ class DuplexRunner:
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
             limit = self._context_tokens
-            tokens = max(self._last_tokens, self._view.kv_cache_length)
-            if limit is not None and tokens >= limit and not self._session.rolls_over:
+            if (
+                limit is not None
+                and max(self._last_tokens, self._view.kv_cache_length) >= limit
+                and not self._session.rolls_over
+            ):
                 return SessionEnded("context_full")
 
     # ---- another worker continues ------------------------------------------------------------
