@@ -15,8 +15,7 @@ from tests.support.noises import spoken
 from parley.cli.bench import duplex_people, duplex_talk
 from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
-from parley.cli.bench.duplex_plot import as_svg
-from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
+from parley.cli.bench.duplex_score import TalkOutcome, as_svg, percentile, rate, share
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.server import server
 from parley.cli.bench.talkers import DIALECTS

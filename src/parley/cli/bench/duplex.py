@@ -19,8 +19,7 @@ import typer
 from parley.cli import reach
 from parley.cli.bench import duplex_people
 from parley.cli.bench.duplex_material import Material, bundled, own
-from parley.cli.bench.duplex_plot import as_svg
-from parley.cli.bench.duplex_score import TalkOutcome
+from parley.cli.bench.duplex_score import TalkOutcome, as_svg
 from parley.cli.bench.duplex_talk import (
     PAUSES_MS,
     Scenes,

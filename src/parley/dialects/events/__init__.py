@@ -6,7 +6,6 @@ dialect encodes as messages. Observers (a recorder, the worker's meter) receive 
 
 from parley.dialects.events.client import *  # noqa: F403
 from parley.dialects.events.client import ClientEvent
-from parley.dialects.events.content import *  # noqa: F403
 from parley.dialects.events.server import *  # noqa: F403
 from parley.dialects.events.server import ServerEvent
 

@@ -1,13 +1,44 @@
-"""Actions of a client in a conversation; created by dialects, consumed by runners."""
+"""Actions of a client in a conversation; created by dialects, consumed by runners.
+
+Files of pictures, audio and clips are not decoded here: the code that needs their content decodes
+them off the event loop.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from parley.dialects.events.content import Content, Sound
 from parley.media.pcm import Pcm
 from parley.protocol import values
 from parley.protocol.content import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A still image: a JPEG, PNG or WebP file."""
+
+    file: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Audio as it was sent: a WAV file, or raw float32 samples at `rate_hz`."""
+
+    data: bytes
+    rate_hz: int = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A video file. `stack_frames`: frames used per second."""
+
+    file: bytes
+    stack_frames: int = 1
+
+
+Content = (
+    values.TextPart | Picture | Sound | Pcm | Clip | values.ToolCallPart | values.ToolResultPart
+)
 
 
 @dataclass(frozen=True, slots=True)
