@@ -129,8 +129,7 @@ class TlsListener:
 def _answer_to_plain_http(head: bytes) -> bytes:
     """The answer to a request without TLS; b"" if `head` is not one. Browsers are sent to the same
     page over HTTPS. Programs are not: their key should not be sent in this way again."""
-    request = PLAIN_HTTP.match(head)
-    if request is None:
+    if (request := PLAIN_HTTP.match(head)) is None:
         return b""
     path, host = request.groups()
     is_page = b"text/html" in head

@@ -20,9 +20,10 @@ from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.image import Pixels
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, join
 from parley.media.resample import resample
 from parley.protocol.values import DuplexConfig
+from parley.views.plain import sound_of
 
 log = logs.get(__name__)
 
@@ -94,8 +95,8 @@ class DuplexView:
     async def prepare(
         self,
         system_prompt: str | None = None,
-        ref_audio: Pcm | None = None,
-        tts_audio: Pcm | None = None,
+        ref_audio: Pcm | Samples | None = None,
+        tts_audio: Pcm | Samples | None = None,
         *,
         options: DuplexConfig | None = None,
         max_slice_nums: int = 1,
@@ -113,11 +114,11 @@ class DuplexView:
         self.forget()
         self._is_stopped = self._has_break = False
         self._max_slices = max_slice_nums
-        voice = tts_audio if tts_audio is not None else ref_audio
+        heard, voice = sound_of(ref_audio), sound_of(tts_audio)
         await self._slot.start(
             work.StartSession(
                 "duplex",
-                voice=None if voice is None else resample(voice, INPUT_RATE_HZ),
+                voice=heard if voice is None else voice,
                 speak=options.generate_audio,
                 seed=seed,
                 window=window or work.Window(),
@@ -128,7 +129,6 @@ class DuplexView:
             Marker(Mark.TURN_START, "system"),
             Text(DEFAULT_PROMPT if system_prompt is None else system_prompt),
         ]
-        heard = ref_audio
         if heard is None and options.generate_audio:
             heard = self.spec.prompt_voice
         if heard is not None:
@@ -140,7 +140,7 @@ class DuplexView:
 
     async def prefill(
         self,
-        audio: Pcm | None,
+        audio: Pcm | Samples | None,
         frames: Sequence[Pixels] = (),
         text: str = "",
         *,
@@ -150,7 +150,7 @@ class DuplexView:
         """Append one unit: video frames, then written text, then audio.
 
         Args:
-            audio: 16 kHz, about a second.
+            audio: about a second; an array of samples has 16 kHz.
             text: only for models that read in units (`ModelSpec.reads_in_units`).
             max_slice_nums: for all frames, or one per frame; None: as set by `prepare`.
             due_s: monotonic time at which the answer to this unit is due.
@@ -158,8 +158,8 @@ class DuplexView:
         Raises:
             RuntimeError: the previous unit was not finalized.
         """
-        reason = self._no_unit(audio, frames)
-        if reason:
+        audio = sound_of(audio)
+        if reason := self._no_unit(audio, frames):
             return UnitPrefill(False, reason)
         self._due_s = due_s
         segments = self._segments_of(audio, frames, text, max_slice_nums)
@@ -363,7 +363,7 @@ class DuplexView:
 
     async def offline_inference(
         self,
-        audio: Pcm,
+        audio: Pcm | Samples,
         frames: Sequence[Pixels] = (),
         *,
         ends_with_turn: bool = True,
@@ -375,7 +375,7 @@ class DuplexView:
             frames: the i-th belongs to the i-th unit.
             ends_with_turn: stop at the first `end_of_turn`.
         """
-        sound = resample(audio, INPUT_RATE_HZ)
+        sound = sound_of(audio) or Pcm.empty(INPUT_RATE_HZ)
         unit = round(self.spec.unit_s * INPUT_RATE_HZ)
         results: list[work.UnitResult] = []
         for index, start in enumerate(range(0, len(sound), unit)):

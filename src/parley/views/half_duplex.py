@@ -24,7 +24,7 @@ from parley.media.reference import decode_reference
 from parley.protocol.values import Generation, TextPart
 from parley.results import HeardWords
 from parley.views.content import AudioPart, Layout, Message
-from parley.views.plain import voice_of
+from parley.views.plain import sound_of
 from parley.views.prompts import with_voice
 from parley.views.turns import StreamingChunk, TurnView, command
 
@@ -139,7 +139,7 @@ class HalfDuplexView(TurnView):
         Raises:
             InvalidPayload: neither.
         """
-        self._voice = voice_of(voice)
+        self._voice = sound_of(voice)
 
     async def reset_session(
         self,

@@ -38,7 +38,8 @@ async def decoded(
         if isinstance(message, Message):
             ready.append(message)
             continue
-        (read,) = chat.request_from({"messages": [dict(message)]}).messages
+        plain = dict(message) if isinstance(message, Mapping) else message
+        (read,) = chat.request_from({"messages": [plain]}).messages
         ready.append(content.Message(read.role, await decoder.aside(partial(_all, read.parts))))
     return tuple(ready)
 
@@ -66,20 +67,20 @@ def _opened(part: values.Part) -> content.Part:
             return content.VideoPart(clip)
 
 
-def voice_of(voice: object) -> Pcm | None:
-    """Convert a reference voice for a view: 16 kHz. An array of float32 samples is assumed to have
+def sound_of(sound: object) -> Pcm | None:
+    """Convert audio for a view: 16 kHz. An array of float32 samples is assumed to have
     16 kHz. None stays None.
 
     Raises:
         InvalidPayload: it is neither a `Pcm` nor an array of one dimension.
     """
-    if voice is None:
+    if sound is None:
         return None
-    if isinstance(voice, Pcm):
-        return resample(voice, INPUT_RATE_HZ)
-    if not isinstance(voice, np.ndarray) or voice.ndim != 1:
+    if isinstance(sound, Pcm):
+        return resample(sound, INPUT_RATE_HZ)
+    if not isinstance(sound, np.ndarray) or sound.ndim != 1:
         raise InvalidPayload(
-            "A voice must be a Pcm or an array of 16 kHz samples of shape (N,), "
-            f"got {type(voice).__name__}."
+            "Sound must be a Pcm or an array of 16 kHz samples of shape (N,), "
+            f"got {type(sound).__name__}."
         )
-    return Pcm(np.asarray(voice, np.float32), INPUT_RATE_HZ)
+    return Pcm(np.asarray(sound, np.float32), INPUT_RATE_HZ)
