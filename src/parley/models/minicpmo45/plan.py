@@ -344,9 +344,8 @@ def fitting(
             f"No slot fits on {device}: the largest steps alone need more memory than is free.",
             hint="int4 weights leave more room.",
         ) from error
-    left = plan.without(*(name for name in plan.parts if name != "vocoder"))
     # The measured steps replace the estimate. Vocoder and graphs load further libraries.
-    left = left.without("largest step")
+    left = plan.without("largest step", *(plan.parts.keys() - {"vocoder"}))
     free = measured.left_bytes
     slots = left.slots_in(free)
     if slots < 1 and left.slots_in(free + measured.spare_bytes, most=1):

@@ -75,8 +75,6 @@ class MelExtractor:
         Equal to padding with silence to 30 s and cutting off the padding: silence never raises the
         loudest bin, and affects only the frames around the end.
         """
-        if len(samples) > PIECE_SAMPLES:
-            raise ValueError(f"a piece holds at most {PIECE_SAMPLES} samples")
         frames = math.ceil(len(samples) / HOP)
         padded = np.zeros(min(PIECE_SAMPLES, (frames + 4) * HOP), np.float32)
         padded[: len(samples)] = samples

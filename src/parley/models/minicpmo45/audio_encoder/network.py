@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.device import to_device
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, added
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.layers import SelfAttention, activation
 
@@ -137,5 +137,4 @@ def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor 
     if padded:
         ends = torch.tensor(list(lengths), device=x.device)
         hidden = hidden | (places[None, None, :] >= ends[:, None, None])
-    mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
-    return mask.masked_fill_(hidden, float("-inf"))[:, None]
+    return added(~hidden, x.dtype)[:, None]

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.audio_encoder.mel import (
     PIECE_SAMPLES,
-    Floor,
     MelExtractor,
     Samples,
     encoder_frames,
@@ -210,10 +209,10 @@ class SoundEncoder:
             return projected[:, :0]
         return F.avg_pool1d(projected.transpose(1, 2), self.pool_step).transpose(1, 2)
 
-    def pieces(self, clips: Sequence[Samples], floor: Floor = "dynamic") -> list[Tensor]:
+    def pieces(self, clips: Sequence[Samples]) -> list[Tensor]:
         """Features of clips, cut every 30 s; (M, f) each."""
         return [
-            self.extractor.whole(clip[first : first + PIECE_SAMPLES], floor)
+            self.extractor.whole(clip[first : first + PIECE_SAMPLES])
             for clip in clips
             for first in range(0, max(1, len(clip)), PIECE_SAMPLES)
         ]
