@@ -8,7 +8,7 @@ from tests.support.fake_server import Elsewhere, FakeServer
 from tests.support.transcripts import find
 
 from parley.client import sync
-from parley.client.events import Ended, Listening, Ready, Transcript, TurnDone, Voice
+from parley.client.events import Ended, Ready, Transcript, TurnDone, Voice
 from parley.errors import QueueFull
 from parley.media.pcm import Pcm
 
@@ -36,15 +36,6 @@ def test_a_script_holds_a_half_duplex_conversation(playing: FakeServer) -> None:
                 talk.stop()
 
     assert seen[-1] == Ended("stopped")
-
-
-@pytest.mark.parametrize("playing", [("realtime_audio", "listening, speaking")], indirect=True)
-def test_a_script_sends_units(playing: FakeServer) -> None:
-    with sync.connect(playing.url) as server, server.realtime(mode="audio") as talk:
-        talk.ready()
-        talk.send_unit(Pcm.silence(16_000, 16_000))
-
-        assert isinstance(next(talk), Listening)
 
 
 @pytest.mark.parametrize("playing", [("queue", "chat: the queue is full")], indirect=True)

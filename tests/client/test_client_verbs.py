@@ -12,7 +12,7 @@ from tests.support.processes import serving
 from tests.support.recordings import recorded
 
 from parley.client import Server, TimedOut, sync
-from parley.client.events import Answer, Paused, Piece, Resumed
+from parley.client.events import Answer, Listening, Paused, Piece, Resumed
 from parley.media.pcm import Pcm
 
 
@@ -86,13 +86,16 @@ def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_pauses_and_resumes(url: str) -> None:
+def test_a_script_pauses_resumes_and_sends_units(url: str) -> None:
     with sync.connect(url) as server, server.duplex() as talk:
         talk.ready(timeout_s=HANG_S)
         talk.pause(30)
         paused = next(talk)
         talk.resume()
         resumed = next(talk)
+        talk.send_unit(Pcm.silence(16_000, 16_000))
+        listening = next(talk)
 
+    assert isinstance(listening, Listening)
     assert isinstance(paused, Paused)
     assert isinstance(resumed, Resumed)

@@ -7,6 +7,7 @@ import pytest
 from tests.support.certificates import self_signed
 from tests.support.gateway_control import fake_gateway_control
 from tests.support.patience import HANG_S
+from websockets import Headers, InvalidStatus, Response
 
 from parley.errors import SetupError
 from parley.protocol.control import (
@@ -25,7 +26,7 @@ from parley.protocol.control import (
 )
 from parley.protocol.kinds import Kind, Phase
 from parley.worker.control import ControlLink, socket_url
-from parley.worker.trust import GatewayTrust
+from parley.worker.trust import GatewayTrust, remedy
 
 HELLO = Hello("w", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
 PHASE = SessionPhase("lease", "session", Kind.CHAT, Phase.ACTIVE)
@@ -195,6 +196,12 @@ async def test_a_gateways_own_certificate_is_trusted_and_no_other(tmp_path):
             assert link._socket is not None
             assert refused._socket is None
         assert gateway.connections == 1
+
+
+def test_a_gateway_that_refuses_plain_http_is_asked_by_tls():
+    refused = InvalidStatus(Response(400, "Bad Request", Headers()))
+
+    assert "use wss://" in remedy(refused, GatewayTrust("ws://gateway:8006"))
 
 
 async def test_plain_http_needs_no_trust():

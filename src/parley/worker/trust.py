@@ -130,12 +130,12 @@ def remedy(error: BaseException, trust: GatewayTrust) -> str:
             "Set the same security.worker_secret (PARLEY_SECURITY__WORKER_SECRET) for worker and "
             "gateway."
         )
-    if status is not None:
-        return "Something else than a parley gateway answers at this address."
     if isinstance(error, ConnectionRefusedError):
         return "Nothing listens there: is the gateway running, and is the port right?"
     if isinstance(error, TimeoutError):
         return "No answer: a firewall may be closed; the gateway's port must be open to workers."
-    if not trust.is_encrypted and isinstance(error, EOFError | ConnectionError):
+    if not trust.is_encrypted and (status == 400 or isinstance(error, EOFError | ConnectionError)):
         return "The gateway may speak TLS: use wss://."
+    if status is not None:
+        return "Something else than a parley gateway answers at this address."
     return ""
