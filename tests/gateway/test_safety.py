@@ -414,9 +414,10 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
             runtime.visit("a").__enter__()
     with (
         runtime.visit("key k", limit=1),
-        pytest.raises(TooManySessions, match="with one key: 1 open"),
+        runtime.visit("key k", limit=1, returns=True),
+        pytest.raises(TooManySessions, match="with one key: 2 open"),
     ):
-        runtime.visit("key k", limit=1).__enter__()
+        runtime.visit("key k", limit=1, returns=True).__enter__()
 
     assert runtime.sessions_by_address == {}
 

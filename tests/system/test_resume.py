@@ -136,12 +136,13 @@ async def test_a_token_is_worth_nothing_without_the_key_it_was_given_to() -> Non
     async with running_stack(
         model="parrot", slots=2, security={"admin_token": "t" * 32, "needs_key": True}
     ) as server:
-        keys = [(await server.new_key(name))["key"] for name in ("owner", "thief")]
+        keys = [(await server.new_key(name, max_sessions=1))["key"] for name in ("owner", "thief")]
         owner = await answered(server, f"?token={keys[0]}")
 
         thief = thief_of(owner, owner.url.replace(keys[0], keys[1]))
         with pytest.raises(ResumeFailed, match="unknown"):
             await thief.resume()
+        # The key has no room for another session, but this one counts already.
         await owner.resume()
 
         assert owner.resumes == 1

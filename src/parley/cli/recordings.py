@@ -108,7 +108,8 @@ def render(
 ) -> None:
     """Render recordings: stereo audio, subtitles, and a video if there are images."""
     for folder in folders_of(_data_dir(data_dir, config), runs):
-        _not_live(folder)
+        if folder.is_live():
+            raise BadInput(f"'{folder.recording_id}' is still being recorded.")
         try:
             made = renderer.make(folder)
         except (OSError, ValueError) as error:
@@ -212,11 +213,6 @@ def clean(
 
 def _data_dir(given: Path | None, config: Path | None) -> Path:
     return load(config, {"storage.data_dir": given}).storage.data_dir
-
-
-def _not_live(folder: Folder) -> None:
-    if folder.is_live():
-        raise BadInput(f"'{folder.recording_id}' is still being recorded.")
 
 
 def _row(folder: Folder) -> dict[str, Any]:

@@ -122,8 +122,13 @@ class Admission:
         return "*" in allowed or origin.rstrip("/") in {one.rstrip("/") for one in allowed}
 
     @contextmanager
-    def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
+    def visit(
+        self, address: str, *, limit: int | None = None, returns: bool = False
+    ) -> Iterator[None]:
         """During the block, count a session of `address`, or of a key that has its own `limit`.
+
+        Args:
+            returns: True if it resumes a session, which counts until it is taken over.
 
         Raises:
             TooManySessions: the address (or the /64 of an IPv6 address) has reached its limit.
@@ -131,6 +136,7 @@ class Admission:
         whose = "from one address" if limit is None else "with one key"
         address = network_of(address)
         counts, limit = self.sessions_by_address, limit or self._sessions_per_client
+        limit *= 1 + returns
         if counts[address] >= limit:
             raise errors.TooManySessions(counts[address], limit, whose)
         counts[address] += 1

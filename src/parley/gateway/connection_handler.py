@@ -182,11 +182,13 @@ class ConnectionHandler:
             # The client has lost that connection, and we have not noticed yet.
             self.dispatcher.cut_off(old)
         with ExitStack() as held:
-            held.enter_context(self.admission.visit(client.address))
+            returns = wants_resume(newcomer.request)
+            held.enter_context(self.admission.visit(client.address, returns=returns))
             if newcomer.caller is not None and newcomer.caller.key is not None:
                 key = newcomer.caller.key
-                held.enter_context(self.admission.visit(f"key {key.id}", limit=key.max_sessions))
-            if wants_resume(newcomer.request):
+                named, most = f"key {key.id}", key.max_sessions
+                held.enter_context(self.admission.visit(named, limit=most, returns=returns))
+            if returns:
                 await self.resumption.serve(connection, client, dialect, held)
                 return
             # A client that comes back immediately may find its old session still being closed.

@@ -233,7 +233,7 @@ class Journal:
                 lost = lines.written(EntriesLost(unreported, reason), line.at_ms)
                 data = lines.encode(lost) + data
         self._file.append(data)
-        self._writer.is_well()
+        self._writer.problem = ""
         with self._lock:
             self._unreported -= unreported
         now_s = time.monotonic()

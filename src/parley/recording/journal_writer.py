@@ -41,7 +41,8 @@ class JournalWriter:
         self.lost = 0
         """Number of entries that were not written, of all recordings."""
         self.problem = ""
-        """Reason why the last entry was not written; "" once one has been written again."""
+        """Reason why the last entry was not written; "" once one has been written again. Changed in
+        the writer thread only."""
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
@@ -66,10 +67,6 @@ class JournalWriter:
             self._waiting_bytes += size
         self._jobs.put(_Job(job, size, session_id, failed))
         return True
-
-    def is_well(self) -> None:
-        """An entry was written. In the writer thread only."""
-        self.problem = ""
 
     def count_lost(self) -> None:
         """An entry was not written. From any thread."""

@@ -89,8 +89,7 @@ def describe(folder: Folder) -> dict[str, Any]:
         meta = json.loads(timeline.encode_file(timeline.build_meta(journal)))
     meta["type"] = meta.get("app_type")
     meta["pinned"] = folder.pin.exists()
-    replay = replay_state(folder)
-    if replay is not None:
+    if (replay := replay_state(folder)) is not None:
         meta["replay"] = replay
     return meta
 
