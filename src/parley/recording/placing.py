@@ -89,7 +89,8 @@ def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda pa
     """
     is_duplex = journal.head.app_type.is_duplex
     plan = _units(journal) if is_duplex else _turns(journal, length_of)
-    ends = [one.end_s for one in (*plan.user, *plan.assistant, *plan.captions, *plan.said)]
+    ends = [piece.end_s for piece in (*plan.user, *plan.assistant)]
+    ends += [text.end_s for text in (*plan.captions, *plan.said)]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
     plan.said.sort(key=lambda one: one.start_s)
