@@ -177,7 +177,7 @@ class RemoteWriter(Writer):
 _WHY_EMPTY = {
     "length": ": all its tokens were spent before",
     "content_filter": ": its filter withheld all of it",
-    "tool_calls": ": the function call is not whole",
+    "tool_calls": ": its function call is cut, or of a function that was not declared",
 }
 
 

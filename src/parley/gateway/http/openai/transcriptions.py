@@ -98,7 +98,7 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     """
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise InvalidRequest("The form has no file in its field 'file'.", field="file")
+        raise InvalidRequest("Send a multipart form with a file in its field 'file'.", field="file")
     fields: dict[str, Any] = {
         name: value for name, value in form.items() if isinstance(value, str) and value
     }
