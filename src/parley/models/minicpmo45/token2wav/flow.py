@@ -314,10 +314,7 @@ class Flow(nn.Module):
         places: Places,
         cuts: Sequence[tuple[int, ...]] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Compute all Euler steps, from noise to mel.
-
-        Looks at no value, and writes into places that are not read before the commit, so that it
-        can be captured as one graph per number of rows and frames.
+        """Compute all Euler steps, from noise to mel; part of `_made`.
 
         Args:
             x: shape (R, T, 80), float32.
