@@ -26,8 +26,8 @@ def keep_private(folder: Path) -> None:
     """Create a folder for this user only, or restrict one that is open to all users. A folder that
     an operator opened to a group is unchanged, and so is a shared one such as `/tmp`.
 
-        Raises:
-            OSError: it cannot be created, or is not a folder.
+    Raises:
+        OSError: it cannot be created, or is not a folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
