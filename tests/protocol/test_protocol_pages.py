@@ -49,8 +49,8 @@ def test_the_examples_of_resuming_are_messages() -> None:
         assert msgspec.to_builtins(msgspec.json.decode(text, type=kind)) == json.loads(text)
 
 
-def rows(name: str) -> list[tuple[str, str]]:
-    """Code and close of every row of a page's error table."""
+def rows(name: str) -> list[tuple[str, str, str]]:
+    """Code, close and type ("" if not shown) of every row of a page's error table."""
     text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     table = text[text.rindex("| code |") :]
     found = []
@@ -58,8 +58,8 @@ def rows(name: str) -> list[tuple[str, str]]:
         if not line.startswith("|"):
             break
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        close = cells[2] if name == "realtime" else cells[1]
-        found += [(code, close) for code in re.findall(r"`(\w+)`", cells[0])]
+        kind, close = cells[1:3] if name == "realtime" else ("", cells[1])
+        found += [(code, close, kind) for code in re.findall(r"`(\w+)`", cells[0])]
     return found
 
 
@@ -76,10 +76,10 @@ def sample(code: str) -> ParleyError | None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "close"),
-    [(name, code, close) for name in ("README", *NAMES) for code, close in rows(name)],
+    ("name", "code", "close", "kind"),
+    [(name, *row) for name in ("README", *NAMES) for row in rows(name)],
 )
-def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str) -> None:
+def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str, kind: str) -> None:
     if code in ("cancelled", "timeout"):
         return  # The dialects have messages of their own for these.
     error = sample(code)
@@ -92,6 +92,9 @@ def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str)
         answer = dialect.answer(error)
 
         assert str(answer.close_code) == close.replace("open", "None")
+        if kind:
+            told = msgspec.to_builtins(answer.messages[0])["error"]
+            assert (told["code"], told["type"], told["message"]) == (code, kind, str(error))
 
 
 def test_generated_files_are_current(capsys: pytest.CaptureFixture[str]) -> None:
