@@ -17,7 +17,7 @@ from tests.support.patience import HANG_S
 from tests.support.redis_server import RedisServer, redis_server
 
 from parley.protocol.kinds import Kind
-from parley.session_log import file_logs
+from parley.session_log import file_logs, places
 from parley.session_log.contract import (
     AppendResult,
     LoggedSession,
@@ -257,6 +257,29 @@ async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path)
 
     assert stat.S_IMODE(logs.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}
+
+
+async def test_only_folders_of_servers_that_ended_long_ago_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MEMORY", tmp_path)
+    names = ("ended", "served", "written", "opened")
+    made = {name: FileSessionLogs(tmp_path / f"parley-{os.geteuid()}-{name}") for name in names}
+    for logs in made.values():
+        await started(logs)
+        logs.claim()
+    for logs in (made["ended"], made["written"], made["opened"]):
+        await logs.close()
+    long_ago_s = time.time() - places.ABANDONED_S - 10
+    for path in [*tmp_path.glob("*/*"), *tmp_path.glob("*")]:  # noqa: ASYNC240
+        os.utime(path, (long_ago_s, long_ago_s))
+    os.utime(next(made["written"].folder.glob("*.tail")))
+    FileSessionLogs(made["opened"].folder)
+
+    places.remove_abandoned()
+
+    assert {name for name in names if made[name].folder.exists()} == set(names) - {"ended"}
+    await made["served"].close()
 
 
 def truncated(tail: Path) -> None:

@@ -94,6 +94,7 @@ class FileSessionLogs(SessionLogs):
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PermissionError(f"{folder} does not belong to this user")
+        os.utime(folder)  # `remove_abandoned` of another server leaves it alone.
         self.folder = folder
         self.name, self.place = f"file:{_folder_id(folder)}", str(folder)
         self._claimed: int | None = None

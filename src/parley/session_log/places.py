@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import Final
 
 from parley import logs
+from parley.session_log.append_file import is_locked
 from parley.session_log.contract import SessionLogs
-from parley.session_log.file_logs import FileSessionLogs
+from parley.session_log.file_logs import GATEWAY, FileSessionLogs
 from parley.session_log.redis_logs import RedisSessionLogs, is_private
 from parley.settings import Settings
 
@@ -19,6 +23,9 @@ FOLDER: Final = "running"
 """Folder in the data folder, if there is no folder in memory."""
 KEEP_WINDOWS: Final = 4.0
 """Number of resume windows for which Redis keeps the log of a session whose processes have died."""
+ABANDONED_S: Final = 3600.0
+"""Age of the newest file in a server's folder in memory at which all its sessions are over, because
+no resume window is that long."""
 
 _log = logs.get(__name__)
 
@@ -61,3 +68,15 @@ def _files(folders: list[Path]) -> SessionLogs:
             _log.warning("session_log_folder_unusable", folder=str(folder), why=str(error))
     _log.warning("session_logs_off", hint="A lost worker loses its sessions.")
     return SessionLogs()
+
+
+def remove_abandoned() -> None:
+    """Remove the folders in memory of this user's servers that ended and never started again: the
+    logs in them would stay until the host restarts."""
+    for folder in MEMORY.glob(f"parley-{os.geteuid()}-*"):
+        gateway = folder / GATEWAY
+        with contextlib.suppress(OSError):
+            newest_s = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+            is_used = gateway.exists() and is_locked(gateway)
+            if not is_used and time.time() - newest_s > ABANDONED_S:
+                shutil.rmtree(folder)
