@@ -118,7 +118,52 @@ function timed(list, cells) {
   return said;
 }
 
-/** Returns what both sides said, in order; chats have no times. @param {Cell[]} cells @param {any} [recording] @returns {Said[]} */
+/** Returns what both sides said, in order. @param {Cell[]} cells @param {any} [recording] @returns {Said[]} */
 export function conversationOf(cells, recording) {
-  return Array.isArray(recording?.said) ? timed(recording.said, cells) : cells.flatMap(saidInTurn);
+  return Array.isArray(recording?.said) ? timed(recording.said, cells) : derived(cells);
+}
+
+/** Returns the same for a recording without the server's times. @param {Cell[]} cells @returns {Said[]} */
+function derived(cells) {
+  /** @type {Said[]} */
+  const said = [];
+  /** @type {Said | null} */
+  let open = null;
+  for (const cell of cells) {
+    if (cell.mode === 'turn') {
+      said.push(...saidInTurn(cell));
+      continue;
+    }
+    if (cell.userText) {
+      const words = {
+        who: /** @type {const} */ ('you'),
+        text: cell.userText,
+        fromS: cell.at,
+        untilS: cell.at + cell.length,
+      };
+      said.push({ ...words, images: cell.images, isInterrupted: false, latencyMs: null });
+    }
+    if (cell.mode === 'speak') {
+      if (!open) {
+        open = {
+          who: 'assistant',
+          text: '',
+          fromS: cell.at + 1,
+          untilS: cell.at + 1,
+          images: [],
+          isInterrupted: false,
+          latencyMs: null,
+        };
+        said.push(open);
+      }
+      open.text += cell.text;
+      open.untilS = cell.at + 1 + cell.length;
+      if (cell.isEnd) open = null;
+    } else if (open) {
+      // The model listens again without having ended its turn: it was interrupted.
+      open.isInterrupted = true;
+      open = null;
+    }
+  }
+  return said.map((one) => ({ ...one, text: one.text.trim() }));
 }
