@@ -19,12 +19,17 @@ async def main() -> None:
     async with parley.RealtimeClient(URL, mode="video", insecure=True) as talk:
         talk.show(PICTURE)
         speaking = asyncio.create_task(talk.say(SPEECH))
+        quiet_s = 0
         async for event in talk:
             match event:
                 case Listening(context_tokens=tokens):
                     print(f"listening ({tokens} tokens)")
+                    quiet_s += 1
+                    if speaking.done() and quiet_s > 10:  # There is nothing to answer.
+                        await talk.stop()
                 case Speaking(text=text, end_of_turn=is_last):
                     print(f"speaking: {text}")
+                    quiet_s = 0
                     if is_last:
                         speaking.cancel()
                         await talk.stop()
