@@ -228,6 +228,12 @@ def test_every_language_has_its_lists():
     assert not any(map(is_command, ("", "Please.", "Okay.", "No problem.", "Wait for me.")))
 
 
+def test_repeated_commands_are_divided_in_one_way_only():
+    # As a recogniser writes them; a pattern with "no" and "no no" would take years.
+    assert is_command("no " * 200)
+    assert not is_command("no " * 200 + "maybe")
+
+
 def test_silences_follow_the_log_odds():
     found = [silence_ms(odds) for odds in np.linspace(-9, 9, 50)]
 

@@ -147,16 +147,37 @@ def command_lists() -> Iterator[tuple[list[str], list[str]]]:
         yield spelled.split(", "), sounds.split(", ")
 
 
-_COMMAND: Final = "|".join(spelling for spelled, _ in command_lists() for spelling in spelled)
-_COMMANDING: Final = re.compile(
-    rf"(?:(?:oh|okay|please|bitte|por favor) )*(?:{_COMMAND})"
-    rf"(?: (?:{_COMMAND}|please|bitte|por favor|now|(?:for )?(?:a|one) (?:moment|minute|second)))*"
+_COMMANDS: Final = {each for spelled, _ in command_lists() for each in spelled}
+_BEFORE: Final = {"oh", "okay", "please", "bitte", "por favor"}
+_MORE: Final = (
+    _COMMANDS
+    | {"please", "bitte", "por favor", "now"}
+    | {
+        f"{begin} {length}"
+        for begin in ("a", "one", "for a", "for one")
+        for length in ("moment", "minute", "second")
+    }
 )
+"""What may come before and after a command."""
+_LONGEST_WORDS: Final = max(len(each.split()) for each in _MORE)
 
 
 def is_command(text: str) -> bool:
     """True if the text consists of commands, such as "No, wait a second, please."."""
-    return bool(_COMMANDING.fullmatch(plain(text)))
+    words = plain(text).split()
+    # Positions up to which the words precede a command, and up to which they are commands. A
+    # pattern would try every division of "no no no".
+    before, commanded = {0}, set[int]()
+    for start in range(len(words)):
+        for end in range(start + 1, min(start + _LONGEST_WORDS, len(words)) + 1):
+            said = " ".join(words[start:end])
+            if start in before and said in _BEFORE:
+                before.add(end)
+            if start in before and said in _COMMANDS:
+                commanded.add(end)
+            if start in commanded and said in _MORE:
+                commanded.add(end)
+    return len(words) in commanded
 
 
 def plain(text: str) -> str:
