@@ -521,7 +521,7 @@ def test_the_model_says_something_else_than_before():
     assert over.text not in ("", "I see.")
 
 
-@pytest.mark.parametrize("piece", ["9", "hundred ", "what did i say ", "my name is "])
+@pytest.mark.parametrize("piece", ["9", "hundred ", "what did i say ", "my name is ", ". - "])
 def test_a_long_text_takes_no_longer_than_its_end(piece):
     text = piece * (6000 // len(piece))
 
