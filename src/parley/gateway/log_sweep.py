@@ -12,6 +12,7 @@ from typing import Final, Literal, cast
 
 from parley import logs
 from parley.session_log.contract import SessionLogs, StoredLog
+from parley.session_log.places import remove_abandoned
 
 SWEEP_EVERY_S: Final = 5.0
 STRAY_S: Final = 60.0
@@ -45,11 +46,12 @@ class LogSweep:
         return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
 
     async def run(self, find_known: Callable[[], set[str]]) -> None:
-        """Sweep repeatedly.
+        """Sweep repeatedly, after the folders of servers that ended long ago.
 
         Args:
             find_known: ids of the logs of sessions that run or are about to continue.
         """
+        await asyncio.to_thread(remove_abandoned)
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             await self._sweep(find_known)

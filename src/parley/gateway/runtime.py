@@ -28,7 +28,6 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
-from parley.session_log.places import remove_abandoned
 from parley.settings import Settings
 from parley.tracing import Tracing
 
@@ -215,7 +214,6 @@ class GatewayRuntime:
                 hint="Two servers use one data folder; this one leaves the other's sessions alone.",
             )
             return
-        await asyncio.to_thread(remove_abandoned)
         for stored in await session_logs.stored():
             if stored.has_writer or stored.age_s <= self.settings.limits.resume_window_s:
                 self.sessions.found(stored)
