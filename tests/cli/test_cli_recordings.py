@@ -85,7 +85,7 @@ def test_a_running_recording_is_not_deleted(tmp_path, capsys):
     with Running(tmp_path / "data", "live") as folder:
         assert run("recordings", "delete", "live", "--yes") == 2
         assert folder.path.exists()
-    assert "still being recorded" in capsys.readouterr().err
+    assert "'live' is still being recorded" in capsys.readouterr().err
 
 
 def test_cleaning_says_what_would_go_first(tmp_path, capsys):

@@ -108,8 +108,7 @@ def render(
 ) -> None:
     """Render recordings: stereo audio, subtitles, and a video if there are images."""
     for folder in folders_of(_data_dir(data_dir, config), runs):
-        if folder.is_live():
-            raise BadInput(f"'{folder.recording_id}' is still being recorded.")
+        _not_live(folder)
         try:
             made = renderer.make(folder)
         except (OSError, ValueError) as error:
@@ -152,6 +151,7 @@ def delete(
     for folder in folders:
         if not folder.path.exists():
             continue  # It was part of the previous one.
+        _not_live(folder)
         for one in store.delete_session(folder):
             typer.echo(f"deleted {one}")
 
@@ -213,6 +213,11 @@ def clean(
 
 def _data_dir(given: Path | None, config: Path | None) -> Path:
     return load(config, {"storage.data_dir": given}).storage.data_dir
+
+
+def _not_live(folder: Folder) -> None:
+    if folder.is_live():
+        raise BadInput(f"'{folder.recording_id}' is still being recorded.")
 
 
 def _row(folder: Folder) -> dict[str, Any]:
