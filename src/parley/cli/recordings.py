@@ -16,9 +16,10 @@ from parley.errors import BadInput, SetupError
 from parley.recording import render as renderer
 from parley.recording import retention, store
 from parley.recording.finish import recover
-from parley.recording.layout import Folder, RecordingFolders, replacing
+from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.store import BrokenRecording
 from parley.recording.timeline import RecordingJson
+from parley.replacing import replacing
 from parley.settings import load
 
 COLUMNS: Final = ("id", "kind", "began", "seconds", "title")

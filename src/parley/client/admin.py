@@ -14,6 +14,7 @@ from parley.errors import TimedOut
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 from parley.protocol import codec
+from parley.replacing import replacing
 
 Fields = dict[str, Any]
 """The server's response; `/docs` of a running server describes its fields."""
@@ -89,20 +90,17 @@ class Server:
     async def download(self, recording_id: str, to: Path | str) -> Path:
         """Download a recording as a ZIP file to `to`; returns its path."""
         path, target = _recording(recording_id, "/download"), Path(to)
-        partial = target.with_name(f"{target.name}.partial")
         try:
-            async with self._http.stream("GET", _relative(path)) as reply:
-                if not reply.is_success:
-                    await reply.aread()
-                    self._fields(reply)
-                with partial.open("wb") as file:
-                    async for piece in reply.aiter_bytes():
-                        file.write(piece)
-            partial.replace(target)
+            with replacing(target) as partial:
+                async with self._http.stream("GET", _relative(path)) as reply:
+                    if not reply.is_success:
+                        await reply.aread()
+                        self._fields(reply)
+                    with partial.open("wb") as file:
+                        async for piece in reply.aiter_bytes():
+                            file.write(piece)
         except (httpx.HTTPError, ssl.SSLError) as error:
             raise self._unreachable(path, error) from None
-        finally:
-            partial.unlink(missing_ok=True)
         return target
 
     async def comment(

@@ -31,6 +31,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import MIN_S
 from parley.media.resample import resample
 from parley.media.wav import encode_wav, load
+from parley.replacing import replacing
 
 PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
 """Value of `ref_audio_path` in published examples: the default voice."""
@@ -386,10 +387,5 @@ def _json(card: VoiceCard) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with replacing(path) as partial:
         partial.write_bytes(data)
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Final
 
 from parley.errors import BadInput
 from parley.protocol.kinds import Kind
+from parley.replacing import replacing
 from parley.session_log.append_file import is_locked
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
@@ -272,21 +273,6 @@ def picture_extension(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     return "jpg"
-
-
-@contextmanager
-def replacing(path: Path, writer: str = "") -> Iterator[Path]:
-    """A partial file, which replaces a file when it is complete; an error removes it.
-
-    Args:
-        writer: distinguishes writers at the same time.
-    """
-    partial = path.with_name(f".{path.name}{writer}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:

@@ -32,9 +32,10 @@ from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
 from parley.recording import lines, store
-from parley.recording.layout import Folder, replacing, write_atomically
+from parley.recording.layout import Folder, write_atomically
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import set_state
+from parley.replacing import replacing
 
 if TYPE_CHECKING:
     import av

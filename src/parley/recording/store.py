@@ -23,9 +23,10 @@ from parley.errors import BadInput, TooLarge
 from parley.recording import lines, timeline
 from parley.recording.finish import fold
 from parley.recording.journal import remove
-from parley.recording.layout import UPLOAD_KINDS, Folder, replacing, write_atomically
+from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
 from parley.recording.lines import JournalEntries
 from parley.recording.timeline import RecordingJson
+from parley.replacing import replacing
 
 _recording = msgspec.json.Decoder(RecordingJson)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 from collections import OrderedDict
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from parley.models.minicpmo45.token2wav.voice_maker import (
     check_reference,
 )
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
+from parley.replacing import replacing
 
 log = logs.get(__name__)
 
@@ -192,14 +193,9 @@ def write_pack(path: Path, pack: VoicePack) -> None:
     from safetensors.numpy import save
 
     data = save({"tokens": pack.tokens, "embedding": pack.embedding, "mel": pack.mel})
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".voice-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except OSError:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    with replacing(path, f".{secrets.token_hex(4)}") as draft:
+        draft.touch(0o600, exist_ok=False)
+        draft.write_bytes(data)
 
 
 def read_voice(path: Path) -> VoicePack | Pcm:
