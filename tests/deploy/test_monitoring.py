@@ -87,10 +87,78 @@ async def one_call(gateway: RunningGateway) -> None:
         await end_of(socket)
 
 
-def test_promtool_accepts_rules_and_configuration():
-    promtool = tool("promtool")
-    assert "SUCCESS" in run(promtool, "check", "rules", str(DEPLOY / "prometheus/rules.yml"))
-    run(promtool, "check", "config", "--syntax-only", str(DEPLOY / "prometheus/prometheus.yml"))
+def test_promtool_accepts_the_configuration():
+    file = str(DEPLOY / "prometheus/prometheus.yml")
+    run(tool("promtool"), "check", "config", "--syntax-only", file)
+
+
+FAULTS = {
+    "ParleyDown": {("up", ""): "0+0"},
+    "ParleyNoUsableWorker": {("parley_slots", 'state="all"'): "0+0"},
+    "ParleyWorkerOffline": {("parley_workers", 'state="offline"'): "1+0"},
+    "ParleyQueueGrows": {
+        ("parley_slots", 'state="free"'): "0+0",
+        ("parley_queue_length", ""): "0+1",
+    },
+    "ParleyAnswersLate": {
+        ("parley_answer_seconds_bucket", 'mode="omni_duplex",le="1"'): "0+1",
+        ("parley_answer_seconds_bucket", 'mode="omni_duplex",le="2"'): "0+9",
+        ("parley_answer_seconds_bucket", 'mode="omni_duplex",le="+Inf"'): "0+9",
+    },
+    "ParleyErrors": {("parley_errors_total", 'source="worker"'): "0+9"},
+    "ParleyRecordingsLost": {("parley_recording_lost_entries_total", ""): "0+1"},
+    "ParleyLoopLag": {("parley_loop_lag_seconds", ""): "0.06+0"},
+    "ParleyDiskFull": {("parley_disk_free_bytes", ""): "4e9+0"},
+    "ParleyRecordingsStay": {("parley_recordings_waiting", 'worker="w0"'): "1+0"},
+    "ParleyNoActiveGateway": {("parley_gateway_active", ""): "0+0"},
+    "ParleyLeadershipInDoubt": {("parley_leadership_in_doubt", ""): "1+0"},
+    "ParleyGpuMemoryFull": {
+        ("parley_worker_device_memory_bytes", 'worker="w0",state="used"'): "79+0",
+        ("parley_worker_device_memory_bytes", 'worker="w0",state="free"'): "1+0",
+    },
+    "ParleyWorkersWithoutDevice": {("parley_workers_without_device", ""): "1+0"},
+    "ParleyResumptionsFail": {
+        ("parley_resumptions_total", 'result="resumed"'): "0+9",
+        ("parley_resumptions_total", 'result="unknown"'): "0+9",
+    },
+}
+"""The series by which an alert knows a fault: the first value, and what each scrape adds."""
+
+
+def test_every_alert_fires_at_its_fault(tmp_path: Path) -> None:
+    full = {("parley_queue_length", ""): "9+0", ("parley_queue_limit", ""): "9+0"}
+    faults = [
+        *FAULTS.items(),
+        # A pod that has no node is no target.
+        ("ParleyDown", {}),
+        ("ParleyQueueGrows", FAULTS["ParleyQueueGrows"] | full),
+    ]
+    tests = [
+        {
+            "interval": "15s",
+            "input_series": [
+                {
+                    "series": f'{name}{{job="parley",instance="gateway:8006",{labels}}}',
+                    "values": f"{values}x400",
+                }
+                for (name, labels), values in fault.items()
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertstate="firing",alertname="{alert}"}})',
+                    "eval_time": "90m",
+                    "exp_samples": [{"labels": "{}", "value": 1}],
+                }
+            ],
+        }
+        for alert, fault in faults
+    ]
+    file = tmp_path / "tests.yml"
+    rule_file = str(DEPLOY / "prometheus/rules.yml")
+    file.write_text(yaml.safe_dump({"rule_files": [rule_file], "tests": tests}))
+
+    run(tool("promtool"), "test", "rules", str(file))
+    assert FAULTS.keys() == rules().keys()
 
 
 async def test_promtool_has_nothing_to_say_about_the_metrics():
