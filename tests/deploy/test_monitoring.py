@@ -122,14 +122,14 @@ FAULTS = {
         ("parley_resumptions_total", 'result="unknown"'): "0+9",
     },
 }
-"""The series by which an alert knows a fault: the first value, and what each scrape adds."""
+"""Series that make an alert fire: the first value and the increase per scrape."""
 
 
 def test_every_alert_fires_at_its_fault(tmp_path: Path) -> None:
     full = {("parley_queue_length", ""): "9+0", ("parley_queue_limit", ""): "9+0"}
     faults = [
         *FAULTS.items(),
-        # A pod that has no node is no target.
+        # Prometheus scrapes no pod without a node.
         ("ParleyDown", {}),
         ("ParleyQueueGrows", FAULTS["ParleyQueueGrows"] | full),
     ]

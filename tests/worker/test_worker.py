@@ -130,7 +130,8 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
         )
         task = asyncio.create_task(worker.run())
         url = f"http://127.0.0.1:{worker.port}/health"
-        early = (await http.get(url)).json()
+        probed = await http.get(url)
+        early = probed.json()
         assert gateway.heard == []
         loads.set()
         hello = await gateway.until(Hello)
@@ -140,7 +141,7 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
         assert await task == DONE
         # Once, before anybody knows of it.
         assert warm == [0]
-        assert early["status"] == "initializing"
+        assert (probed.status_code, early["status"]) == (503, "initializing")
         assert early["model_loaded"] is False
         assert late["status"] == "healthy"
         assert late["worker_status"] == "idle"

@@ -135,7 +135,8 @@ def make_app(
 
     async def health(request: Request) -> JSONResponse:
         host = find_host()
-        return JSONResponse(LOADING if host is None else host.health())
+        # A rollout waits for 200 before it replaces the next worker.
+        return JSONResponse(LOADING, 503) if host is None else JSONResponse(host.health())
 
     routes = [Route("/health", health), WebSocketRoute(SESSION_PATH, session)]
     app = Starlette(routes=routes + (_recording_routes(finished, secret) if finished else []))
