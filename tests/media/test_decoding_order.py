@@ -8,7 +8,7 @@ import pytest
 from tests.support.patience import HANG_S
 
 from parley.errors import ServiceUnavailable
-from parley.media.decoding_order import WAITING_PER_OWNER, DecodingOrder
+from parley.media.decoding_order import WAITING_PER_OWNER, DecodingOrder, Stop
 
 
 class Jobs:
@@ -31,7 +31,7 @@ class Jobs:
             assert thread.is_alive()
 
     def _work(self, name: str, owner: str, cost: float) -> None:
-        with self.order.turn(owner, cost, wait_s=HANG_S):
+        with self.order.turn(owner, cost, Stop(), wait_s=HANG_S):
             with self._changed:
                 self.begun.append(name)
                 self._changed.notify_all()
@@ -107,7 +107,7 @@ def test_one_address_may_let_only_so_many_wait() -> None:
 
         with (
             pytest.raises(ServiceUnavailable, match="16 files of yours wait"),
-            running.order.turn("hog", 1.0, wait_s=0.0),
+            running.order.turn("hog", 1.0, Stop(), wait_s=0.0),
         ):
             pytest.fail("it had a turn")
         running.start("guest", "guest", 1.0)
@@ -117,10 +117,33 @@ def test_who_gave_up_leaves_nothing_behind() -> None:
     order = DecodingOrder(1)
 
     with (
-        order.turn("a", 1.0, wait_s=0.0),
+        order.turn("a", 1.0, Stop(), wait_s=0.0),
         pytest.raises(ServiceUnavailable, match="The decoder is busy with other files"),
-        order.turn("b", 1.0, wait_s=0.001),
+        order.turn("b", 1.0, Stop(), wait_s=0.001),
     ):
         pytest.fail("it had a turn")
+
+    assert (order._waiting, order._running, order._served, order._free) == ([], {}, {}, 1)
+
+
+def test_a_job_that_is_cancelled_leaves_the_queue_and_has_no_turn() -> None:
+    order, stop = DecodingOrder(1), Stop()
+
+    def ask() -> None:
+        with (
+            pytest.raises(ServiceUnavailable, match="cancelled"),
+            order.turn("b", 1.0, stop, wait_s=10 * HANG_S),
+        ):
+            pytest.fail("it had a turn")
+
+    with order.turn("a", 1.0, Stop(), wait_s=0.0):
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        while order._joined == 1:
+            assert waiting.is_alive()
+        stop.set()
+        waiting.join(HANG_S)
+        assert not waiting.is_alive()
+    ask()
 
     assert (order._waiting, order._running, order._served, order._free) == ([], {}, {}, 1)

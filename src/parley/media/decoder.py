@@ -40,7 +40,7 @@ import numpy as np
 from parley import logs
 from parley.errors import ContextFull, InferenceFailed, InvalidPayload, ParleyError, TooLarge
 from parley.media import jobs
-from parley.media.decoding_order import DecodingOrder
+from parley.media.decoding_order import DecodingOrder, Stop
 from parley.media.pcm import Pcm
 from parley.media.room import ContextRoom
 
@@ -110,28 +110,6 @@ class DecoderLimits:
             job_s=limits.decode_s,
             wait_s=PATIENCE * limits.decode_s,
         )
-
-
-class Stop:
-    """Cancels a job; `set` may be called in any thread, repeatedly."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_set = False
-        self._act: Callable[[], None] = lambda: None
-
-    def set(self) -> None:
-        """Cancel the current or the next job."""
-        with self._lock:
-            self._is_set = True
-            self._act()
-
-    def arm(self, act: Callable[[], None]) -> None:
-        """Call `act` when cancelled; immediately if that has happened."""
-        with self._lock:
-            self._act = act
-            if self._is_set:
-                act()
 
 
 class Decoder:
@@ -212,16 +190,18 @@ class Decoder:
         if not self._children:
             value, parts = jobs.JOBS[kind](data, **options)
             return value, [part.reshape(-1).view(np.uint8) for part in parts]
+        stop = stop or Stop()
         is_clip = kind == "video"
         limit_s = self.limits.job_s if is_clip else LIGHT_SHARE * self.limits.job_s
         order = self._clips if is_clip else self._stills
-        with order.turn(owner.get(), len(data), wait_s=self.limits.wait_s):
+        with order.turn(owner.get(), len(data), stop, wait_s=self.limits.wait_s):
             child = self._child()
             try:
                 answer, parts = child.work(
                     {"kind": kind, "options": dict(options)}, data, limit_s, stop
                 )
             except _Died as death:
+                stop.check()
                 raise _lethal(what, death, limit_s) from death
             if answer.get("last"):
                 child.end()
@@ -263,7 +243,7 @@ class Decoder:
         self._retire(idle_s=self.limits.idle_s / 2)
 
     def _retire(self, *, idle_s: float) -> None:
-        """End the processes that have been idle for too long; returns the others."""
+        """End the processes that have been idle for too long."""
         kept: list[_Child] = []
         now_s = time.monotonic()
         while True:
@@ -333,7 +313,7 @@ class _Child:
             self._answer()
 
     def work(
-        self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
+        self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop
     ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
         """Run a job within `limit_s` of processor time.
 
@@ -341,8 +321,7 @@ class _Child:
             _Died: the process died, and the job with it.
         """
         head = json.dumps({**order, "size": len(data), "limit_s": limit_s}).encode()
-        if stop is not None:
-            stop.arm(self.process.kill)
+        stop.arm(self.process.kill)
         try:
             with self._deadline(PATIENCE * limit_s):
                 try:
@@ -354,8 +333,7 @@ class _Child:
                     raise _Died(self._how_it_ended()) from error
                 return self._answer()
         finally:
-            if stop is not None:
-                stop.arm(lambda: None)
+            stop.arm(lambda: None)
 
     def end(self) -> None:
         """End the process and wait for it. Safe to repeat."""

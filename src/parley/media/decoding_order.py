@@ -3,7 +3,7 @@
 Pure bookkeeping under one lock: it knows neither processes nor media. Each owner (an address) has
 one running job at a time, so one client with many files cannot occupy all processes. Among the
 waiting owners, the one with the fewest served jobs goes first; among equals the cheapest job, then
-the oldest.
+the oldest. A cancelled job leaves immediately, and its thread is free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,34 @@ class _Waiting:
     owner: str
     cost: float
     number: int
-    turn: threading.Event = field(default_factory=threading.Event)
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+class Stop:
+    """Cancels a job; `set` may be called in any thread, repeatedly."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._act: Callable[[], None] = lambda: None
+
+    def set(self) -> None:
+        """Cancel the current or the next job."""
+        with self._lock:
+            self._is_set = True
+            self._act()
+
+    def arm(self, act: Callable[[], None]) -> None:
+        """Call `act` when cancelled; immediately if that has happened."""
+        with self._lock:
+            self._act = act
+            if self._is_set:
+                act()
+
+    def check(self) -> None:
+        """Raises `ServiceUnavailable` if the job was cancelled."""
+        if self._is_set:
+            raise ServiceUnavailable("The job was cancelled.")
 
 
 class DecodingOrder:
@@ -45,7 +72,7 @@ class DecodingOrder:
         self._joined = 0
 
     @contextlib.contextmanager
-    def turn(self, owner: str, cost: float, *, wait_s: float) -> Iterator[None]:
+    def turn(self, owner: str, cost: float, stop: Stop, *, wait_s: float) -> Iterator[None]:
         """Wait for a place and hold it while the block runs. Blocks the calling thread.
 
         Args:
@@ -53,13 +80,17 @@ class DecodingOrder:
             cost: expected cost, in any unit that can be compared.
 
         Raises:
-            ServiceUnavailable: no place within `wait_s`, or too many jobs of this owner are
-                waiting.
+            ServiceUnavailable: no place within `wait_s`, too many jobs of this owner are waiting,
+                or the job was cancelled before it started.
         """
         one = self._join(owner, cost)
-        if not one.turn.wait(wait_s) and self._give_up(one):
+        stop.arm(one.woken.set)
+        one.woken.wait(wait_s)
+        if self._give_up(one):
+            stop.check()
             raise ServiceUnavailable("The decoder is busy with other files; try again later.")
         try:
+            stop.check()
             yield
         finally:
             self._finish(one)
@@ -79,7 +110,7 @@ class DecodingOrder:
     def _give_up(self, one: _Waiting) -> bool:
         """Leave the queue; returns True if the job was still waiting."""
         with self._lock:
-            if one.turn.is_set():
+            if one not in self._waiting:
                 return False
             self._waiting.remove(one)
             self._forget(one.owner)
@@ -102,7 +133,7 @@ class DecodingOrder:
             self._free -= 1
             self._running[best.owner] += 1
             self._served[best.owner] += 1
-            best.turn.set()
+            best.woken.set()
 
     def _forget(self, owner: str) -> None:
         """Drop an owner's usage once it has no jobs."""

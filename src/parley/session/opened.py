@@ -16,7 +16,7 @@ from typing import TypeVar
 from parley.dialects.events import Clip, Content, Picture, Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media import decoder
-from parley.media.decoder import Stop
+from parley.media.decoding_order import Stop
 from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.reference import MIN_S, decode_reference
