@@ -6,11 +6,11 @@ import pytest
 from tests.support.clips import grey_of, make_clip
 
 from parley.errors import ContextFull, InvalidPayload, TooLarge
+from parley.media import video
 from parley.media.pcm import Pcm, level_dbfs
 from parley.media.room import ContextRoom
 from parley.media.video import (
     MAX_FRAMES,
-    VideoLimits,
     decode_video,
     frame_times,
     stack,
@@ -136,30 +136,31 @@ def test_what_is_not_a_video_is_refused(data):
 
 
 @pytest.mark.parametrize(
-    ("limits", "sentence"),
+    ("name", "limit", "sentence"),
     [
-        (VideoLimits(bytes=100), "The video is too large: .* bytes, the limit is 100 bytes"),
-        (VideoLimits(duration_s=1.0), "The video is too large: 2 s, the limit is 1 s"),
-        (VideoLimits(pixels=100), "A frame of the video is too large: 3072 pixels"),
-        (VideoLimits(packets=5), "The video is too large: 6 frames"),
+        ("VIDEO_LIMIT_BYTES", 100, "The video is too large: .* bytes, the limit is 100 bytes"),
+        ("DURATION_LIMIT_S", 1.0, "The video is too large: 2 s, the limit is 1 s"),
+        ("LIMIT_PIXELS", 100, "A frame of the video is too large: 3072 pixels"),
+        ("PACKETS_LIMIT", 5, "The video is too large: 6 frames"),
     ],
 )
-def test_limits_are_kept(limits, sentence):
+def test_limits_are_kept(monkeypatch, name, limit, sentence):
+    monkeypatch.setattr(video, name, limit)
     data = make_clip(seconds=2.0)
 
     with pytest.raises(TooLarge, match=sentence):
-        decode_video(data, limits=limits)
+        decode_video(data)
 
 
-def test_frames_and_stacks_together_stay_within_the_memory_they_may_take():
-    limits = VideoLimits(decoded_bytes=200_000)
+def test_frames_and_stacks_together_stay_within_the_memory_they_may_take(monkeypatch):
+    monkeypatch.setattr(video, "DECODED_BYTES", 200_000)
     data = make_clip(seconds=3.0, size=(320, 240))
 
-    clip = decode_video(data, stack_frames=5, limits=limits)
+    clip = decode_video(data, stack_frames=5)
 
     kept = [*clip.frames, *(stack for stack in clip.stacks if stack is not None)]
     assert len(kept) == 6
-    assert sum(pixels.nbytes for pixels in kept) <= limits.decoded_bytes
+    assert sum(pixels.nbytes for pixels in kept) <= 200_000
     assert all(abs(frame.shape[1] / frame.shape[0] - 4 / 3) < 0.2 for frame in clip.frames)
 
 
@@ -191,28 +192,31 @@ def test_a_clip_of_too_many_pixels_in_all_is_refused_before_a_frame_is_decoded(m
     monkeypatch.setattr(
         "parley.media.video._decode_frames", lambda *_, **__: pytest.fail("decoded")
     )
+    monkeypatch.setattr(video, "WORK_PIXELS", 64 * 48 * 20)
 
     with pytest.raises(TooLarge, match="All frames of the video together") as found:
-        decode_video(data, limits=VideoLimits(work_pixels=64 * 48 * 20))
+        decode_video(data)
 
     assert (found.value.size, found.value.unit) == (64 * 48 * 31, "pixels")
 
 
-def test_a_clip_of_too_much_work_is_shown_by_its_key_frames_if_they_are_close():
+def test_a_clip_of_too_much_work_is_shown_by_its_key_frames_if_they_are_close(monkeypatch):
+    monkeypatch.setattr(video, "WORK_PIXELS", 64 * 48 * 20)
     data = make_clip(seconds=3.0, fps=10, gop=10)
 
-    clip = decode_video(data, limits=VideoLimits(work_pixels=64 * 48 * 20))
+    clip = decode_video(data)
 
     assert clip.times_s == tuple(float(second) for second in range(3))
     for second, frame in enumerate(clip.frames):
         assert abs(float(frame.mean()) - grey_of(second * 10)) < 8
 
 
-def test_frames_that_are_larger_than_the_container_says_are_counted():
+def test_frames_that_are_larger_than_the_container_says_are_counted(monkeypatch):
+    monkeypatch.setattr(video, "WORK_PIXELS", 640 * 480 * 5)
     data = make_clip(seconds=2.0, fps=10, size=(640, 480), sound=False, container="avi")
     header = data.index(b"strf") + 8
     assert struct.unpack("<ii", data[header + 4 : header + 12]) == (640, 480)
     lying = data[: header + 4] + struct.pack("<ii", 16, 16) + data[header + 12 :]
 
     with pytest.raises(TooLarge, match="All frames of the video together"):
-        decode_video(lying, limits=VideoLimits(work_pixels=640 * 480 * 5))
+        decode_video(lying)

@@ -4,7 +4,7 @@ One frame per second with the audio of that second; in clips longer than `MAX_FR
 frames are thinned out evenly. Source of the rules: model.md 10.3.
 
 Clips are not trusted: bytes, duration and pixels have limits, and the memory is bounded in advance:
-frames and tiled pictures are scaled so that together they take at most `VideoLimits.decoded_bytes`.
+frames and tiled pictures are scaled so that together they take at most `DECODED_BYTES`.
 Call it only in a decoder's child process (see `decoder`).
 """
 
@@ -25,6 +25,7 @@ from parley.media.container import open_container
 from parley.media.image import LIMIT_PIXELS, Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.room import ContextRoom
+from parley.protocol.values import VIDEO_LIMIT_BYTES
 
 if TYPE_CHECKING:
     import av
@@ -51,23 +52,14 @@ _SLACK_S = 1e-4
 """Timestamps are fractions of a time base; a frame this little late still counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class VideoLimits:
-    """Limits of a clip.
-
-    Args:
-        work_pixels: pixels of all frames that have to be decoded, wanted or not; one core decodes
-            0.4e9 to 2e9 a second. A clip of more is shown by its key frames, if they are close.
-        decoded_bytes: all frames, stacked pictures and what they are made of; a 64 second clip
-            keeps half a megapixel a frame, of which the model sees 448 × 448.
-    """
-
-    bytes: int = 64 * 1024 * 1024
-    duration_s: float = 600.0
-    pixels: int = LIMIT_PIXELS
-    work_pixels: int = 8_000_000_000
-    decoded_bytes: int = 128 * 1024 * 1024
-    packets: int = 200_000
+DURATION_LIMIT_S = 600.0
+PACKETS_LIMIT = 200_000
+WORK_PIXELS = 8_000_000_000
+"""Pixels of all frames that have to be decoded, wanted or not; one core decodes 0.4e9 to 2e9 a
+second. A clip of more is shown by its key frames, if they are close."""
+DECODED_BYTES = 128 * 1024 * 1024
+"""All frames, stacked pictures and what they are made of; a 64 second clip keeps half a megapixel a
+frame, of which the model sees 448 × 448."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +94,6 @@ def decode_video(
     data: bytes,
     *,
     stack_frames: int = 1,
-    limits: VideoLimits | None = None,
     room: ContextRoom | None = None,
 ) -> VideoClip:
     """Frames and sound of a clip in any container and codec that FFmpeg reads.
@@ -119,27 +110,26 @@ def decode_video(
     """
     import av
 
-    limits = limits or VideoLimits()
-    if len(data) > limits.bytes:
-        raise TooLarge("The video", len(data), limits.bytes)
+    if len(data) > VIDEO_LIMIT_BYTES:
+        raise TooLarge("The video", len(data), VIDEO_LIMIT_BYTES)
     if not 1 <= stack_frames <= MAX_STACK:
         raise InvalidPayload(f"stack_frames must be 1 to {MAX_STACK}, got {stack_frames}.")
     try:
-        duration_s, only_keys = _measure(data, limits)
+        duration_s, only_keys = _measure(data)
         times_s = frame_times(duration_s)
         extra_s = stack_times(duration_s, stack_frames)
         groups = _group(extra_s, times_s)
         if room is not None:
             room.take(pictures=len(times_s) + sum(1 for extras in groups if extras))
         wanted_s = sorted({*times_s, *extra_s})
-        shown = _decode_frames(data, wanted_s, limits, only_keys=only_keys)
-        sound = _decode_sound(data, limits)
+        shown = _decode_frames(data, wanted_s, only_keys=only_keys)
+        sound = _decode_sound(data)
     except MemoryError:
         raise
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise InvalidPayload("The video cannot be read.") from error
     frames = tuple(shown[time_s] for time_s in times_s)
-    cell_pixels = _frame_pixels(len(times_s) + len(extra_s), limits)
+    cell_pixels = _frame_pixels(len(times_s) + len(extra_s))
     stacks: list[Pixels | None] = []
     for extras in groups:
         # Taken out one by one: a frame and the picture it becomes part of are not both kept.
@@ -241,10 +231,10 @@ def _letterbox(frame: Pixels, height: int, width: int) -> Pixels:
     return cell
 
 
-def _frame_pixels(count: int, limits: VideoLimits) -> int:
+def _frame_pixels(count: int) -> int:
     """Pixels per frame so that `count` frames fit; one group of frames exists twice while it is
     tiled."""
-    return max(1, limits.decoded_bytes // (3 * (count + 2 * MAX_STACK)))
+    return max(1, DECODED_BYTES // (3 * (count + 2 * MAX_STACK)))
 
 
 def _thin(times_s: list[float], count: int) -> list[float]:
@@ -262,7 +252,7 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
     return groups
 
 
-def _measure(data: bytes, limits: VideoLimits) -> tuple[float, bool]:
+def _measure(data: bytes) -> tuple[float, bool]:
     """Length in seconds, and whether to decode key frames only; from the packets alone, because
     headers may lack the length (browser recordings)."""
     with open_container(data) as container:
@@ -270,16 +260,16 @@ def _measure(data: bytes, limits: VideoLimits) -> tuple[float, bool]:
             raise InvalidPayload("The video has no picture track.")
         stream = container.streams.video[0]
         pixels = stream.codec_context.width * stream.codec_context.height
-        if pixels > limits.pixels:
-            raise TooLarge("A frame of the video", pixels, limits.pixels, "pixels")
+        if pixels > LIMIT_PIXELS:
+            raise TooLarge("A frame of the video", pixels, LIMIT_PIXELS, "pixels")
         rate = float(stream.average_rate or 0)
         starts_s: list[float] = []
         keys_s: list[float] = []
         end_s, packets = 0.0, 0
         for packet in container.demux(stream):
             packets += 1
-            if packets > limits.packets:
-                raise TooLarge("The video", packets, limits.packets, "frames")
+            if packets > PACKETS_LIMIT:
+                raise TooLarge("The video", packets, PACKETS_LIMIT, "frames")
             if packet.pts is None or packet.time_base is None:
                 continue
             start_s = float(packet.pts * packet.time_base)
@@ -291,23 +281,23 @@ def _measure(data: bytes, limits: VideoLimits) -> tuple[float, bool]:
         if not starts_s:
             raise InvalidPayload("The video has no frames.")
     duration_s = end_s - min(starts_s)
-    if duration_s > limits.duration_s:
-        raise TooLarge("The video", duration_s, limits.duration_s, "s")
-    only_keys = packets * pixels > limits.work_pixels
+    if duration_s > DURATION_LIMIT_S:
+        raise TooLarge("The video", duration_s, DURATION_LIMIT_S, "s")
+    only_keys = packets * pixels > WORK_PIXELS
     if only_keys:
         step_s = max(KEY_FRAME_S, duration_s / MAX_FRAMES)
         gaps_s = np.diff([min(starts_s), *sorted(keys_s), end_s])
-        if len(keys_s) * pixels > limits.work_pixels or gaps_s.max() > step_s + _SLACK_S:
-            raise _too_much_work(packets * pixels, limits)
+        if len(keys_s) * pixels > WORK_PIXELS or gaps_s.max() > step_s + _SLACK_S:
+            raise _too_much_work(packets * pixels)
     return duration_s, only_keys
 
 
-def _too_much_work(pixels: int, limits: VideoLimits) -> TooLarge:
-    return TooLarge("All frames of the video together", pixels, limits.work_pixels, "pixels")
+def _too_much_work(pixels: int) -> TooLarge:
+    return TooLarge("All frames of the video together", pixels, WORK_PIXELS, "pixels")
 
 
 def _decode_frames(
-    data: bytes, times_s: Sequence[float], limits: VideoLimits, *, only_keys: bool
+    data: bytes, times_s: Sequence[float], *, only_keys: bool
 ) -> dict[float, Pixels]:
     """The frame on screen at each instant: the newest one shown at or before it.
 
@@ -315,7 +305,7 @@ def _decode_frames(
         TooLarge: frames are larger, or more, than the container said.
     """
     shown: dict[float, Pixels] = {}
-    frame_pixels = _frame_pixels(len(times_s), limits)
+    frame_pixels = _frame_pixels(len(times_s))
     with open_container(data) as container:
         stream = container.streams.video[0]
         if only_keys:
@@ -329,13 +319,13 @@ def _decode_frames(
             pixels: Pixels | None = None
             while waiting and waiting[0] < until_s - _SLACK_S:
                 if pixels is None:
-                    pixels = _pixels(frame, limits, frame_pixels)
+                    pixels = _pixels(frame, frame_pixels)
                 shown[waiting.pop(0)] = pixels
 
         for frame in container.decode(stream):
             worked_pixels += frame.width * frame.height
-            if worked_pixels > limits.work_pixels:
-                raise _too_much_work(worked_pixels, limits)
+            if worked_pixels > WORK_PIXELS:
+                raise _too_much_work(worked_pixels)
             if frame.pts is None:
                 continue
             start_s = float(frame.pts * (frame.time_base or stream.time_base or 0))
@@ -351,9 +341,9 @@ def _decode_frames(
     return shown
 
 
-def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixels:
-    if frame.width * frame.height > limits.pixels:
-        raise TooLarge("A frame of the video", frame.width * frame.height, limits.pixels, "pixels")
+def _pixels(frame: av.VideoFrame, most_pixels: int) -> Pixels:
+    if frame.width * frame.height > LIMIT_PIXELS:
+        raise TooLarge("A frame of the video", frame.width * frame.height, LIMIT_PIXELS, "pixels")
     scale = min(
         1.0,
         SIDE_LIMIT_PX / max(frame.width, frame.height),
@@ -372,7 +362,7 @@ def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixe
     return np.ascontiguousarray(np.rot90(pixels, k=quarter_turns))
 
 
-def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
+def _decode_sound(data: bytes) -> npt.NDArray[np.float32] | None:
     """Samples at 16 kHz from the clip's start, shape (N,); None if there is no sound track."""
     from av.audio.resampler import AudioResampler
 
@@ -381,7 +371,7 @@ def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] |
             return None
         resampler = AudioResampler(format="fltp", layout="mono", rate=INPUT_RATE_HZ)
         pieces: list[npt.NDArray[np.float32]] = []
-        count, limit = 0, math.ceil((limits.duration_s + 1) * INPUT_RATE_HZ)
+        count, limit = 0, math.ceil((DURATION_LIMIT_S + 1) * INPUT_RATE_HZ)
         for frame in container.decode(container.streams.audio[0]):
             if not pieces and frame.pts is not None and frame.time_base is not None:
                 late = min(limit, max(0, round(float(frame.pts * frame.time_base) * INPUT_RATE_HZ)))
