@@ -84,10 +84,11 @@ def starts(pieces) -> list[float]:
     return [round(piece.start_s, 3) for piece in pieces]
 
 
-def test_units_lie_back_to_back_whatever_the_network_did_to_them():
-    plan = placed([unit(0, 1.0), unit(1, 2.12), unit(2, 2.95), unit(3, 4.1)])
+@pytest.mark.parametrize("received_s", [(1.0, 2.12, 2.95, 4.1), (1.0, 4.0, 4.01, 4.02)])
+def test_units_lie_back_to_back_whatever_the_network_did_to_them(received_s):
+    plan = placed([unit(index, each_s) for index, each_s in enumerate(received_s)])
 
-    assert starts(plan.user) == [0.0, 1.0, 2.0, 3.0]
+    assert np.allclose(starts(plan.user), [0.0, 1.0, 2.0, 3.0], atol=0.03)
     # Players would cut the last word.
     assert plan.length_s == 4.0 + 1.0
 
@@ -225,7 +226,7 @@ def test_a_long_answer_is_shown_in_parts_each_for_its_share():
 
 
 def test_what_both_said_has_the_times_of_their_speech():
-    words = entry(3100.0, TurnTranscribed(2, "Count to four"), spoken_ms=(1250, 2400))
+    words = entry(3100.0, TurnTranscribed(2, "Count to four"), spoken_ago_ms=(1750, 600))
     question = [unit(0, 1.0), unit(1, 2.0), unit(2, 3.0), words]
     answer = [
         unit(3, 4.0, said_ms=900, text="1, 2,"),
@@ -251,12 +252,12 @@ def test_when_a_person_spoke_is_found_in_the_sound_over_the_noise_of_the_room():
     sound[4_000:4_400] += 0.3
     times = SpeechTimes()
     for second in range(6):
-        times.feed(Pcm(sound[second * 16_000 : (second + 1) * 16_000], 16_000), second + 1.0)
+        times.feed(Pcm(sound[second * 16_000 : (second + 1) * 16_000], 16_000))
 
     found = times.take()
 
     assert found is not None
-    assert found == pytest.approx((1.5, 3.5), abs=0.05)
+    assert found == pytest.approx((4.5, 2.5), abs=0.05)
     assert times.take() is None
 
 

@@ -106,7 +106,7 @@ class EntryMedia:
     def line(self, entry: Recorded, at_ms: Number) -> EntryLine | None:
         """Store the audio and files of an entry; returns its line. None: it does not belong in this
         recording."""
-        self._follow(entry, at_ms)
+        self._follow(entry)
         if isinstance(entry, OutputDelta) and self._turn < 0:
             # What it answers is in the previous recording.
             return None
@@ -131,7 +131,7 @@ class EntryMedia:
             line.sounds = sounds
         if isinstance(entry, TurnTranscribed) and (times := self._speech_times.take()) is not None:
             start_s, end_s = times
-            line.spoken_ms = (round(1000 * start_s), round(1000 * end_s))
+            line.spoken_ago_ms = (round(1000 * start_s), round(1000 * end_s))
         return line
 
     def sync(self) -> None:
@@ -146,7 +146,7 @@ class EntryMedia:
             self._inputs.close()
             self._inputs = None
 
-    def _follow(self, entry: Recorded, at_ms: Number) -> None:
+    def _follow(self, entry: Recorded) -> None:
         """Update the counts, even if the entry cannot be written."""
         match entry:
             case ChatRequested() | DuplexSetup() | TurnStarted():
@@ -157,7 +157,7 @@ class EntryMedia:
                 self._turn += self._has_ended or (self._was_speaking and result.is_listen)
                 self._has_ended, self._was_speaking = result.end_of_turn, not result.is_listen
                 if unit is not None and len(unit.pcm):
-                    self._speech_times.feed(unit.pcm, max(0.0, at_ms - entry.wall_ms) / 1000)
+                    self._speech_times.feed(unit.pcm)
             case _:
                 return
 

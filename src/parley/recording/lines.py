@@ -88,14 +88,15 @@ class EntryLine(msgspec.Struct, tag_field="kind", tag="entry"):
         at_ms: since the session was ready.
         time_s: Unix time at which it was ready; only in the entry that reports it.
         sounds: audio of the entry, in the order in which `what` refers to it.
-        spoken_ms: start and end of the user's words in this entry, if known.
+        spoken_ago_ms: start and end of the user's words in this entry, if known, counted back from
+            the end of the newest audio.
     """
 
     at_ms: Number
     what: msgspec.Raw
     time_s: Number | UnsetType = UNSET
     sounds: list[KeptSound] | UnsetType = UNSET
-    spoken_ms: tuple[Number, Number] | UnsetType = UNSET
+    spoken_ago_ms: tuple[Number, Number] | UnsetType = UNSET
 
     def sound(self, folder: str) -> KeptSound | None:
         """The audio whose file is in this subfolder of the recording."""

@@ -2,8 +2,9 @@
 
 Times are seconds since the session was ready.
 
-- User: a unit's audio ends when it was received. Consecutive units are placed back to back, which
-  removes network jitter; a gap of more than `GAP_S` is a pause, and is rendered as one.
+- User: a unit's audio ends when it was received, or earlier if later audio was received with it.
+  Consecutive units are placed back to back, which removes network jitter; a gap of more than
+  `GAP_S` is a pause, and is rendered as one.
 - Assistant: audio starts when it was sent, or when earlier audio ends. What was not heard of an
   answer, because the user interrupted it or left, is cut.
 - Chat is not live: the request's audio is heard first, then the answer with its own timing.
@@ -13,7 +14,9 @@ Source: service.md 6.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -160,7 +163,9 @@ class _AssistantTrack:
 def _units(entries: Iterable[RecordedEntry]) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
-    free_s = said_s = 0.0
+    units = [(each, each.entry) for each in entries if isinstance(each.entry, UnitDone)]
+    ends_s = iter(_place_user(plan, units))
+    said_s = heard_s = 0.0
     for each in entries:
         at_s = each.at_ms / 1000
         match each.entry:
@@ -169,32 +174,44 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
             case TurnTranscribed(text=str() as text):
                 # If the time is unknown: after the previous speech, and not long ago.
                 start_s, end_s = max(said_s, at_s - HEARD_S), at_s
-                if each.line.spoken_ms is not UNSET:
-                    start_s, end_s = (ms / 1000 for ms in each.line.spoken_ms)
+                if each.line.spoken_ago_ms is not UNSET:
+                    start_s, end_s = (heard_s - ms / 1000 for ms in each.line.spoken_ago_ms)
                 said_s = _write(plan, text, start_s, end_s)
             case UnitDone() as done:
-                free_s = _user_unit(plan, each, done, free_s)
+                heard_s = next(ends_s)
                 _assistant_unit(assistant, each, done)
             case _:
                 pass
     return plan
 
 
-def _user_unit(plan: Plan, each: RecordedEntry, done: UnitDone, free_s: float) -> float:
-    """Place the user's input; returns the time at which its audio ends."""
-    receive_s = timeline.received_ms(each, done) / 1000
-    start_s = receive_s
-    if (heard := each.heard) is not None:
-        start_s = max(receive_s - heard.duration_s, 0.0)
-        if start_s - free_s <= GAP_S:
-            start_s = free_s
-        free_s = start_s + heard.duration_s
-        plan.user.append(PlacedPiece(heard.path, start_s, heard.duration_s))
-    if done.unit is not None:
-        if done.unit.text:
-            _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
-        plan.frames += [(start_s, path.decode()) for path in done.unit.frames[:1]]
-    return free_s
+def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> list[float]:
+    """Place the user's input; returns the end of each unit.
+
+    Audio was spoken before it was received: units that the network held up and delivered together
+    ended earlier, one after the other.
+    """
+    latest_s = math.inf
+    latest: deque[float] = deque()
+    for each, done in reversed(units):
+        latest_s = min(latest_s, timeline.received_ms(each, done) / 1000)
+        latest.appendleft(latest_s)
+        latest_s -= 0.0 if each.heard is None else each.heard.duration_s
+    ends_s: list[float] = []
+    for (each, done), end_s in zip(units, latest, strict=True):
+        start_s = end_s
+        if (heard := each.heard) is not None:
+            start_s = max(end_s - heard.duration_s, 0.0)
+            if ends_s and start_s - ends_s[-1] <= GAP_S:
+                start_s = ends_s[-1]
+            plan.user.append(PlacedPiece(heard.path, start_s, heard.duration_s))
+            end_s = plan.user[-1].end_s
+        ends_s.append(end_s)
+        if done.unit is not None:
+            if done.unit.text:
+                _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
+            plan.frames += [(start_s, path.decode()) for path in done.unit.frames[:1]]
+    return ends_s
 
 
 def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:

@@ -30,18 +30,20 @@ class SpeechTimes:
     """The newest speech without words so far."""
 
     def __init__(self) -> None:
+        self._heard_s = 0.0
         self._floor = QUIET_LEVEL
         self._stretch: tuple[float, float] | None = None
         self._run: list[float] = []
 
-    def feed(self, pcm: Pcm, end_s: float) -> None:
-        """Examine samples, shape (N,), of which the last was heard at `end_s`."""
+    def feed(self, pcm: Pcm) -> None:
+        """Examine the next samples, shape (N,)."""
+        start_s = self._heard_s
+        self._heard_s += pcm.duration_s
         size = max(1, round(FRAME_S * pcm.rate_hz))
         count = len(pcm) // size
         if count == 0:
             return
         frames = pcm.samples[: count * size].reshape(count, size)
-        start_s = end_s - len(pcm) / pcm.rate_hz
         for i, level in enumerate(np.sqrt(np.mean(np.square(frames), axis=1))):
             self._hear(float(level), start_s + i * FRAME_S)
 
@@ -57,10 +59,10 @@ class SpeechTimes:
         first_s = self._run[0]
         if self._stretch is not None and first_s - self._stretch[1] < BREAK_S:
             first_s = self._stretch[0]
-        self._stretch = (max(0.0, first_s), at_s + FRAME_S)
+        self._stretch = (first_s, at_s + FRAME_S)
 
     def take(self) -> tuple[float, float] | None:
-        """Start and end, in seconds, of the newest speech since the previous call; None if there
-        was none."""
+        """Start and end of the newest speech since the previous call, in seconds before the end of
+        all samples; None if there was none."""
         stretch, self._stretch = self._stretch, None
-        return stretch
+        return None if stretch is None else (self._heard_s - stretch[0], self._heard_s - stretch[1])
