@@ -180,7 +180,7 @@ def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb, monkeypatch):
         decoder.image(photo(HEAVY))
         (child,) = children_of()
         with ThreadPoolExecutor() as pool:
-            job = pool.submit(decoder.image, bomb, stop=stop)
+            job = pool.submit(lambda: decoders._stop.set(stop) and decoder.image(bomb))
             _until_busy(child)
             stop.set()
             with pytest.raises(ServiceUnavailable, match="cancelled"):

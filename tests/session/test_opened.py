@@ -5,10 +5,12 @@ import threading
 import numpy as np
 import pytest
 from tests.support.patience import HANG_S
+from tests.support.present import present
 from tests.support.timeline import sound, speak
 
 from parley.dialects.events import Content, Picture, Sound
 from parley.errors import ContextFull, InvalidPayload
+from parley.media import decoder
 from parley.media.decoder import Decoder
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
@@ -130,9 +132,9 @@ async def test_what_the_context_cannot_take_is_refused_before_it_is_decoded(
 
 async def test_a_job_whose_session_ends_is_ended_with_it(monkeypatch):
     class Slow(Decoder):
-        def image(self, data, *, stop=None, **options):
+        def image(self, data, **options):
             began.set()
-            stop.arm(stopped.set)
+            present(decoder._stop.get()).arm(stopped.set)
             assert stopped.wait(30)
             raise InvalidPayload("killed")
 

@@ -54,6 +54,9 @@ T = TypeVar("T")
 owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
 """Owner of the files being decoded: the network of the client's address."""
 
+_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("stop", default=None)
+"""Cancels the jobs of this context; set by `aside`."""
+
 MIB: Final = 1024 * 1024
 
 RESULT_BYTES: Final = 512 * MIB
@@ -133,7 +136,6 @@ class Decoder:
         *,
         limit_pixels: int | None = None,
         keep_pixels: int | None = None,
-        stop: Stop | None = None,
     ) -> Pixels:
         """A picture, shape (H, W, 3). Small ones are decoded in this process.
 
@@ -147,26 +149,19 @@ class Decoder:
         if pixels is not None:
             return pixels
         options = {"limit_pixels": limit_pixels, "keep_pixels": keep_pixels}
-        return jobs.image_from(*self._run("image", "The image", data, options, stop))
+        return jobs.image_from(*self._run("image", "The image", data, options))
 
-    def sound(
-        self, data: bytes, *, limit_s: float, what: str = "The audio", stop: Stop | None = None
-    ) -> Pcm:
+    def sound(self, data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm:
         """Decode an audio file of any common format to 16 kHz mono.
 
         Raises:
             InvalidPayload, TooLarge: see `decode_sound`; also if it exceeds the limits.
         """
         options = {"limit_s": limit_s, "what": what}
-        return jobs.sound_from(*self._run("sound", what, data, options, stop))
+        return jobs.sound_from(*self._run("sound", what, data, options))
 
     def video(
-        self,
-        data: bytes,
-        *,
-        stack_frames: int = 1,
-        room: ContextRoom | None = None,
-        stop: Stop | None = None,
+        self, data: bytes, *, stack_frames: int = 1, room: ContextRoom | None = None
     ) -> VideoClip:
         """A clip.
 
@@ -175,7 +170,7 @@ class Decoder:
                 limits.
         """
         options = {"stack_frames": stack_frames, "room": asdict(room) if room else None}
-        return jobs.video_from(*self._run("video", "The video", data, options, stop))
+        return jobs.video_from(*self._run("video", "The video", data, options))
 
     def close(self) -> None:
         """End all idle processes. Safe to repeat."""
@@ -185,12 +180,12 @@ class Decoder:
     # ---- a job -----------------------------------------------------------------------------
 
     def _run(
-        self, kind: str, what: str, data: bytes, options: Mapping[str, Any], stop: Stop | None
+        self, kind: str, what: str, data: bytes, options: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
         if not self._children:
             value, parts = jobs.JOBS[kind](data, **options)
             return value, [part.reshape(-1).view(np.uint8) for part in parts]
-        stop = stop or Stop()
+        stop = _stop.get() or Stop()
         is_clip = kind == "video"
         limit_s = self.limits.job_s if is_clip else LIGHT_SHARE * self.limits.job_s
         order = self._clips if is_clip else self._stills
@@ -404,10 +399,16 @@ _threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="decoding")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Run decoding work in a separate thread pool. A client's files may take minutes, and voice
-    detection and disk reads need the few threads of the event loop."""
-    run = contextvars.copy_context().run
-    return await asyncio.get_running_loop().run_in_executor(_threads, run, work)
+    """Run decoding work in a separate thread pool; its jobs are cancelled with the task that waits
+    for it. A client's files may take minutes, and voice detection and disk reads need the few
+    threads of the event loop."""
+    stop, run = Stop(), contextvars.copy_context().run
+    run(_stop.set, stop)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads, run, work)
+    except asyncio.CancelledError:
+        stop.set()
+        raise
 
 
 # ---- the decoder of this process -------------------------------------------------------------

@@ -29,9 +29,14 @@ def decode_reference(data: bytes, *, limit_s: float = 60.0) -> Pcm:
         voice = from_float32_bytes(data, INPUT_RATE_HZ)
     if voice.duration_s > limit_s:
         raise TooLarge("The reference audio", voice.duration_s, limit_s, "s")
+    require_length(voice)
+    return resample(voice, INPUT_RATE_HZ)
+
+
+def require_length(voice: Pcm) -> None:
+    """Raises `InvalidPayload` if a reference voice is too short."""
     if voice.duration_s < MIN_S:
         raise InvalidPayload(
             f"The reference audio is too short: {voice.duration_s:g} s, at least {MIN_S:g} s "
             "are needed."
         )
-    return resample(voice, INPUT_RATE_HZ)

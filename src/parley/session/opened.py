@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 from parley.dialects.events import Clip, Content, Picture, Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media import decoder
-from parley.media.decoding_order import Stop
 from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
-from parley.media.reference import MIN_S, decode_reference
+from parley.media.reference import require_length
 from parley.media.resample import resample
 from parley.media.room import ContextRoom, require_text_room
 from parley.media.wav import decode_wav
@@ -44,8 +43,6 @@ unit."""
 LIGHT_SOUND_BYTES = 8 * 1024 * 1024
 """A WAV file up to this size is decoded without a child process: it contains at most eight times as
 much."""
-
-T = TypeVar("T")
 
 FindVoice = Callable[[str], Pcm | None]
 """Finds a registered voice by id or name, in any thread; returns None if there is no such voice."""
@@ -72,8 +69,7 @@ class Voices:
             InvalidPayload: it cannot be read, is too long, or does not exist.
         """
         if sound is not None:
-            opener = _Opener()
-            return await opener.aside(lambda: opener.reference(sound, self.limit_s))
+            return await decoder.aside(partial(_voice, sound, self.limit_s))
         if name is None:
             return None
         voice = await asyncio.to_thread(self.find, name)
@@ -90,8 +86,7 @@ async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
     """
     if not files:
         return []
-    opener = _Opener()
-    return await opener.aside(lambda: opener.frames(files))
+    return await decoder.aside(partial(_frames, files))
 
 
 async def open_messages(
@@ -106,107 +101,83 @@ async def open_messages(
         InvalidPayload, TooLarge.
         ContextFull: the pictures, sounds and clips alone exceed the context.
     """
-    opener = _Opener()
-    return await opener.aside(lambda: opener.messages(messages, room))
+    return await decoder.aside(partial(_messages, messages, room))
 
 
-class _Opener:
-    """Decodes media one after the other in one thread, until its session ends."""
+def _voice(sound: Sound, limit_s: float) -> Pcm:
+    try:
+        voice = _sound(sound, limit_s)
+    except TooLarge as error:
+        # A voice that is too long makes its message invalid, but does not close the connection.
+        raise InvalidPayload(str(error)) from error
+    require_length(voice)
+    return voice
 
-    def __init__(self) -> None:
-        self._decoder = decoder.shared()
-        self._stop = Stop()
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Do work in a thread; it is ended together with the task that waits for it."""
-        try:
-            return await decoder.aside(work)
-        except asyncio.CancelledError:
-            self._stop.set()
-            raise
-
-    def reference(self, sound: Sound, limit_s: float) -> Pcm:
-        try:
-            if len(sound.data) > LIGHT_SOUND_BYTES and is_wav(sound.data):
-                voice = self._decoder.sound(sound.data, limit_s=limit_s, stop=self._stop)
-                if voice.duration_s < MIN_S:
-                    raise InvalidPayload("The reference audio is too short.")
-                return voice
-            if is_wav(sound.data) or sound.rate_hz == INPUT_RATE_HZ:
-                return decode_reference(sound.data, limit_s=limit_s)
-            return self.sound(sound, limit_s)
-        except TooLarge as error:
-            # A voice that is too long makes its message invalid, but does not close the connection.
-            raise InvalidPayload(str(error)) from error
-
-    def sound(self, sound: Sound, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
-        if is_wav(sound.data):
-            if len(sound.data) > LIGHT_SOUND_BYTES:
-                pcm = self._decoder.sound(sound.data, limit_s=limit_s, stop=self._stop)
-            else:
-                pcm = decode_wav(sound.data, limit_s=limit_s)
+def _sound(sound: Sound, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
+    if is_wav(sound.data):
+        if len(sound.data) > LIGHT_SOUND_BYTES:
+            pcm = decoder.shared().sound(sound.data, limit_s=limit_s)
         else:
-            pcm = from_float32_bytes(sound.data, sound.rate_hz)
-        if pcm.duration_s > limit_s:
-            raise TooLarge("The audio", pcm.duration_s, limit_s, "s")
-        if not len(pcm):
-            raise InvalidPayload("The audio is empty.")
-        return resample(pcm, INPUT_RATE_HZ)
+            pcm = decode_wav(sound.data, limit_s=limit_s)
+    else:
+        pcm = from_float32_bytes(sound.data, sound.rate_hz)
+    if pcm.duration_s > limit_s:
+        raise TooLarge("The audio", pcm.duration_s, limit_s, "s")
+    if not len(pcm):
+        raise InvalidPayload("The audio is empty.")
+    return resample(pcm, INPUT_RATE_HZ)
 
-    def frames(self, files: Sequence[bytes]) -> list[Pixels]:
-        try:
-            return [
-                self._decoder.image(
-                    file, limit_pixels=FRAME_PIXELS, keep_pixels=PICTURE_PIXELS, stop=self._stop
-                )
-                for file in files
-            ]
-        except TooLarge as error:
-            raise InvalidPayload(str(error)) from error
 
-    def messages(
-        self, messages: Sequence[Message[Content]], room: ContextRoom | None
-    ) -> list[content.Message]:
-        parts = [part for message in messages for part in message.parts]
-        pictures = [part for part in parts if isinstance(part, Picture)]
-        claimed = REQUEST_PIXELS
-        for picture in pictures:
-            claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
-        # A clip has at least one picture; the exact number is known once it is measured.
-        clips = sum(isinstance(part, Clip) for part in parts)
-        if room is not None:
-            chars = sum(map(_chars, parts))
-            require_text_room(room.limit_tokens, chars=chars, messages=len(messages))
-            room = room.take(pictures=len(pictures))
-            room.take(pictures=clips)
-        keep_pixels = min(PICTURE_PIXELS, REQUEST_KEPT_PIXELS // max(1, len(pictures)))
-        opened: list[content.Message] = []
-        for message in messages:
-            there: list[content.Part] = []
-            for each in message.parts:
-                part = self._open(each, keep_pixels, room)
-                if room is not None:
-                    room = _less(room, part)
-                there.append(part)
-            opened.append(content.Message(message.role, tuple(there)))
-        return opened
+def _frames(files: Sequence[bytes]) -> list[Pixels]:
+    image = partial(decoder.shared().image, limit_pixels=FRAME_PIXELS, keep_pixels=PICTURE_PIXELS)
+    try:
+        return list(map(image, files))
+    except TooLarge as error:
+        raise InvalidPayload(str(error)) from error
 
-    def _open(self, part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:
-        match part:
-            case TextPart() | ToolCallPart() | ToolResultPart():
-                return part
-            case Picture(file):
-                pixels = self._decoder.image(file, keep_pixels=keep_pixels, stop=self._stop)
-                return content.ImagePart(pixels)
-            case Sound():
-                return content.AudioPart(self.sound(part))
-            case Pcm():
-                return content.AudioPart(part)
-            case Clip(file, stack_frames):
-                clip = self._decoder.video(
-                    file, stack_frames=stack_frames, room=room, stop=self._stop
-                )
-                return content.VideoPart(clip)
+
+def _messages(
+    messages: Sequence[Message[Content]], room: ContextRoom | None
+) -> list[content.Message]:
+    parts = [part for message in messages for part in message.parts]
+    pictures = [part for part in parts if isinstance(part, Picture)]
+    claimed = REQUEST_PIXELS
+    for picture in pictures:
+        claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
+    # A clip has at least one picture; the exact number is known once it is measured.
+    clips = sum(isinstance(part, Clip) for part in parts)
+    if room is not None:
+        chars = sum(map(_chars, parts))
+        require_text_room(room.limit_tokens, chars=chars, messages=len(messages))
+        room = room.take(pictures=len(pictures))
+        room.take(pictures=clips)
+    keep_pixels = min(PICTURE_PIXELS, REQUEST_KEPT_PIXELS // max(1, len(pictures)))
+    opened: list[content.Message] = []
+    for message in messages:
+        there: list[content.Part] = []
+        for each in message.parts:
+            part = _open(each, keep_pixels, room)
+            if room is not None:
+                room = _less(room, part)
+            there.append(part)
+        opened.append(content.Message(message.role, tuple(there)))
+    return opened
+
+
+def _open(part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:
+    match part:
+        case TextPart() | ToolCallPart() | ToolResultPart():
+            return part
+        case Picture(file):
+            return content.ImagePart(decoder.shared().image(file, keep_pixels=keep_pixels))
+        case Sound():
+            return content.AudioPart(_sound(part))
+        case Pcm():
+            return content.AudioPart(part)
+        case Clip(file, stack_frames):
+            clip = decoder.shared().video(file, stack_frames=stack_frames, room=room)
+            return content.VideoPart(clip)
 
 
 def _chars(part: Content) -> int:
