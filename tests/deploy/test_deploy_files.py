@@ -189,9 +189,16 @@ async def nginx(
     signer_port: int = 0,
     below: str = "/",
     tls: bool = False,
+    other_port: int | None = None,
 ):
-    """A printed nginx file on loopback, without TLS or with a certificate made for the test."""
+    """A printed nginx file on loopback, without TLS or with a certificate made for the test;
+    changed as it describes if there is another gateway."""
     text = (DEPLOY / "proxy" / file).read_text()
+    if other_port is not None:
+        gateways = (f"server 127.0.0.1:{one} max_fails=0;" for one in (other_port, 8006))
+        text = text.replace("server 127.0.0.1:8006;", " ".join(gateways))
+        added = re.findall(r"^#  +(proxy_.*;)$", text, re.MULTILINE)
+        text = text.replace("proxy_request_buffering off;", " ".join(added))
     if below != "/":
         text = text.replace("location / {", f"location {below} {{")
         text = text.replace("proxy_pass http://parley;", "proxy_pass http://parley/;")
@@ -265,6 +272,32 @@ async def test_a_call_and_a_page_through_the_printed_nginx_file(tmp_path, unused
     assert (page.status_code, health.json()["status"]) == (200, "ok")
     assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
     assert code == 1000
+
+
+async def stand_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 503 Standby\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def test_nginx_finds_the_active_gateway_also_after_it_answered_503(
+    tmp_path, unused_tcp_port_factory
+):
+    port = unused_tcp_port_factory()
+    headers = {"Host": "voice.example", "X-Admin-Token": "t" * 32}
+    async with (
+        await asyncio.start_server(stand_by, "127.0.0.1", 0) as standby,
+        running_gateway(security=BEHIND) as gateway,
+        nginx(tmp_path, gateway.gateway.port, port, other_port=standby.sockets[0].getsockname()[1]),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http,
+    ):
+        paths = ("/health", "/health", "/ready", "/health")
+        asked = [await http.get(path) for path in paths]
+        asked += [await http.post("/api/admin/keys", json={"name": "kiosk"}) for _ in range(4)]
+
+    # Without a worker it is not ready.
+    assert [one.status_code for one in asked] == [200, 200, 503, 200, *(4 * [201])]
 
 
 async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
