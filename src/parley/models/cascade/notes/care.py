@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from parley.models.cascade.notes import danger
@@ -73,9 +74,10 @@ def care_note(
             return _TELLS["call_now"][0]
         if not has_cared:
             return _TELLS["for_others"][0] if kind == "other" else _TELLS["help"][0]
-    elif not has_cared or _asks_about_things(text):
+    elif not has_cared:
         return None
-    if _SAYS["method"].search(low):
+    is_apart = _asks_about_things(text) or (is_known and not _SAYS["heavy"].search(low))
+    if _SAYS["method"].search(low) or (_SAYS["leads_on"].search(low) and not is_apart):
         return _TELLS["no_method"][0]
     if _SAYS["takes_back"].search(low):
         return _TELLS["taken_back"][0]
@@ -86,8 +88,8 @@ def care_note(
 
 def is_ordinary(text: str, earlier: Sequence[str]) -> bool:
     """True for a sentence that is answered as any other even after such an answer: a question about
-    things only, or, if the danger was none of which the network is certain, one that it finds
-    harmless.
+    things only, or, if the danger was none of which the network is certain or was taken back, one
+    that it finds harmless.
 
     Args:
         earlier: the user's previous sentences, oldest first.
@@ -95,7 +97,9 @@ def is_ordinary(text: str, earlier: Sequence[str]) -> bool:
     low = lowered(text)
     if _asks_about_things(text):
         return True
-    if any(map(_is_certain, earlier[-RECENT:])) or _SAYS["heavy"].search(low):
+    recent = map(lowered, reversed(earlier[-RECENT:]))
+    since = takewhile(lambda one: not _SAYS["takes_back"].search(one), recent)
+    if any(map(_is_certain, since)) or _SAYS["heavy"].search(low):
         return False
     return bool(danger.bundled().odds(text)[0] > 1 - MOST_HARMLESS)
 
@@ -108,7 +112,7 @@ def _asks_about_things(text: str) -> bool:
 
 
 def _is_certain(text: str) -> bool:
-    is_plain = _SAYS["plain"].search(lowered(text))
+    is_plain = _SAYS["plain"].search(text)
     return bool(is_plain or danger.bundled().odds(text)[0] < 1 - LEAST_CERTAIN)
 
 

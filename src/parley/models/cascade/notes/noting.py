@@ -122,8 +122,10 @@ def note_for(
         if found is None and earlier and answers and _asks_again(text, earlier[-1]):
             found = plainly(answers[-1])
     if found is None:
-        is_kind = cares(answers) and not is_ordinary(text, earlier)
-        found = listening(answers) if is_kind else turns.listening(lowered(text), answers)
+        low = lowered(text)
+        is_small_talk = "?" in low and _SAYS["familiar"].search(low)
+        is_kind = cares(answers) and not is_small_talk and not is_ordinary(text, earlier)
+        found = listening(answers) if is_kind else turns.listening(low, answers)
     return None if found is None else varied(found, answers[-1] if answers else "")
 
 
