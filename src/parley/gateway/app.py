@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 from starlette.routing import Router as StarletteRouter
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from parley import logs
@@ -46,7 +47,8 @@ from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.routing import Router, RouteTable
 from parley.gateway.runtime import GatewayRuntime
-from parley.protocol.control import CONTROL_PATH
+from parley.protocol import resume
+from parley.protocol.control import CONTROL_PATH, VOICE_PATH
 from parley.settings import Settings
 
 
@@ -59,6 +61,8 @@ class GatewayApp:
     Attributes:
         runtime: None until the server starts.
         setup_error: why it could not start.
+        standby: set once another gateway may be active: answers everything that does not belong to
+            a running session.
         routes: all routes that it serves.
     """
 
@@ -71,6 +75,7 @@ class GatewayApp:
     ) -> None:
         self.runtime: GatewayRuntime | None = None
         self.setup_error: SetupError | None = None
+        self.standby: ASGIApp | None = None
         self.routes: list[BaseRoute] = []
         self._settings = settings
         self._make_runtime = make_runtime
@@ -78,7 +83,13 @@ class GatewayApp:
         self._lifespan = StarletteRouter(lifespan=self._running).lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        serve = self._lifespan if scope["type"] == "lifespan" else self._exchanges
+        serve: ASGIApp
+        if scope["type"] == "lifespan":
+            serve = self._lifespan
+        elif self.standby is not None and not _is_of_running_session(scope):
+            serve = self.standby
+        else:
+            serve = self._exchanges
         await serve(scope, receive, send)
 
     @contextlib.asynccontextmanager
@@ -148,6 +159,13 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
         openai_speech.routes(forwarder, models, runtime.stores.voices),
         openai_transcriptions.routes(forwarder, models),
     ]
+
+
+def _is_of_running_session(scope: Scope) -> bool:
+    """True for requests of workers and for clients that return to a session."""
+    if scope["path"] in (CONTROL_PATH, VOICE_PATH):
+        return True
+    return scope["type"] == "websocket" and resume.QUERY in QueryParams(scope["query_string"])
 
 
 async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:

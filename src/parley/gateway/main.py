@@ -20,7 +20,7 @@ from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.parts import connections_of_one
 from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.standby import stand_by
+from parley.gateway.standby import refuse, stand_by
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
 from parley.transport import OpenConnections, UvicornServer, listen
@@ -250,6 +250,8 @@ class Gateway:
 
     async def _drain(self) -> None:
         # Calls that cannot be resumed end now; the next gateway accepts new ones immediately.
+        if self._leadership is not None:
+            self.app.standby = refuse
         await self._give_up_leadership()
         draining = asyncio.create_task(
             self.runtime.shut_down(drain_s=self._drain_s, keep=self.keeps_sessions)

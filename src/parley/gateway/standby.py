@@ -66,7 +66,7 @@ async def _answering(
     listener: socket.socket, tls: ssl.SSLContext | None, clients: OpenConnections
 ) -> AsyncIterator[None]:
     server = UvicornServer(
-        _answer, tls=tls, clients=clients, proxy_headers=False, timeout_graceful_shutdown=1
+        refuse, tls=tls, clients=clients, proxy_headers=False, timeout_graceful_shutdown=1
     )
     # A second descriptor of the same socket, because uvicorn closes the one that it gets.
     serving = asyncio.create_task(server._serve([listener.dup()]), name="standby")
@@ -77,7 +77,7 @@ async def _answering(
         await serving
 
 
-async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
     answer = _answer_at("" if scope["type"] == "websocket" else scope["path"])
     answer.headers.update({"retry-after": str(RETRY_AFTER_S), STANDBY_HEADER: "1"})
     await answer(scope, receive, send)
