@@ -124,7 +124,7 @@ def half_duplex() -> Script:
     yield 16.0, InputCommitted("i4", tone(0.1, 16_000), 300)
     yield 16.0, started("i4", speech_ms=300)
     yield 16.1, OutputDelta(0, "Cut o", None)
-    yield 16.2, SessionEnded("disconnected")
+    yield 76.2, SessionEnded("disconnected", elapsed_s=60.0)
 
 
 def chat() -> Script:

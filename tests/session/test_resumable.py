@@ -189,6 +189,7 @@ async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
     bench.clock.advance(WINDOW_S + 1)
 
     assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == [RESUME]
+    assert bench.socket.expire() == WINDOW_S + 1
 
 
 @pytest.mark.parametrize(

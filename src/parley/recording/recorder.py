@@ -201,7 +201,8 @@ class SessionRecorder:
                 if self.head.app_type is not Kind.CHAT:
                     self._ready(event, at_s)
             case SessionEnded() if self._is_ready:
-                self._journal.end(event.reason, self._at_ms(at_s))
+                away_s = event.elapsed_s if event.reason == "disconnected" else 0.0
+                self._journal.end(event.reason, max(0.0, self._at_ms(at_s - away_s)))
             case SessionEnded():
                 # The session never started: there is nothing to record.
                 self._journal.discard()

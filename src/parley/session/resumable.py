@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -293,10 +294,11 @@ class ResumableSocket:
             await asyncio.wait({attached.over})
         return self._is_confirmed
 
-    def expire(self) -> None:
+    def expire(self) -> float:
         """The client did not return in time: refuse it from now on, even while the session is being
-        cleaned up."""
+        cleaned up. Returns the seconds since it left."""
         self._refuse_from_now(f"No client returned within {self._window_s:g} s.")
+        return math.inf if self._left_s is None else self.clock.monotonic() - self._left_s
 
     def end(self) -> None:
         """Close both directions. Safe to repeat."""

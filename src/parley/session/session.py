@@ -344,8 +344,7 @@ class Session:
     def check_deadlines(self) -> None:
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
-                self._socket.expire()
-                self.end(SessionEnded("disconnected"))
+                self.end(SessionEnded("disconnected", elapsed_s=self._socket.expire()))
             elif name == PACE:
                 self._send_due()
             elif name == DROPPED:

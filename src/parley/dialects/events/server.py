@@ -313,7 +313,8 @@ class SessionEnded:
 
     Args:
         error: the error that ended it, if any.
-        elapsed_s: the time limit that was reached, for `timeout`.
+        elapsed_s: the time limit that was reached, for `timeout`; for `disconnected`, the time
+            since then.
     """
 
     reason: EndReason
