@@ -246,13 +246,12 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _said(recording: RecordingJson | None) -> list[tuple[float, str, str]]:
     if recording is None:
         return []
-    lines: list[tuple[float, str, str]] = [
-        (chunk.receive_ts_ms, "assistant", chunk.result.text)
-        for chunk in recording.chunks or ()
-        if chunk.result.text
-    ]
-    for turn in recording.turns or ():
-        asked = turn.input.text or f"[{turn.input.type or ''}]"
-        lines.append((turn.request_ts_ms, "user", asked))
-        lines.append((turn.request_ts_ms, "assistant", turn.output.text))
+    if not recording.turns:
+        return [(one.start_ms, one.who, one.text) for one in recording.said or ()]
+    lines: list[tuple[float, str, str]] = []
+    for turn in recording.turns:
+        asked, at_ms = turn.input, turn.request_ts_ms
+        words = asked.text or asked.transcript or f"[{asked.type or ''}]"
+        lines.append((asked.start_ms or at_ms, "user", words))
+        lines.append((at_ms + (turn.timing.first_piece_ms or 0), "assistant", turn.output.text))
     return lines

@@ -58,9 +58,12 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
 
 def fold(journal: JournalEntries) -> RecordingJson:
     """`recording.json` of a session that has ended."""
-    recording = timeline.build_recording(journal)
+    plan = placing.place(journal)
+    recording = timeline.build_recording(journal, plan.turns)
+    for chunk, start_s in zip(recording.chunks or (), plan.unit_starts, strict=True):
+        chunk.start_ms = round(1000 * start_s)
     if journal.head.app_type is not Kind.CHAT:
-        recording.said = [_published(one) for one in placing.place(journal).said]
+        recording.said = [_published(one) for one in plan.said]
     return recording
 
 

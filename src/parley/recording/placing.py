@@ -26,6 +26,8 @@ from parley.dialects.events import SessionInterrupted, TurnTranscribed, UnitDone
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
 from parley.recording.lines import JournalEntries, RecordedEntry
+from parley.recording.timeline import FoldedTurn
+from parley.session_log.items import heard_part
 
 GAP_S: Final = 0.3
 """Units have less jitter than this; a longer gap is a pause or lost data."""
@@ -72,7 +74,8 @@ class Plan:
 
     Args:
         captions: the assistant's words as they appear below the video; `said`: complete speech of
-            both sides.
+            both sides, as far as it was heard.
+        turns: of chat and half-duplex, with the start of the input and the words that were heard.
     """
 
     user: list[PlacedPiece] = field(default_factory=list)
@@ -80,6 +83,8 @@ class Plan:
     captions: list[PlacedText] = field(default_factory=list)
     said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
+    unit_starts: list[float] = field(default_factory=list)
+    turns: list[FoldedTurn] = field(default_factory=list)
     length_s: float = 0.0
 
 
@@ -96,7 +101,7 @@ def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda pa
     ends += [text.end_s for text in (*plan.captions, *plan.said)]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
-    plan.said.sort(key=lambda one: one.start_s)
+    plan.said = sorted((one for one in plan.said if one.text), key=lambda one: one.start_s)
     return plan
 
 
@@ -106,7 +111,8 @@ class _AssistantTrack:
         self._free_s = 0.0
         self._text = ""
         self._is_open = False
-        self._said: PlacedText | None = None
+        self.said: PlacedText | None = None
+        """The answer in progress."""
 
     def say(self, text: str, sound: PlacedPiece | None, at_s: float, *, ends: bool = False) -> None:
         start_s = at_s
@@ -125,19 +131,25 @@ class _AssistantTrack:
 
     def end(self) -> None:
         """End the turn; the next text starts a new caption."""
-        self._text, self._is_open, self._said = "", False, None
+        self._text, self._is_open, self.said = "", False, None
 
     def _note(self, text: str, start_s: float, end_s: float) -> None:
-        if self._said is None:
+        if self.said is None:
             if not text:
                 return
-            self._said = PlacedText("assistant", "", start_s, start_s)
-            self._plan.said.append(self._said)
-        self._said.text += text
-        self._said.end_s = max(self._said.end_s, end_s)
+            self.said = PlacedText("assistant", "", start_s, start_s)
+            self._plan.said.append(self.said)
+        self.said.text += text
+        self.said.end_s = max(self.said.end_s, end_s)
 
-    def interrupt(self, at_s: float) -> None:
-        """Cut all audio after `at_s`."""
+    def interrupt(self, at_s: float, words: str | None = None) -> None:
+        """Cut all audio after `at_s`, and its words.
+
+        Args:
+            words: those of the answer in progress that were heard, if known.
+        """
+        cut = [one for one in self._plan.said if one.who == "assistant" and one.end_s > at_s]
+        sent_s = [self._sound_s(one) for one in cut]
         kept = []
         for piece in self._plan.assistant:
             if piece.start_s >= at_s:
@@ -146,10 +158,21 @@ class _AssistantTrack:
             kept.append(replace(piece, length_s=length_s))
         self._plan.assistant[:] = kept
         self._free_s = min(self._free_s, at_s)
-        for one in (*self._plan.said, *self._plan.captions):
-            if one.who == "assistant" and one.end_s > at_s:
-                one.end_s, one.is_interrupted = max(at_s, one.start_s), True
+        for one, length_s in zip(cut, sent_s, strict=True):
+            if words is not None and one is self.said:
+                one.text = words
+            else:
+                one.text = heard_part(one.text, self._sound_s(one) / length_s if length_s else 0.0)
+            one.is_interrupted = True
+        for one in (*cut, *self._plan.captions):
+            if one.end_s > at_s:
+                one.end_s = max(at_s, one.start_s)
         self.end()
+
+    def _sound_s(self, said: PlacedText) -> float:
+        """Length of the audio of these words."""
+        pieces = self._plan.assistant
+        return sum(one.length_s for one in pieces if said.start_s <= one.start_s < said.end_s)
 
     def _caption(self, start_s: float) -> None:
         end_s = max(start_s, self._free_s) + CAPTION_STAYS_S
@@ -207,6 +230,7 @@ def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> 
             plan.user.append(PlacedPiece(heard.path, start_s, heard.duration_s))
             end_s = plan.user[-1].end_s
         ends_s.append(end_s)
+        plan.unit_starts.append(start_s)
         if done.unit is not None:
             if done.unit.text:
                 _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
@@ -230,7 +254,8 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
     assistant = _AssistantTrack(plan)
     is_live = journal.head.app_type is Kind.HALF_DUPLEX
     free_s = 0.0
-    for turn in timeline.turns(journal):
+    plan.turns = timeline.turns(journal)
+    for turn in plan.turns:
         asked_s = heard_s = heard_until_s = turn.at_ms / 1000
         later_s = 0.0
         asked = turn.input
@@ -238,6 +263,7 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
             length_s = turn.heard.duration_s
             heard_s = max(turn.heard_ms / 1000, free_s)
             heard_until_s = free_s = heard_s + length_s
+            turn.heard_ms = 1000 * heard_s
             plan.user.append(PlacedPiece(turn.heard.path, heard_s, length_s))
         elif asked.audio and (later_s := length_of(asked.audio)):
             plan.user.append(PlacedPiece(asked.audio, asked_s, later_s))
@@ -258,7 +284,9 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
             for placed in plan.assistant[first:]:
                 if placed.offset_s + placed.length_s > cut_after_s:
                     cut_s = min(cut_s, placed.start_s + max(0.0, cut_after_s - placed.offset_s))
-            assistant.interrupt(cut_s)
+            said = assistant.said
+            assistant.interrupt(cut_s, turn.words)
+            turn.words = said.text if said is not None and said.is_interrupted else None
         assistant.end()
     return plan
 

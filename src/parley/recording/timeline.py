@@ -73,11 +73,12 @@ class RecordedResult(msgspec.Struct):
 
 
 class RecordedChunk(msgspec.Struct):
-    """A duplex unit in `recording.json`."""
+    """A duplex unit in `recording.json`. `start_ms`: of its audio in the replay."""
 
     index: int
     receive_ts_ms: Number
     result: RecordedResult
+    start_ms: Number | UnsetType = UNSET
     user_audio: str | UnsetType = UNSET
     user_frame: str | UnsetType = UNSET
     user_text: str | UnsetType = UNSET
@@ -85,9 +86,11 @@ class RecordedChunk(msgspec.Struct):
 
 
 class TurnInput(msgspec.Struct):
-    """The user's input. `transcript`: the words that the model heard."""
+    """The user's input. `transcript`: the words that the model heard; `start_ms`: of the audio in
+    the replay."""
 
     type: str | UnsetType = UNSET
+    start_ms: Number | UnsetType = UNSET
     text: str | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
     audio: str | UnsetType = UNSET
@@ -97,7 +100,8 @@ class TurnInput(msgspec.Struct):
 
 
 class TurnOutput(msgspec.Struct):
-    """An answer in `recording.json`. `incomplete`: the session ended before the answer did."""
+    """An answer in `recording.json`: of an interrupted one, the words that were heard.
+    `incomplete`: the session ended before the answer did."""
 
     text: str
     audio: str | UnsetType = UNSET
@@ -250,8 +254,8 @@ def _first_words(journal: JournalEntries) -> str:
     return " ".join(words[0].strip(' \n"“”').split())[:TITLE_CHARS] if words else ""
 
 
-def build_recording(journal: JournalEntries) -> RecordingJson:
-    """`recording.json` of a session that has ended."""
+def build_recording(journal: JournalEntries, turns: Iterable[FoldedTurn]) -> RecordingJson:
+    """`recording.json` of a session that has ended, with its turns as they are placed."""
     head = journal.head
     recording = RecordingJson(
         session_id=head.recording_id,
@@ -275,7 +279,7 @@ def build_recording(journal: JournalEntries) -> RecordingJson:
             if isinstance(each.entry, UnitDone)
         ]
     else:
-        recording.turns = [turn.published() for turn in turns(journal)]
+        recording.turns = [turn.published() for turn in turns]
     return recording
 
 
@@ -309,10 +313,10 @@ def _chunk(each: RecordedEntry, done: UnitDone, transcript: str | None) -> Recor
         done.index,
         received_ms(each, done),
         _result(each, done),
-        UNSET if heard is None else heard.path,
-        unit.frames[0].decode() if unit is not None and unit.frames else UNSET,
-        unit.text or UNSET if unit is not None else UNSET,
-        transcript or UNSET,
+        user_audio=UNSET if heard is None else heard.path,
+        user_frame=unit.frames[0].decode() if unit is not None and unit.frames else UNSET,
+        user_text=unit.text or UNSET if unit is not None else UNSET,
+        user_transcript=transcript or UNSET,
     )
 
 
@@ -363,7 +367,7 @@ class FoldedTurn:
         is_answered: False if it is only transcribed.
         ended_ms: time at which the answer was complete.
         cut_ms: time after which nothing of the answer was heard; `cut_after_ms`: length of its
-            audio that was heard.
+            audio that was heard; `words`: those that were heard, if it was cut.
     """
 
     index: int
@@ -379,9 +383,12 @@ class FoldedTurn:
     ended_ms: float = 0.0
     cut_ms: float = math.inf
     cut_after_ms: float = math.inf
+    words: str | None = None
 
     @property
     def text(self) -> str:
+        if self.words is not None:
+            return self.words
         if self.answer is not None:
             return self.answer.text
         return "".join(piece.text for piece in self.said)
@@ -404,12 +411,14 @@ class FoldedTurn:
         """The entry in `recording.json`."""
         output = TurnOutput(self.text)
         sounds = [piece.sound for piece in self.said if piece.sound is not None]
-        length_ms = round(sum(sound.ms for sound in sounds))
         if sounds:
-            output.audio, output.audio_duration_ms = sounds[0].path, length_ms
-        output.interrupted = self.is_interrupted or self.cut_after_ms < length_ms or UNSET
+            output.audio = sounds[0].path
+            output.audio_duration_ms = round(sum(sound.ms for sound in sounds))
+        output.interrupted = self.is_interrupted or self.words is not None or UNSET
         output.failed = self.has_failed or UNSET
         output.incomplete = not self.ended_ms or UNSET
+        if self.heard is not None:
+            self.input.start_ms = round(self.heard_ms, 1)
         return RecordedTurn(self.index, self.at_ms, self.input, output, self._timing())
 
     def _timing(self) -> TurnTiming:
@@ -446,10 +455,10 @@ def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
                 found.append(FoldedTurn(index, each.at_ms, *asked, asked_id or "", item_id))
             case TurnTranscribed(text=str() as text, item_id=item_id) if found:
                 _transcribe(found, item_id, text, each.at_ms)
-            case Truncated(item_id, heard_ms):
+            case Truncated(item_id, heard_ms, heard):
                 for turn in found:
                     if turn.answer_id == item_id:
-                        turn.cut_after_ms = heard_ms
+                        turn.cut_after_ms, turn.words = heard_ms, heard
             case _ if found:
                 _add(found[-1], each)
             case _:

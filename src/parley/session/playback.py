@@ -10,6 +10,7 @@ from typing import Final
 
 from parley.clock import Clock
 from parley.protocol.values import PlaybackReport
+from parley.session_log.items import heard_part
 
 ARRIVED_S: Final = 2.0
 """Age after which sent audio has arrived or never will."""
@@ -139,8 +140,4 @@ class Playback:
         heard_ms = max(0.0, self._sent_ms - left_ms)
         if not self._sent_ms or heard_ms >= self._sent_ms:
             return round(heard_ms), self._text
-        most = round(len(self._text) * heard_ms / self._sent_ms)
-        text = self._text[:most]
-        if most < len(self._text) and not self._text[most].isspace() and " " in self._text:
-            text = text[: text.rfind(" ") + 1]
-        return round(heard_ms), text.rstrip()
+        return round(heard_ms), heard_part(self._text, heard_ms / self._sent_ms)

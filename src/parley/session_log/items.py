@@ -104,6 +104,16 @@ class ConversationItem:
         return heard
 
 
+def heard_part(text: str, share: float) -> str:
+    """The whole words in this share of a text, which is assumed to be spread evenly over its
+    audio."""
+    most = round(len(text) * share)
+    part = text[:most]
+    if most < len(text) and not text[most].isspace() and " " in text:
+        part = part[: part.rfind(" ") + 1]
+    return part.rstrip()
+
+
 def size_of(value: Any) -> int:
     """Number of bytes of the audio, files and texts in a value."""
     match value:

@@ -32,12 +32,13 @@ import { asSaid } from '../../talk/captions.js';
  * @property {number | null} latencyMs from the last word of the user to the first of the answer, if both are timed
  */
 
-/** @param {any} chunk @param {number} i @returns {Cell} */
-function unit(chunk, i) {
+/** @param {any} chunk @param {number} i @param {any[]} chunks @returns {Cell} */
+function unit(chunk, i, chunks) {
+  const at = startOf(chunk, i);
   return {
     index: chunk.index ?? i,
-    at: i,
-    length: 1,
+    at,
+    length: i + 1 < chunks.length ? Math.min(1, startOf(chunks[i + 1], i + 1) - at) : 1,
     userAudio: chunk.user_audio,
     aiAudio: chunk.result?.ai_audio,
     images: chunk.user_frame ? [chunk.user_frame] : [],
@@ -50,6 +51,9 @@ function unit(chunk, i) {
   };
 }
 
+/** Returns the start of a unit in seconds; published recordings have whole ones. @param {any} chunk @param {number} i */
+const startOf = (chunk, i) => (chunk.start_ms === undefined ? i : chunk.start_ms / 1000);
+
 /** @param {any} recording @returns {Cell[]} */
 export function cellsOf(recording) {
   const chunks = Array.isArray(recording?.chunks) ? recording.chunks : [];
@@ -59,12 +63,14 @@ export function cellsOf(recording) {
   const isSpoken = recording?.mode === 'half_duplex_audio';
   return turns.map((/** @type {any} */ turn, /** @type {number} */ i) => {
     const asked = turn.input?.duration_ms ?? 0;
+    const sentMs = turn.request_ts_ms ?? first;
     // In half-duplex, times count from `ready`, and a request is sent after the user has spoken.
-    const atMs = isSpoken ? (turn.request_ts_ms ?? 0) - asked : (turn.request_ts_ms ?? first) - first;
+    const atMs = isSpoken ? (turn.input?.start_ms ?? sentMs - asked) : sentMs - first;
+    const answerMs = isSpoken ? sentMs + (turn.timing?.first_piece_ms ?? 0) : atMs + asked;
     return {
       index: turn.turn_index ?? i,
       at: Math.max(0, atMs / 1000),
-      length: Math.max(1, (asked + (turn.output?.audio_duration_ms ?? 0)) / 1000),
+      length: Math.max(1, (answerMs + (turn.output?.audio_duration_ms ?? 0) - atMs) / 1000),
       userAudio: turn.input?.audio,
       aiAudio: turn.output?.audio,
       images: turn.input?.images ?? [],
