@@ -7,8 +7,9 @@ from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S, until
 from tests.support.present import present
 from tests.support.session_logs import FakeSessionLogs
-from tests.support.sessions import Talk, WorkerHarness, loud, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, feed, loud, worker_harness
 from tests.support.sockets import FakeSocket
+from tests.support.timeline import silence, sound, speak
 
 from parley.dialects.events import ChatRequested, InterruptionChanged, SessionInterrupted
 from parley.engine.segments import Audio
@@ -310,5 +311,27 @@ async def test_what_a_request_contained_is_freed_without_the_garbage_collector(p
             assert await talk.over() == (1000 if picture is None else 1008)
             # A thread that has just returned its result may still refer to its input.
             await until(lambda: contents() <= of_other_tests)
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("dialect", "told"), [("half_duplex", "turn_done"), ("duplex", "result")])
+async def test_a_conversation_is_freed_without_the_garbage_collector(dialect, told, fails):
+    async with worker_harness() as harness:
+        gc.disable()
+        try:
+            talk = await harness.ready(dialect)
+            runner = weakref.ref(harness._lives()[0]._runner)
+            if fails:
+                harness.faults.fail_at(Stage.DECODE)
+            feed(talk, sound(silence(0.6), speak(1.0), silence(1.0)))
+            await talk.until(
+                "turn_done" if dialect == "half_duplex" else "error" if fails else "result"
+            )
+            talk.say({"type": "stop"})
+            await talk.over()
+
+            await until(lambda: runner() is None)
         finally:
             gc.enable()

@@ -14,6 +14,7 @@ detection.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -35,7 +36,6 @@ from parley.dialects.events import (
     OutputDelta,
     ResponseCancelled,
     ResponseRequested,
-    ServerEvent,
     SessionEnded,
     SessionReady,
     SetupChanged,
@@ -121,11 +121,13 @@ class ConversationRunner:
         self._context = ItemContext(
             session.session_id, view, session.clock, voices=voices, seed=seed
         )
+        # Otherwise pictures and sounds would stay in memory until the garbage collector runs.
+        me = weakref.proxy(self)
         self._listener = TurnListener(
             session,
-            self,
+            me,
             detectors,
-            index=lambda: self._turns - 1,
+            index=lambda: me._turns - 1,
             silence=self._silence,
             is_sequential=not has_items,
             guard_s=0.0 if has_items else guard_s,
@@ -584,14 +586,8 @@ class ConversationRunner:
     ) -> Response:
         """Start an answer of which nothing was sent yet."""
         tools = self._setup.tools if request.tools is None else request.tools
-
-        def emit(event: ServerEvent) -> None:
-            response.emitted += 1
-            if response.emitted > response.skips:
-                self._session.emit(event)
-
-        calls = AnswerCalls(emit, bool(tools), self._items.last_id)
-        response = Response(turn, request, item, is_spoken, calls, emit)
+        response = Response(turn, request, item, is_spoken, self._session.emit)
+        response.calls = AnswerCalls(response.emit, bool(tools), self._items.last_id)
         return response
 
     async def _fill_and_stream(self, response: Response, before: list[ConversationItem]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -152,8 +153,9 @@ class DuplexRunner:
         self._unit: PendingUnit | None = None
         """The unit that is being processed and has no result yet."""
         self._is_rebuilt = False
+        me = weakref.proxy(self)  # not a cycle, which would keep sounds until it is collected
         self._interruptions = Interruptions(
-            session, index=lambda: self._units, stop=lambda _: self._be_cut()
+            session, index=lambda: me._units, stop=lambda _: me._be_cut()
         )
         self._must_go_back = False
         self._continues = False

@@ -35,15 +35,15 @@ class Response:
 
     Args:
         turn: its number, from 0.
-        emit: emits its events, except its start and end.
+        send: emits an event of the session.
     """
 
     turn: int
     request: ResponseRequested
     item: ConversationItem
     is_spoken: bool
-    calls: AnswerCalls
-    emit: Callable[[ServerEvent], None]
+    send: Callable[[ServerEvent], None]
+    calls: AnswerCalls = field(init=False)
     response_id: str = field(default_factory=lambda: make_id("resp"))
     text: str = ""
     audio_ms: float = 0.0
@@ -63,6 +63,12 @@ class Response:
     """True if it ended before anything was said: it is as if it had never started."""
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
+
+    def emit(self, event: ServerEvent) -> None:
+        """Emit one of its events, except its start and end."""
+        self.emitted += 1
+        if self.emitted > self.skips:
+            self.send(event)
 
     def remembered(self) -> dict[str, Any]:
         """What the client knows of it, as values."""

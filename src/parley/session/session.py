@@ -228,7 +228,9 @@ class Session:
         if self._ending.done():
             return
         self._observe(event)
-        error = event.error if isinstance(event, Failed) else None
+        error = getattr(event, "error", None)
+        if error is not None:
+            _forget_frames(error)
         output_ms = event.duration_ms if isinstance(event, OutputDelta) else None
         reply = self._dialect.encode(event)
         if isinstance(event, UnitDone) and self._dialect.context_tokens is not None:
@@ -424,6 +426,7 @@ class Session:
             if self._goodbye is not None:
                 await self._goodbye
         finally:
+            self._runner = self._rebuildable = None
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -454,8 +457,7 @@ class Session:
                     _log.warning(
                         "session_failed", session_id=self.session_id, part=name, exc_info=error
                     )
-                # Its frames refer to this session, and to what the client has sent.
-                error.__traceback__ = error.__cause__ = error.__context__ = None
+                _forget_frames(error)
                 self.end(SessionEnded("error", error))
             case _:
                 error_id = secrets.token_hex(4)
@@ -586,3 +588,8 @@ class Session:
         now_s = self.clock.monotonic()
         for observer in self._observers:
             observer.observe(event, now_s)
+
+
+def _forget_frames(error: ParleyError) -> None:
+    """The frames of an error refer to its session, and to what the client has sent."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
