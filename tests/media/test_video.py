@@ -1,6 +1,8 @@
+import io
 import itertools
 import struct
 
+import av
 import numpy as np
 import pytest
 from tests.support.clips import grey_of, make_clip
@@ -31,6 +33,31 @@ def test_one_frame_per_second_with_the_sound_of_that_second():
         assert frame.shape == (48, 64, 3)
         assert abs(float(frame.mean()) - grey_of(second * 10)) < 8
     assert level_dbfs(clip.sounds[1]) == pytest.approx(-9.03, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("picture_s", "sound_s", "is_heard"),
+    [(10, 10, [True, True, True]), (0, 1, [False, True, True]), (5, 4, [True, True, False])],
+)
+def test_sound_belongs_to_the_pictures_of_its_time(picture_s, sound_s, is_heard):
+    """A piece of a longer recording does not start at 0."""
+    buffer = io.BytesIO()
+    with (
+        av.open(io.BytesIO(make_clip(seconds=3.0))) as clip,
+        av.open(buffer, "w", format="matroska") as out,
+    ):
+        streams = {each: out.add_stream_from_template(each) for each in clip.streams}
+        for packet in clip.demux():
+            late_s = picture_s if packet.stream.type == "video" else sound_s
+            if packet.dts is not None:
+                packet.pts += round(late_s / packet.time_base)
+                packet.dts += round(late_s / packet.time_base)
+                packet.stream = streams[packet.stream]
+                out.mux(packet)
+
+    sounds = decode_video(buffer.getvalue()).sounds
+
+    assert [level_dbfs(sound) > -12 for sound in sounds] == is_heard
 
 
 def test_parts_come_as_frame_sound_stack():

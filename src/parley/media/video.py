@@ -115,7 +115,7 @@ def decode_video(
     if not 1 <= stack_frames <= MAX_STACK:
         raise InvalidPayload(f"stack_frames must be 1 to {MAX_STACK}, got {stack_frames}.")
     try:
-        duration_s, only_keys = _measure(data)
+        start_s, duration_s, only_keys = _measure(data)
         times_s = frame_times(duration_s)
         extra_s = stack_times(duration_s, stack_frames)
         groups = _group(extra_s, times_s)
@@ -123,7 +123,7 @@ def decode_video(
             room.take(pictures=len(times_s) + sum(1 for extras in groups if extras))
         wanted_s = sorted({*times_s, *extra_s})
         shown = _decode_frames(data, wanted_s, only_keys=only_keys)
-        sound = _decode_sound(data)
+        sound = _decode_sound(data, start_s)
     except MemoryError:
         raise
     except (av.FFmpegError, ValueError, EOFError) as error:
@@ -252,9 +252,9 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
     return groups
 
 
-def _measure(data: bytes) -> tuple[float, bool]:
-    """Length in seconds, and whether to decode key frames only; from the packets alone, because
-    headers may lack the length (browser recordings)."""
+def _measure(data: bytes) -> tuple[float, float, bool]:
+    """Start of the pictures and length in seconds, and whether to decode key frames only; from the
+    packets alone, because headers may lack the length (browser recordings)."""
     with open_container(data) as container:
         if not container.streams.video:
             raise InvalidPayload("The video has no picture track.")
@@ -280,16 +280,17 @@ def _measure(data: bytes) -> tuple[float, bool]:
             end_s = max(end_s, start_s + (length_s or (1 / rate if rate else 0.0)))
         if not starts_s:
             raise InvalidPayload("The video has no frames.")
-    duration_s = end_s - min(starts_s)
+    start_s = min(starts_s)
+    duration_s = end_s - start_s
     if duration_s > DURATION_LIMIT_S:
         raise TooLarge("The video", duration_s, DURATION_LIMIT_S, "s")
     only_keys = packets * pixels > WORK_PIXELS
     if only_keys:
         step_s = max(KEY_FRAME_S, duration_s / MAX_FRAMES)
-        gaps_s = np.diff([min(starts_s), *sorted(keys_s), end_s])
+        gaps_s = np.diff([start_s, *sorted(keys_s), end_s])
         if len(keys_s) * pixels > WORK_PIXELS or gaps_s.max() > step_s + _SLACK_S:
             raise _too_much_work(packets * pixels)
-    return duration_s, only_keys
+    return start_s, duration_s, only_keys
 
 
 def _too_much_work(pixels: int) -> TooLarge:
@@ -362,8 +363,9 @@ def _pixels(frame: av.VideoFrame, most_pixels: int) -> Pixels:
     return np.ascontiguousarray(np.rot90(pixels, k=quarter_turns))
 
 
-def _decode_sound(data: bytes) -> npt.NDArray[np.float32] | None:
-    """Samples at 16 kHz from the clip's start, shape (N,); None if there is no sound track."""
+def _decode_sound(data: bytes, start_s: float) -> npt.NDArray[np.float32] | None:
+    """Samples at 16 kHz from the first picture, at `start_s`, shape (N,); None if there is no sound
+    track. Pieces of longer recordings do not start at 0."""
     from av.audio.resampler import AudioResampler
 
     with open_container(data) as container:
@@ -371,12 +373,13 @@ def _decode_sound(data: bytes) -> npt.NDArray[np.float32] | None:
             return None
         resampler = AudioResampler(format="fltp", layout="mono", rate=INPUT_RATE_HZ)
         pieces: list[npt.NDArray[np.float32]] = []
-        count, limit = 0, math.ceil((DURATION_LIMIT_S + 1) * INPUT_RATE_HZ)
+        early, count, limit = 0, 0, math.ceil((DURATION_LIMIT_S + 1) * INPUT_RATE_HZ)
         for frame in container.decode(container.streams.audio[0]):
             if not pieces and frame.pts is not None and frame.time_base is not None:
-                late = min(limit, max(0, round(float(frame.pts * frame.time_base) * INPUT_RATE_HZ)))
-                pieces.append(np.zeros(late, np.float32))
-                count += late
+                late = round((float(frame.pts * frame.time_base) - start_s) * INPUT_RATE_HZ)
+                early = max(0, -late)
+                pieces.append(np.zeros(min(limit, max(0, late)), np.float32))
+                count = len(pieces[0])
             for converted in resampler.resample(frame):
                 pieces.append(converted.to_ndarray()[0].astype(np.float32, copy=False))
                 count += len(pieces[-1])
@@ -385,7 +388,7 @@ def _decode_sound(data: bytes) -> npt.NDArray[np.float32] | None:
         pieces += [converted.to_ndarray()[0] for converted in resampler.resample(None)]
     if not pieces:
         return None
-    return np.clip(np.concatenate(pieces), -1.0, 1.0).astype(np.float32, copy=False)
+    return np.clip(np.concatenate(pieces)[early:], -1.0, 1.0).astype(np.float32, copy=False)
 
 
 def _cut_sound(
