@@ -369,7 +369,11 @@ test('a program whose bundler left the worklets behind learns where they are loo
 
 test('the sound card rests when a call is over, and a next one wakes it', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
+  const nodes = [];
   class FakeNode {
+    constructor(_, name) {
+      nodes.push(Object.assign(this, { name }));
+    }
     port = { postMessage: () => {} };
     connect = (node) => node;
     disconnect = () => {};
@@ -401,4 +405,21 @@ test('the sound card rests when a call is over, and a next one wakes it', async 
   await rig.open();
   t.mock.timers.tick(60_000);
   assert.equal(rig.context.state, 'running', 'a call that started meanwhile keeps it');
+
+  // A microphone that is switched off, and one that another program has taken, deliver zeros.
+  const heard = [];
+  rig.addEventListener('level', ({ detail }) => heard.push(detail.peak));
+  const track = Object.assign(new EventTarget(), { muted: false, stop: () => {} });
+  const stream = { getTracks: () => [track], getAudioTracks: () => [track] };
+  Object.assign(globalThis, { isSecureContext: true });
+  Object.assign(navigator, { mediaDevices: { getUserMedia: async () => stream } });
+  rig.context.createMediaStreamSource = () => new FakeNode();
+  const capture = nodes.find(({ name }) => name === 'parley-capture');
+  const deliver = (peak) => capture.port.onmessage({ data: { type: 'level', rms: peak, peak } });
+  await rig.connectMicrophone();
+  deliver(0);
+  for (const peak of [0.2, 0]) deliver(peak);
+  track.muted = true;
+  deliver(0);
+  assert.deepEqual(heard, [0.2, 0], 'quiet is not off');
 });

@@ -79,6 +79,8 @@ export class Rig extends Emitter {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #resting;
   #isResting = false;
+  /** True if the microphone has delivered anything but zeros. */
+  #isOn = false;
 
   volume = 1;
   speakerId = '';
@@ -158,7 +160,9 @@ export class Rig extends Emitter {
     capture.port.onmessage = ({ data }) => {
       if (data.type === 'unit') this.#onUnit(data.audio, data.final);
       if (data.type === 'stopped') this.#onStopped?.();
-      if (data.type === 'level') this.emit('level', data);
+      // A microphone that a switch or another program has muted delivers zeros: not even silence.
+      this.#isOn ||= data.peak > 0;
+      if (data.type === 'level' && this.#isOn && !this.stream?.getAudioTracks()[0].muted) this.emit('level', data);
     };
     // The worklet's output is silence. It is connected anyway, because an unconnected node may not be run.
     capture.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
@@ -196,6 +200,7 @@ export class Rig extends Emitter {
     const stream = await openMicrophone(options);
     await this.open();
     this.#dropSource();
+    this.#isOn = false;
     this.stream = stream;
     stream.getAudioTracks()[0].addEventListener('ended', () => {
       if (this.stream === stream) this.emit('mic-lost', {});
