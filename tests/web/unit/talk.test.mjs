@@ -545,6 +545,12 @@ test('a chat request carries the history, the voice and the pictures', () => {
   assert.deepEqual(request.image, { max_slice_nums: 2 });
   const video = buildRequest([{ ...user, parts: [{ type: 'video', data: 'Vg==' }] }], settings);
   assert.deepEqual([video.omni_mode, video.image.max_slice_nums, video.tts.mode], [true, 1, 'omni']);
+  // A long text is sent whole, in pieces that the server accepts.
+  for (const text of ['a word '.repeat(20_000), 'x'.repeat(130_000)]) {
+    const { content } = buildRequest([{ ...user, parts: [{ type: 'text', text }] }], settings).messages[1];
+    assert.equal(content.map((part) => part.text).join(''), text);
+    assert.deepEqual([content.length, content.every((part) => part.text.length <= 65_536)], [3, true]);
+  }
 });
 
 test('an answer streams in, is kept when cancelled, and can be asked for again', () => {

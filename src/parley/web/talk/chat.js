@@ -48,10 +48,13 @@ import { Emitter } from '../emitter.js';
 
 const newId = () => Math.random().toString(36).slice(2, 10);
 
-/** @param {Part} part @returns {WirePart} */
+/** A longer text is sent as several, each of whole words. The server's limit is 65,536 characters. */
+const PIECE = /.{1,60000}(?!\S)|.{1,60000}/gsu;
+
+/** @param {Part} part @returns {WirePart[]} */
 function toWire(part) {
-  if (part.type === 'text') return { type: 'text', text: part.text };
-  return { type: part.type, data: part.data };
+  if (part.type === 'text') return (part.text.match(PIECE) ?? []).map((text) => ({ type: 'text', text }));
+  return [{ type: part.type, data: part.data }];
 }
 
 /**
@@ -96,7 +99,8 @@ export function buildRequest(messages, settings) {
 
 /** @param {Part[]} parts @returns {WireMessage['content']} */
 function content(parts) {
-  return parts.length === 1 && parts[0].type === 'text' ? parts[0].text : parts.map(toWire);
+  const wire = parts.flatMap(toWire);
+  return wire.length === 1 && wire[0].type === 'text' ? wire[0].text : wire;
 }
 
 /**
