@@ -59,7 +59,7 @@ import { lineScenarios } from './lines.mjs';
 import { findings, pageScenarios } from './pages.mjs';
 import { wholeScenarios } from './whole.mjs';
 import { findBrowser, launch, openStill } from './support/browser.mjs';
-import { failed, listening, madeUp, second, sessionsOf, speaking } from './support/made-up.mjs';
+import { DOT, failed, listening, madeUp, second, sessionsOf, speaking } from './support/made-up.mjs';
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
 import { Stage } from './support/stage.mjs';
@@ -223,28 +223,30 @@ const scenarios = {
     const wire = wiretap(page);
     await page.goto('/turnbased');
     await page.getByRole('button', { name: 'Answer with a voice' }).click();
-    const picture = await page.evaluate(async () => {
-      const canvas = Object.assign(document.createElement('canvas'), { width: 64, height: 48 });
-      canvas.getContext('2d').fillRect(8, 8, 30, 20);
-      const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
-      return [...new Uint8Array(await blob.arrayBuffer())];
-    });
-    await page.evaluate(
-      ([bytes, wav]) => {
-        const transfer = new DataTransfer();
-        transfer.items.add(new File([new Uint8Array(bytes)], 'dot.png', { type: 'image/png' }));
-        transfer.items.add(
-          new File([Uint8Array.from(atob(wav), (sign) => sign.charCodeAt(0))], 'speech.wav', { type: 'audio/wav' }),
-        );
-        document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
-      },
-      /** @type {const} */ ([picture, beginning(readFileSync(flags.wav), 3).toString('base64')]),
-    );
-    await page.waitForSelector('.attached p-player');
     await tap(page);
     const field = page.locator('.compose textarea');
     await field.fill('What do you see?');
     const held = await holdMessages(page);
+    const isLeft = await page.evaluate(
+      ([bytes, wav]) => {
+        const transfer = new DataTransfer();
+        // Text that is dropped, and cells of a spreadsheet that are pasted, are the browser's matter.
+        transfer.setData('text/plain', 'Rome');
+        transfer.setData('text/html', '<td>Rome</td>');
+        const as = (name) => ({ [name]: transfer, bubbles: true, cancelable: true });
+        const isDropped = document.dispatchEvent(new DragEvent('drop', as('dataTransfer')));
+        transfer.items.add(new File([new Uint8Array(bytes)], 'dot.png', { type: 'image/png' }));
+        const paste = new ClipboardEvent('paste', as('clipboardData'));
+        const isPasted = document.querySelector('.compose textarea').dispatchEvent(paste);
+        transfer.items.add(
+          new File([Uint8Array.from(atob(wav), (sign) => sign.charCodeAt(0))], 'speech.wav', { type: 'audio/wav' }),
+        );
+        document.dispatchEvent(new DragEvent('drop', as('dataTransfer')));
+        return isDropped && isPasted;
+      },
+      /** @type {const} */ ([[...DOT], beginning(readFileSync(flags.wav), 3).toString('base64')]),
+    );
+    // Sent while the files are still being read.
     await field.press('Enter');
     // The only slot is its own: nothing is said of a busy server.
     await page.locator('main[data-calling=true]').waitFor();
@@ -257,7 +259,11 @@ const scenarios = {
     await page.waitForSelector('.message.assistant p-player', { timeout: 60_000 });
 
     const request = wire.sent[0].message;
-    assert.equal(request.messages.at(-1).content[0].type, 'image');
+    assert.ok(isLeft);
+    assert.deepEqual(
+      request.messages.at(-1).content.map(({ type }) => type),
+      ['image', 'audio', 'text'],
+    );
     assert.deepEqual([...Buffer.from(request.messages.at(-1).content[0].data, 'base64').subarray(0, 2)], [0xff, 0xd8]);
     assert.equal(request.tts.enabled, true);
     await page.locator('.message.assistant .body').getByText(done.text.slice(0, 20)).waitFor();

@@ -20,7 +20,7 @@ import {
 } from './support/page.mjs';
 import { findings } from './pages.mjs';
 import { openStill } from './support/browser.mjs';
-import { madeUp, sessionsOf } from './support/made-up.mjs';
+import { DOT, madeUp, sessionsOf } from './support/made-up.mjs';
 import { startServer } from './support/server.mjs';
 
 export const extraScenarios = {
@@ -178,14 +178,8 @@ export const extraScenarios = {
     await phase(page, 'live');
     const choosing = page.waitForEvent('filechooser');
     await page.locator('.writing button').first().click();
-    const dot = await page.evaluate(async () => {
-      const canvas = Object.assign(document.createElement('canvas'), { width: 64, height: 48 });
-      canvas.getContext('2d').fillRect(8, 8, 30, 20);
-      const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
-      return [...new Uint8Array(await blob.arrayBuffer())];
-    });
-    await (await choosing).setFiles({ name: 'dot.png', mimeType: 'image/png', buffer: Buffer.from(dot) });
-    await page.locator('.writing img').waitFor();
+    await (await choosing).setFiles({ name: 'dot.png', mimeType: 'image/png', buffer: DOT });
+    // Sent while the picture is still being read.
     await field.fill('What do you see?');
     await field.press('Enter');
     await page.locator('p-transcript').getByText('What do you see?').waitFor();

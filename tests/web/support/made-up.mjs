@@ -2,6 +2,12 @@
 
 import { endsSecond, secondsIn } from './sound.mjs';
 
+/** A picture: PNG. */
+export const DOT = Buffer.from(
+  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==',
+  'base64',
+);
+
 /** A second of a tone, as a server sends it. */
 export const second = (size = 0.3) =>
   Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => size * Math.sin(i * 0.05)).buffer).toString('base64');

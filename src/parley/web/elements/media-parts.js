@@ -10,9 +10,8 @@ import './player/player.js';
 
 /** @typedef {import('../talk/chat.js').Part} Part */
 
-const IMAGE_LIMIT = 20e6;
-const SOUND_LIMIT = 30e6;
-const VIDEO_LIMIT = 30e6;
+/** Pictures are made smaller before they are sent. */
+const LIMITS = /** @type {Record<string, number>} */ ({ image: 100e6, audio: 30e6, video: 30e6 });
 const VIDEO_LIMIT_S = 60;
 const IMAGE_SIDE = 1280;
 const IMAGE_QUALITY = 0.85;
@@ -20,7 +19,7 @@ const IMAGE_QUALITY = 0.85;
 /** @param {File} file @returns {Promise<Part | null>} null if it was refused and the user knows why */
 export async function partOf(file) {
   const kind = file.type.split('/')[0];
-  const limit = { image: IMAGE_LIMIT, audio: SOUND_LIMIT, video: VIDEO_LIMIT }[kind];
+  const limit = LIMITS[kind];
   if (!limit) {
     toast('error.unknown_file', { name: file.name });
     return null;

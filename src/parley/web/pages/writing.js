@@ -19,11 +19,11 @@ import { t } from '../words/words.js';
 let nextTurn = -1;
 
 class Writing {
-  #field = growing(h('textarea', { dir: 'auto', rows: 1, maxlength: 8000, hint: 'writing.hint' }));
+  #field = growing(h('textarea', { dir: 'auto', rows: 1, maxlength: 65536, required: true, hint: 'writing.hint' }));
   #send = h('button', { class: 'round slim', type: 'submit', icon: 'send', label: 'action.send' });
   #picture = h('span', { class: 'attached' });
   #state = h('p', { class: 'small quiet', role: 'status', hidden: true });
-  /** @type {Part | null} */
+  /** The picture, once it has been read. @type {Promise<Part | null> | null} */
   #attached = null;
   #chat = new ChatTalk();
   #turn = 0;
@@ -70,8 +70,9 @@ class Writing {
 
   async #attach() {
     const [file] = await pickFiles('image/*');
-    this.#attached = file ? await partOf(file) : null;
-    this.#picture.replaceChildren(...(this.#attached ? [partNode(this.#attached)] : []));
+    this.#attached = file ? partOf(file) : null;
+    const picture = await this.#attached;
+    this.#picture.replaceChildren(...(picture ? [partNode(picture)] : []));
     this.#field.focus();
   }
 
@@ -85,19 +86,21 @@ class Writing {
   async #submit() {
     const text = this.#field.value.trim();
     if (!text || this.#chat.isBusy) return;
+    // A second press sends nothing more.
+    this.#field.value = '';
+    const picture = await this.#attached;
     const { calls } = this.page;
     const client = /** @type {any} */ (calls.current?.client);
     const canHear = calls.isLive && client?.canText;
     if (!canHear && calls.isOn && !(await hasFreePlace())) {
+      this.#field.value = text;
       say(this.#state, 'writing.no_place');
       this.#state.hidden = false;
       return;
     }
-    const picture = this.#attached;
     const captions = this.#captions;
     const before = captions.list;
     captions.wrote(text, picture?.type === 'image' ? `data:image/jpeg;base64,${picture.data}` : undefined);
-    this.#field.value = '';
     this.#attached = null;
     this.#picture.replaceChildren();
     if (canHear) client.sendText(text, picture?.type === 'image' ? picture.data : null);

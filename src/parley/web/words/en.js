@@ -508,7 +508,7 @@ export const en = {
   'error.request': 'That did not work. Try again in a moment.',
   'error.too_big': 'This file is too large.',
   'error.not_sound': 'The browser cannot read this sound.',
-  'error.not_image': 'The browser cannot read this picture.',
+  'error.not_image': 'The browser cannot read this picture. It can read JPEG, PNG and WebP.',
   'error.not_video': 'The browser cannot read this clip.',
   'error.unknown_file': '{name} is neither picture, sound nor clip.',
   'error.video_too_long': 'A clip may last {seconds} seconds.',

@@ -488,7 +488,7 @@ export const zh = {
   'error.request': '没有成功，请稍后再试。',
   'error.too_big': '文件太大。',
   'error.not_sound': '浏览器无法读取这个声音。',
-  'error.not_image': '浏览器无法读取这张图片。',
+  'error.not_image': '浏览器无法读取这张图片。它能读取 JPEG、PNG 和 WebP。',
   'error.not_video': '浏览器无法读取这个视频。',
   'error.unknown_file': '{name} 不是图片、声音或视频。',
   'error.video_too_long': '视频最长 {seconds} 秒。',

@@ -14,7 +14,9 @@ const FIELDS = 'input, textarea, select, button, a, dialog, summary, audio, vide
 export class Compose {
   /** @type {Part[]} */
   #attached = [];
-  #field = growing(h('textarea', { dir: 'auto', rows: 1, maxlength: 60000, hint: 'chat.hint' }));
+  /** Resolves when all files have been read. */
+  #reading = Promise.resolve();
+  #field = growing(h('textarea', { dir: 'auto', rows: 1, hint: 'chat.hint' }));
   #attachments = h('ul', { class: 'attached' });
   #send = h('button', { class: 'round send', type: 'submit', icon: 'send', label: 'action.send' });
   #mic = h('button', { class: 'round slim', type: 'button', icon: 'mic', label: 'chat.record' });
@@ -78,8 +80,10 @@ export class Compose {
       this.draw();
     });
     this.#field.onpaste = (event) => {
-      const files = [...(event.clipboardData?.files ?? [])];
-      if (files.length === 0) return;
+      const { files, types = [] } = event.clipboardData ?? {};
+      // Spreadsheets and word processors add a picture of the text that was copied.
+      const isText = types.includes('text/plain') && types.includes('text/html');
+      if (!files?.length || isText) return;
       event.preventDefault();
       void this.#take(files);
     };
@@ -95,11 +99,14 @@ export class Compose {
     document.addEventListener('keyup', (event) => {
       if (event.key === ' ' && !isElsewhere(event)) this.#note.holdUntil();
     });
-    document.addEventListener('dragover', (event) => event.preventDefault());
-    document.addEventListener('drop', (event) => {
-      event.preventDefault();
-      if (event.dataTransfer?.files.length) void this.#take(event.dataTransfer.files);
-    });
+    // Text is dropped where the browser puts it, files for a voice where they belong.
+    for (const type of /** @type {const} */ (['dragover', 'drop'])) {
+      document.addEventListener(type, (event) => {
+        if (event.defaultPrevented || !event.dataTransfer?.types.includes('Files')) return;
+        event.preventDefault();
+        if (type === 'drop') void this.#take(event.dataTransfer.files);
+      });
+    }
   }
 
   /** @param {KeyboardEvent} event in the field */
@@ -119,6 +126,7 @@ export class Compose {
 
   async submit() {
     const { talk, rig, settings } = this.page;
+    await this.#reading;
     const text = this.#field.value.trim();
     /** @type {Part[]} */
     const parts = [...this.#attached, ...(text ? [{ type: /** @type {const} */ ('text'), text }] : [])];
@@ -167,13 +175,18 @@ export class Compose {
   }
 
   /** @param {Iterable<File>} files */
-  async #take(files) {
-    for (const file of files) {
-      const part = await partOf(file);
-      if (part) this.#attached.push(part);
-    }
-    this.#drawAttached();
-    this.#field.focus();
+  #take(files) {
+    const all = [...files];
+    this.#attachments.append(h('li', { class: 'small quiet', words: 'chat.prefill' }));
+    this.#reading = this.#reading.then(async () => {
+      for (const file of all) {
+        const part = await partOf(file);
+        if (part) this.#attached.push(part);
+      }
+      this.#drawAttached();
+      this.#field.focus();
+    });
+    return this.#reading;
   }
 
   #drawAttached() {
