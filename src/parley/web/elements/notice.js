@@ -88,15 +88,7 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   if (reason === 'stopped') return null;
   // During a call this code means that the server is shutting down, not that it is not ready yet.
   const isLeaving = wasReady && code === 'service_unavailable';
-  const key = isLeaving
-    ? 'end.server_shutdown'
-    : has(`code.${code}`)
-      ? `code.${code}`
-      : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown'
-        ? `end.${reason}`
-        : has(`end.${reason}`)
-          ? `end.${reason}`
-          : 'end.failed';
+  const key = isLeaving ? 'end.server_shutdown' : ([`code.${code}`, `end.${reason}`].find(has) ?? 'end.failed');
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   const passes = ['busy', 'server_shutdown'].includes(reason);
   // If we have no text for the code, the server's sentence is shown.

@@ -34,17 +34,14 @@ export function remember(id, appType) {
   localStorage.setItem(KEY, JSON.stringify([{ ...before, id, appType, savedAt: Date.now() }, ...rest].slice(0, KEEP)));
 }
 
-/** Adds details to a conversation after its end. @param {string} id @param {{words?: string, seconds?: number}} more */
+/** Adds details to a conversation. @param {string} id @param {{name?: string, words?: string, seconds?: number}} more */
 export function describe(id, more) {
   const list = recents().map((entry) => (entry.id === id ? { ...entry, ...more } : entry));
   localStorage.setItem(KEY, JSON.stringify(list));
 }
 
 /** @param {string} id @param {string} name empty: removes the name */
-export function rename(id, name) {
-  const list = recents().map((entry) => (entry.id === id ? { ...entry, name: name.trim() || undefined } : entry));
-  localStorage.setItem(KEY, JSON.stringify(list));
-}
+export const rename = (id, name) => describe(id, { name: name.trim() || undefined });
 
 /** @param {string} id */
 export function forget(id) {

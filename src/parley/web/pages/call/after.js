@@ -1,9 +1,8 @@
 /** Actions for a call that has ended. */
 
-import { copy, download, h, sheet } from '../../elements/dom.js';
+import { copy, download, h, sheet, toast } from '../../elements/dom.js';
 import { forgetRecording } from '../../elements/forget.js';
 import { viewerUrl } from '../../elements/recents.js';
-import { saveRecording } from '../../elements/save.js';
 import { linesOf, plainText, srt, vtt } from '../../talk/export.js';
 import { t } from '../../words/words.js';
 
@@ -50,6 +49,12 @@ export function openExport(captions) {
   );
 }
 
+/** Saves the recording made in this browser. @param {Blob} blob @param {string} name */
+function save(blob, name) {
+  download(blob, `${name}.${['wav', 'mp4'].find((format) => blob.type.includes(format)) ?? 'webm'}`);
+  toast('toast.saved');
+}
+
 /** @param {CallPage} page @param {HTMLElement} place */
 export function showAfter({ calls, kind, app }, place) {
   const call = calls.current;
@@ -68,7 +73,7 @@ export function showAfter({ calls, kind, app }, place) {
     if (await forgetRecording(recordingId)) call.set({ recordingId: '' });
   };
   const nodes = [
-    blob && button('download', 'after.recording', () => saveRecording(blob, `parley-${kind}`)),
+    blob && button('download', 'after.recording', () => save(blob, `parley-${kind}`)),
     hasWords && button('text', 'after.words', () => openExport(call.captions)),
     recordingId &&
       h('a', {
