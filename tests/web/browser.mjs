@@ -701,9 +701,11 @@ const scenarios = {
     await page.locator('.units summary').click();
     assert.equal(await page.locator('.cells li').count(), 8);
     await until(page, () => document.querySelector('audio').readyState > 0);
+    await page.locator('.cells').evaluate(({ style }) => Object.assign(style, { maxHeight: '60px' }));
     await page.locator('.cells').getByRole('button', { name: 'Play from 0:04' }).click();
     await until(page, () => document.querySelector('audio').currentTime > 4.2);
     await until(page, () => /0:0[4-9]/.test(document.querySelector('.cells li[aria-current]')?.textContent ?? ''));
+    await until(page, () => document.querySelector('.cells').scrollTop > 100);
     const drawn = await page.evaluate(() => {
       const canvas = document.querySelector('.timeline canvas');
       const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);

@@ -13,6 +13,7 @@ const linesOf = (said) =>
 
 export class Conversation {
   #rows;
+  #list;
   #found = h('span', { class: 'small quiet', role: 'status' });
   /** The current sentence in large type, as subtitles of an audio recording. */
   subtitle = h('p', { class: 'now-said', 'aria-hidden': 'true', hidden: true });
@@ -52,7 +53,7 @@ export class Conversation {
       'aria-label': t('replay.search'),
       oninput: () => this.#find(search.value),
     });
-    const list = h('ol', { class: 'said' }, ...this.#rows);
+    this.#list = h('ol', { class: 'said' }, ...this.#rows);
     const head = h('div', { class: 'row spread' }, h('h2', { words: 'replay.conversation' }), this.#saving());
     const hasWords = said.some(({ text }) => text);
     this.node = h(
@@ -61,7 +62,7 @@ export class Conversation {
       head,
       hasWords && said.length > 5 ? search : null,
       this.#found,
-      list,
+      this.#list,
     );
   }
 
@@ -104,8 +105,11 @@ export class Conversation {
     for (const [i, { fromS, untilS }] of this.said.entries())
       if (fromS <= seconds + 0.05 && seconds < untilS + 0.3) now = i;
     for (const [i, row] of this.#rows.entries()) {
-      if (i === now) row.setAttribute('aria-current', 'true');
-      else row.removeAttribute('aria-current');
+      if (i !== now) row.removeAttribute('aria-current');
+      else if (!row.hasAttribute('aria-current')) {
+        row.setAttribute('aria-current', 'true');
+        this.#list.scrollTop = row.offsetTop - this.#list.clientHeight / 3;
+      }
     }
     const text = this.said[now]?.text ?? '';
     // From the first subtitle on, its space stays reserved.

@@ -141,7 +141,7 @@ export class Timeline {
       this.#list.children[this.#current]?.removeAttribute('aria-current');
       const now = /** @type {HTMLElement | undefined} */ (this.#list.children[index]);
       now?.setAttribute('aria-current', 'true');
-      if (now) this.#list.scrollTop = now.offsetTop - this.#list.offsetTop - this.#list.clientHeight / 3;
+      if (now) this.#list.scrollTop = now.offsetTop - this.#list.clientHeight / 3;
       this.#current = index;
     }
     this.#draw(seconds);

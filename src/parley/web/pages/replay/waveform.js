@@ -6,14 +6,17 @@ import { drawing } from '../../elements/dom.js';
 
 const RATE_HZ = 16000;
 const STEP = RATE_HZ / 20;
-/** Maximum length that is decoded for a waveform: half an hour of stereo. */
+/** Maximum size that is fetched and decoded for a waveform: 20 minutes of stereo. */
 const LIMIT_BYTES = 120e6;
 
 /** @param {string} url @returns {Promise<{peaks: Peaks, seconds: number} | null>} null if it is too long to be drawn */
 export async function loadPeaks(url) {
-  const bytes = await (await fetch(url)).arrayBuffer();
-  if (bytes.byteLength > LIMIT_BYTES) return null;
-  const sound = await new OfflineAudioContext(2, 1, RATE_HZ).decodeAudioData(bytes);
+  const answer = await fetch(url);
+  if (Number(answer.headers.get('content-length')) > LIMIT_BYTES) {
+    await answer.body?.cancel();
+    return null;
+  }
+  const sound = await new OfflineAudioContext(2, 1, RATE_HZ).decodeAudioData(await answer.arrayBuffer());
   const peaks = (/** @type {number} */ channel) => {
     const samples = sound.getChannelData(Math.min(channel, sound.numberOfChannels - 1));
     const out = new Float32Array(Math.ceil(samples.length / STEP));
