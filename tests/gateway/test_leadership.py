@@ -173,6 +173,16 @@ async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Pat
         await leadership.store.close()
 
 
+async def test_a_full_redis_takes_the_leadership_from_no_gateway(tmp_path: Path):
+    with redis_server(tmp_path) as redis:
+        leadership = Leadership(RedisStore(redis.url, "k"), ttl_s=30.0, clock=SystemClock())
+        await leadership.acquire()
+        await leadership.store.client.config_set("maxmemory", 1)
+
+        assert await leadership._claim()
+        await leadership.store.close()
+
+
 def test_an_address_of_something_else_is_refused():
     pytest.importorskip("redis", reason="the package 'redis' is not installed")
 

@@ -26,11 +26,11 @@ DOUBT_SHARE: Final = 0.6
 
 HOLD: Final = """
 local holder = redis.call('get', KEYS[1])
-if holder == false or holder == ARGV[1] then
-    redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
-    return ARGV[1]
-end
-return holder
+-- A Redis without free memory refuses `set`, but not this.
+if holder == ARGV[1] then redis.call('pexpire', KEYS[1], ARGV[2]) end
+if holder then return holder end
+redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+return ARGV[1]
 """
 RELEASE: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
@@ -134,7 +134,7 @@ class Leadership:
             leader = await self.store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
         except self.store.failures as error:
             if self._complaints.is_news("unreachable", asked_at):
-                hint = "Is the Redis running?"
+                hint = "Is the Redis running, is the password right, and has it free memory?"
                 log.warning("leadership_store_unreachable", why=reason_of(error), hint=hint)
             return False
         if leader != self.leader:
