@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.support.certificates import self_signed
 from tests.support.command import run
+from tests.support.redis_server import redis_server
 
 from parley import models
 from parley.cli import doctor, fast_parts
@@ -188,6 +189,17 @@ def test_an_unknown_model_is_broken_with_the_known_names() -> None:
 
     assert (finding.grade, finding.subject) == ("broken", "model")
     assert "parrot" in finding.advice
+
+
+def test_a_redis_that_stores_nothing_is_broken(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as redis:
+        made = settings(standby__redis_url=redis.url)
+        (running,) = doctor.check_redis(made)
+        redis.kill()
+        (gone,) = doctor.check_redis(made)
+
+    assert (running.grade, gone.grade) == ("fine", "broken")
+    assert gone.text.startswith("standby.redis_url: ConnectionError")
 
 
 def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ count.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import importlib.util
@@ -33,6 +34,7 @@ from parley.client import sync
 from parley.errors import ParleyError, SetupError
 from parley.installation import install_command
 from parley.session_log.places import open_session_logs
+from parley.session_log.redis_logs import RedisScripts, reason_of
 from parley.settings import GatewaySettings, Settings
 
 Grade = Literal["fine", "note", "broken"]
@@ -42,6 +44,7 @@ SIGNS: Final[dict[Grade, tuple[str, str]]] = {
     "broken": ("broken", "red"),
 }
 GIB: Final = 1024**3
+STORE: Final = "return redis.call('set', KEYS[1], '', 'px', 1)"
 CERTIFICATE_SOON_DAYS: Final = 30
 RENEW: Final = "Replace it, or remove certificate and key to have a new pair made."
 
@@ -279,6 +282,28 @@ def check_session_logs(settings: Settings) -> Iterator[Finding]:
         yield fine("session logs", stored.place)
 
 
+def check_redis(settings: Settings) -> Iterator[Finding]:
+    """Check that each Redis runs, accepts the password and can store something."""
+    for name, url in (
+        ("standby.redis_url", settings.standby.redis_url),
+        ("storage.session_logs", settings.storage.session_logs),
+    ):
+        if url is not None and "://" in url:
+            yield asyncio.run(_redis(name, url))
+
+
+async def _redis(setting: str, url: str) -> Finding:
+    scripts = RedisScripts(url, setting)
+    try:
+        await scripts.run(STORE, ("parley:doctor",), limit_s=5.0)
+    except scripts.failures as error:
+        advice = "Start it, or correct address or password; a full one needs a larger maxmemory."
+        return broken("redis", f"{setting}: {reason_of(error)}", advice)
+    finally:
+        await scripts.close()
+    return fine("redis", f"{setting} can be written")
+
+
 def check_media(settings: Settings) -> Iterator[Finding]:
     """Check the libraries that read and write audio, pictures and video; no ffmpeg program is
     needed."""
@@ -386,5 +411,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_certificate,
     check_disk,
     check_session_logs,
+    check_redis,
     check_sound_devices,
 )
