@@ -43,11 +43,11 @@ def png(size, mode="RGB"):
     return buffer.getvalue()
 
 
-def photo(size):
+def photo(size, form="JPEG", **options):
     width, height = size
     ramp = np.linspace(0, 255, width * height * 3).astype(np.uint8).reshape(height, width, 3)
     buffer = io.BytesIO()
-    Image.fromarray(ramp).save(buffer, "JPEG")
+    Image.fromarray(ramp).save(buffer, form, **options)
     return buffer.getvalue()
 
 
@@ -122,8 +122,15 @@ def test_small_pictures_start_no_child(decoder):
     assert children_of() == before
 
 
-def test_a_small_jpeg_of_very_many_scans_goes_to_the_child(decoder):
-    data = photo((64, 64))
+@pytest.mark.parametrize(
+    "data",
+    [
+        photo((64, 64)),
+        photo((64, 64), "MPO", save_all=True, append_images=[Image.new("RGB", (64, 64))]),
+    ],
+    ids=["one picture", "several"],
+)
+def test_a_small_jpeg_of_very_many_scans_goes_to_the_child(decoder, data):
     before = len(children_of())
 
     scans = b"\xff\xda" * 100

@@ -99,7 +99,8 @@ def decode_light_image(
         is_light = (
             picture.width * picture.height <= LIGHT_PIXELS
             and len(data) <= LIGHT_BYTES
-            and (picture.format != "JPEG" or data.count(b"\xff\xda") <= LIGHT_SCANS)
+            # Also MPO, the JPEG of several pictures, is a format of Pillow.
+            and (picture.format in ("PNG", "WEBP") or data.count(b"\xff\xda") <= LIGHT_SCANS)
         )
         return _decode(picture, keep_pixels) if is_light else None
 
