@@ -103,7 +103,7 @@ async def test_a_worker_is_drained_and_let_in_again(gateway: Any, capsys: Any) -
         assert (code, out) == (0, "w7 takes work again.\n")
     code, _, err = await parley(capsys, gateway.url, "drain", "nobody")
     assert code == 1
-    assert "There is no worker 'nobody'." in err
+    assert "There is no worker 'nobody'.\nhint: `parley status` lists them." in err
 
 
 async def test_the_queue_is_shown_and_a_client_taken_out(gateway: Any, capsys: Any) -> None:
@@ -189,7 +189,9 @@ async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, cap
     assert erased[1] == erased[0]
     code, out, err = await parley(capsys, gateway.url, "keys", "erase", "kiosk", "--yes")
     assert (code, out) == (1, "")
-    assert "There is no key 'kiosk'." in err
+    assert (
+        "There is no key 'kiosk'. Give its id, or u_NAME for a user.\nhint: `parley usage`" in err
+    )
     assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
 
 

@@ -104,7 +104,7 @@ def queue(
     if cancel is not None:
         found = server.ask("DELETE", f"/api/queue/{quote(cancel, safe='')}")
         is_out = bool(found["success"])
-        said = "cancelled" if is_out else "There is no such ticket."
+        said = "cancelled" if is_out else "There is no such ticket; `parley queue` lists them."
         return VerbReport(data=found, lines=[said], exit_code=0 if is_out else 1)
     found = server.ask("GET", "/api/queue")
     return VerbReport(
@@ -133,9 +133,11 @@ def drain(
     """Stop giving new work to a worker. Its sessions continue, or move to another worker."""
     path = f"/api/admin/workers/{quote(worker, safe='')}"
     if restart:
-        return VerbReport(data=server.ask("POST", f"{path}/restart"), lines=[f"{worker} restarts."])
+        found = server.ask("POST", f"{path}/restart", listed_by="status")
+        return VerbReport(data=found, lines=[f"{worker} restarts."])
     said = f"{worker} takes work again." if off else f"{worker} gets no new work."
-    return VerbReport(data=server.ask("PUT", path, {"draining": not off}), lines=[said])
+    found = server.ask("PUT", path, {"draining": not off}, listed_by="status")
+    return VerbReport(data=found, lines=[said])
 
 
 @reports
@@ -263,9 +265,8 @@ def rotate(
     """
     overlap_s = _seconds(overlap)
     key_id = _id_of(server, key)
-    found = server.ask(
-        "POST", f"{KEYS_PATH}/{quote(key_id, safe='')}/rotate", {"overlap_s": overlap_s}
-    )
+    path = f"{KEYS_PATH}/{quote(key_id, safe='')}/rotate"
+    found = server.ask("POST", path, {"overlap_s": overlap_s}, listed_by="keys list")
     old = f"works until {found['old_key_until'][:19]} (UTC)" if overlap_s else "no longer works"
     notes = [f"id {found['id']}; the new key is not shown again. The old one {old}."]
     return VerbReport(data=found, lines=[found["key"]], notes=notes)
@@ -276,7 +277,8 @@ def rotate(
 def revoke(server: RemoteServer, key: KeyWord) -> VerbReport:
     """Revoke a key. Running sessions continue."""
     key_id = _id_of(server, key)
-    found = server.ask("DELETE", f"{KEYS_PATH}/{quote(key_id, safe='')}")
+    path = f"{KEYS_PATH}/{quote(key_id, safe='')}"
+    found = server.ask("DELETE", path, listed_by="keys list")
     return VerbReport(data=found, lines=[f"{key_id} is revoked."])
 
 
@@ -298,7 +300,7 @@ def erase(
     if not yes:
         typer.confirm(f"Delete all stored data of {key_id}?", abort=True, err=True)
     found = {
-        **server.ask("DELETE", "/api/sessions", key=key_id),
+        **server.ask("DELETE", "/api/sessions", key=key_id, listed_by="usage"),
         **server.ask("DELETE", "/api/assets/ref_audio", key=key_id),
     }
     names = ("recordings", "responses", "voices")

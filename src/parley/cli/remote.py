@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.cli import reach
 from parley.cli.flags import AsJson, declare, option
-from parley.client.access import Access, as_error, unreachable
+from parley.client.access import Access, RemoteError, as_error, unreachable
 from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
@@ -32,14 +32,27 @@ class NotAllowed(Unauthorized):
     hint = ADMIN_HINT
 
 
+class NotListed(RemoteError):
+    """The server knows nothing by this name; the hint names the verb that lists the names."""
+
+    def __init__(self, sentence: str, listed_by: str) -> None:
+        super().__init__("not_found", sentence)
+        self.hint = f"`parley {listed_by}` lists them."
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
     """The running server that the options select."""
 
     access: Access
 
-    def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+    def ask(
+        self, method: str, path: str, body: Any = None, *, listed_by: str = "", **query: Any
+    ) -> Any:
         """Send a request; returns the JSON (or text) of the response.
+
+        Args:
+            listed_by: the verb that lists what the path names.
 
         Raises:
             Unreachable: there is no server.
@@ -61,6 +74,8 @@ class RemoteServer:
         found: Any = answer.json() if is_json else answer.text
         if answer.status_code == 401:
             raise NotAllowed(str(found["detail"]) if is_json else "Unauthorized.")
+        if answer.status_code == 404 and listed_by and is_json:
+            raise NotListed(str(found["detail"]), listed_by)
         if answer.status_code >= 400 and is_json and "detail" in found:
             raise as_error(str(found.get("code", "")), str(found["detail"]))
         return found
