@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 from tests.support.recordings import Running, recorded
 
@@ -19,8 +20,8 @@ def left(tmp_path) -> list[str]:
     return [folder.recording_id for folder in RecordingFolders(tmp_path)]
 
 
-def aged(tmp_path, name: str, days: float):
-    return recorded(tmp_path, name, units=1, created_s=NOW - days * DAY_S)
+def aged(tmp_path, name: str, days: float, **more: Any):
+    return recorded(tmp_path, name, units=1, created_s=NOW - days * DAY_S, **more)
 
 
 def test_without_limits_nothing_goes(tmp_path):
@@ -53,6 +54,16 @@ def test_by_size_the_oldest_first(tmp_path):
 
     assert left(tmp_path) == ["day_0", "day_1"]
     assert (report.deleted_capacity, report.deleted_expired) == (2, 1)
+
+
+def test_the_parts_of_a_session_go_together(tmp_path):
+    first = aged(tmp_path, "first", 31)
+    size = aged(tmp_path, "later", 29, config={"continues": "first"}).size_bytes()
+
+    assert tidy(tmp_path, days=30).deleted == 0
+    first.meta.write_text("{")
+    assert tidy(tmp_path, days=30).deleted == 0
+    assert tidy(tmp_path, gb=1.5 * size / 1e9).deleted_capacity == 2
 
 
 def test_what_cannot_be_deleted_is_counted_and_remains(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ Source: service.md 6.5.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -45,11 +46,31 @@ class RetentionReport:
 
 @dataclass(slots=True)
 class _Kept:
-    folder: Folder
+    """The recordings of one session, which may have continued at other workers: they are kept or
+    deleted together.
+
+    Args:
+        first_id: of its first recording.
+        sizes: of each recording, in bytes.
+        created_s: of the newest one.
+        reason: "broken": none has usable metadata.
+    """
+
+    first_id: str
+    sizes: dict[Folder, int]
     created_s: float
-    size: int
     is_safe: bool
     reason: Reason | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
+
+    def add(self, part: _Kept) -> None:
+        self.sizes |= part.sizes
+        self.created_s = max(self.created_s, part.created_s)
+        self.is_safe |= part.is_safe
+        self.reason = self.reason and part.reason
 
 
 def clean(
@@ -66,8 +87,14 @@ def clean(
     limits.
     """
     report = RetentionReport()
-    found = [one for folder in folders if (one := _look(folder)) is not None]
-    report.scanned = len(found)
+    sessions: dict[str, _Kept] = {}
+    for part in filter(None, map(_look, folders)):
+        report.scanned += 1
+        if part.first_id in sessions:
+            sessions[part.first_id].add(part)
+        else:
+            sessions[part.first_id] = part
+    found = sorted(sessions.values(), key=lambda one: one.created_s)
     for one in found:
         if one.is_safe:
             continue
@@ -79,7 +106,7 @@ def clean(
             one.reason = "expired"
     if max_gb >= 0:
         size = sum(one.size for one in found if one.reason is None)
-        for one in sorted(found, key=lambda one: one.created_s):
+        for one in found:
             if size <= max_gb * GB:
                 break
             if one.reason is None and not one.is_safe:
@@ -90,18 +117,19 @@ def clean(
     if dry_run:
         report.status = "dry_run"
     for one in found:
-        if one.reason is not None:
-            report.victims.append((one.folder.recording_id, one.reason))
-            if dry_run or _remove(one.folder):
-                report.deleted += 1
-                report.deleted_expired += one.reason == "expired"
-                report.deleted_capacity += one.reason == "capacity"
-                report.deleted_broken += one.reason == "broken"
+        for folder, size in one.sizes.items():
+            if one.reason is not None and (dry_run or _remove(folder)):
+                report.victims.append((folder.recording_id, one.reason))
                 continue
-            report.errors += 1
-            report.status = "errors"
-        report.remaining += 1
-        report.remaining_size_mb += one.size / 1e6
+            if one.reason is not None:
+                report.errors += 1
+                report.status = "errors"
+            report.remaining += 1
+            report.remaining_size_mb += size / 1e6
+    reasons = Counter(reason for _, reason in report.victims)
+    report.deleted = reasons.total()
+    report.deleted_expired, report.deleted_capacity = reasons["expired"], reasons["capacity"]
+    report.deleted_broken = reasons["broken"]
     if not dry_run:
         _finish_interrupted(folders)
     report.remaining_size_mb = round(report.remaining_size_mb, 3)
@@ -110,20 +138,24 @@ def clean(
 
 def _look(folder: Folder) -> _Kept | None:
     is_safe = folder.is_live() or folder.pin.exists()
-    size = folder.size_bytes()
+    sizes = {folder: folder.size_bytes()}
     try:
-        created = datetime.fromisoformat(read_meta(folder)["created_at"])
+        meta = read_meta(folder)
+        created = datetime.fromisoformat(meta["created_at"])
         if created.tzinfo is None:
             created = created.replace(tzinfo=UTC)
-        return _Kept(folder, created.timestamp(), size, is_safe)
+        config = meta.get("config")
+        first = config.get("continues") if isinstance(config, dict) else None
+        return _Kept(str(first or folder.recording_id), sizes, created.timestamp(), is_safe)
     except (BrokenRecording, ValueError) as error:
         # What cannot be read now (too many open files, a disk's error) may be whole.
         why = error.__cause__
         is_safe |= isinstance(why, OSError) and not isinstance(why, FileNotFoundError)
+        reason: Reason | None = None if is_safe else "broken"
         # None if it was deleted after it was listed.
         with suppress(FileNotFoundError):
             changed_s = folder.path.lstat().st_mtime
-            return _Kept(folder, changed_s, size, is_safe, None if is_safe else "broken")
+            return _Kept(folder.recording_id, sizes, changed_s, is_safe, reason)
         return None
 
 
