@@ -509,6 +509,7 @@ async def test_who_shows_another_key_does_not_call_a_moving_session_to_a_slot(yo
 
     assert await young.kept.find("call", "key") is not None
     assert rebuilt == ["lease"]
+    assert young.admission.sessions_by_address == {"127.0.0.1": 1, "key key": 1}
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
@@ -522,6 +523,7 @@ async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
 
     (lease,) = young.pool.leases
     assert young.clock.monotonic() - lease.granted_at == 600.0
+    assert young.admission.sessions_by_address == {"127.0.0.1": 1, "key key": 1}
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,17 @@ class Admission:
             TooManySessions: the address (or the /64 of an IPv6 address) has reached its limit.
         """
         whose = "from one address" if limit is None else "with one key"
-        address = network_of(address)
-        counts, limit = self.sessions_by_address, limit or self._sessions_per_client
-        limit *= 1 + returns
-        if counts[address] >= limit:
-            raise errors.TooManySessions(counts[address], limit, whose)
+        limit = (limit or self._sessions_per_client) * (1 + returns)
+        there = self.sessions_by_address[network_of(address)]
+        if there >= limit:
+            raise errors.TooManySessions(there, limit, whose)
+        with self.count(address):
+            yield
+
+    @contextmanager
+    def count(self, address: str) -> Iterator[None]:
+        """During the block, count a session of `address`, or of a key, whatever its limit."""
+        address, counts = network_of(address), self.sessions_by_address
         counts[address] += 1
         try:
             yield

@@ -461,7 +461,7 @@ class Sessions:
             self.doubled.notify(lease)
             lease.release()
             return
-        self.keep(lease, self._admitted(lease.session_id, lease.address))
+        self.keep(lease, self._admitted(lease.session_id, lease.address, lease.key_id))
 
     def _joined(self, worker: Worker) -> None:
         """A worker has reported its sessions: decide about those that it was expected to report."""
@@ -504,19 +504,20 @@ class Sessions:
             del self._seeking[one.worker_id]
 
     def _admitted_lost(self, lost: LostSession) -> ExitStack:
-        return self._admitted(lost.session_id, lost.address)
+        return self._admitted(lost.session_id, lost.address, lost.key_id)
 
-    def _admitted(self, session_id: str, address: str = "") -> ExitStack:
+    def _admitted(self, session_id: str, address: str = "", key_id: str | None = None) -> ExitStack:
         """Admit a session again that was admitted before.
 
         Args:
-            address: the address that it counts for; "" for none.
+            address, key_id: what it counts for; "" and None for nothing.
         """
         held = ExitStack()
         with contextlib.suppress(Refused):
             held.enter_context(self.admission.claim(session_id))
-            if address:
-                held.enter_context(self.admission.visit(address))
+            for caller in (address, key_id and f"key {key_id}"):
+                if caller:
+                    held.enter_context(self.admission.count(caller))
         return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
