@@ -182,7 +182,7 @@ MUTANTS: Final = [
         "loop", "engine/loop.py", "tests/engine",
         ("            request.waiting_since_s = ended_s\n", ""),
         ("            line = (request, *self._order.waiting[row])", "            line = (request,)"),
-        ("if self._fault is None and request.checkpoint is not None:", "if False:"),
+        ("if self.fault is None and request.checkpoint is not None:", "if False:"),
         ("        if request.is_cancelled:\n            request.job.cancel()\n", ""),
         ("            if request.prefilled is not None:\n                self._guarded", "            if False:\n                self._guarded"),
     ),

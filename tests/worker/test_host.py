@@ -107,7 +107,7 @@ async def test_a_lost_device_ends_every_session_and_is_an_error():
     async with worker_harness(slots=2) as harness:
         one = await harness.ready("duplex", "one")
         two = await harness.ready("realtime", "two")
-        harness.engine._loop._fault = "fault"
+        harness.engine._loop.fault = "fault"
         harness.engine._break()
         one.say(unit())
         two.say({"type": "input_audio_buffer.append", "audio": loud()})

@@ -265,7 +265,7 @@ async def test_leave_ends_sessions_and_the_process():
 async def test_a_broken_device_ends_the_process_with_a_failure():
     async with running() as (worker, gateway, task):
         assert worker.host is not None
-        worker.host.engine._loop._fault = "fault"
+        worker.host.engine._loop.fault = "fault"
         worker.host.engine._break()
 
         assert await asyncio.wait_for(task, HANG_S) == FAILED

@@ -87,7 +87,8 @@ class ContextLedger:
         self._head_tokens = 0
         self._suffix_tokens = 0
         self._previous: tuple[int, ...] = ()
-        self._entries: tuple[LedgerEntry, ...] = ()
+        self.entries: tuple[LedgerEntry, ...] = ()
+        """Complete entries, oldest first."""
         self._entry_tokens = 0
         self._open_tokens = 0
         self.evictions = 0
@@ -106,11 +107,6 @@ class ContextLedger:
     def protected_tokens(self) -> int:
         """Length of the head, which is never dropped, including the words carried over into it."""
         return self._head_tokens + self._previous_tokens(self._previous) + self._suffix_tokens
-
-    @property
-    def entries(self) -> Sequence[LedgerEntry]:
-        """Complete entries, oldest first."""
-        return self._entries
 
     def require(self, tokens: int) -> None:
         """Raises `ContextFull` if `tokens` more do not fit."""
@@ -137,7 +133,7 @@ class ContextLedger:
         """
         if self._open_tokens < suffix_tokens:
             raise ValueError("the suffix is longer than the system prompt")
-        if self._entries:
+        if self.entries:
             self.end_entry(is_kept=True)
             return
         if self._head_tokens:
@@ -150,7 +146,7 @@ class ContextLedger:
         """Close the open entry. Does nothing if it is empty."""
         if self._open_tokens:
             entry = LedgerEntry(self._open_tokens, tuple(said), is_kept)
-            self._entries = (*self._entries, entry)
+            self.entries = (*self.entries, entry)
             self._entry_tokens += self._open_tokens
             self._open_tokens = 0
 
@@ -162,7 +158,7 @@ class ContextLedger:
             case "basic":
                 count = self._over_the_mark()
             case "context":
-                count = max(0, len(self._entries) - self.window.max_units)
+                count = max(0, len(self.entries) - self.window.max_units)
         if not count:
             return None
         return self._eviction(self._oldest(count))
@@ -172,10 +168,8 @@ class ContextLedger:
         gone = set(self._oldest(eviction.dropped_entries))
         if eviction.previous is not None:
             self._previous = eviction.previous
-        self._entries = tuple(
-            entry for index, entry in enumerate(self._entries) if index not in gone
-        )
-        self._entry_tokens = sum(entry.tokens for entry in self._entries)
+        self.entries = tuple(entry for index, entry in enumerate(self.entries) if index not in gone)
+        self._entry_tokens = sum(entry.tokens for entry in self.entries)
         self.evictions += 1
         assert self.length_tokens == eviction.length_tokens
 
@@ -193,7 +187,7 @@ class ContextLedger:
             high = self.room_tokens - UNIT_ROOM
         if length <= high:
             return 0
-        for entry in self._entries:
+        for entry in self.entries:
             if length <= low:
                 break
             if not entry.is_kept:
@@ -203,7 +197,7 @@ class ContextLedger:
 
     def _oldest(self, count: int) -> list[int]:
         """Indices of the `count` oldest entries that may be dropped."""
-        return [index for index, entry in enumerate(self._entries) if not entry.is_kept][:count]
+        return [index for index, entry in enumerate(self.entries) if not entry.is_kept][:count]
 
     def _eviction(self, gone: Sequence[int]) -> Eviction | None:
         if not gone:
@@ -211,7 +205,7 @@ class ContextLedger:
         said: list[int] = []
         if self.window.kind == "context":
             for index in gone:
-                said += self._entries[index].said
+                said += self.entries[index].said
         previous: tuple[int, ...] | None = None
         if said or self._previous:
             carried = [*self._previous, *said]
@@ -219,18 +213,14 @@ class ContextLedger:
         rewrites = bool(previous) and previous != self._previous
         ranges: list[Range] = [(0, self._head_tokens if rewrites else self.protected_tokens)]
         position, dropped = self.protected_tokens, 0
-        for index, entry in enumerate(self._entries):
+        for index, entry in enumerate(self.entries):
             if index in gone:
                 dropped += entry.tokens
             else:
                 _extend(ranges, (position, position + entry.tokens), splits=rewrites)
             position += entry.tokens
         _extend(ranges, (position, position + self._open_tokens), splits=rewrites)
-        carried_tokens = (
-            self._previous_tokens(previous or ())
-            if rewrites
-            else (self._previous_tokens(self._previous))
-        )
+        carried_tokens = self._previous_tokens((previous or ()) if rewrites else self._previous)
         kept = self._entry_tokens - dropped + self._open_tokens
         return Eviction(
             keep=tuple(ranges),

@@ -39,7 +39,8 @@ class Engine:
 
     def __init__(self, model: Model, clock: Clock | None = None) -> None:
         self.spec: ModelSpec = model.spec
-        self._rows = model.rows
+        self.slots = model.rows
+        """Maximum number of conversations."""
         self._free = deque(range(model.rows))
         """Free rows, the one that has been free longest first."""
         self._fast_paths = model if isinstance(model, HasFastPaths) else None
@@ -63,11 +64,6 @@ class Engine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
-
-    @property
-    def slots(self) -> int:
-        """Maximum number of conversations."""
-        return self._rows
 
     @property
     def free_slots(self) -> int:
@@ -112,8 +108,8 @@ class Engine:
             # Warming up may change the spec, e.g. if the default voice turns out to be broken.
             self.spec = await self.call(lambda model: model.spec)
             if self.spec.slots is not None:
-                self._rows = min(self.spec.slots, self._rows)
-                self._free = deque(range(self._rows))
+                self.slots = min(self.spec.slots, self.slots)
+                self._free = deque(range(self.slots))
         except ParleyError:
             raise
         except Exception as error:
@@ -261,12 +257,8 @@ class SlotHandle:
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
         self._pending: set[PendingResult[work.GenerateResult]] = set()
-        self._context_tokens = 0
-
-    @property
-    def context_tokens(self) -> int:
+        self.context_tokens = 0
         """Length of the context as of the last completed command."""
-        return self._context_tokens
 
     async def start(self, command: work.StartSession) -> work.StartResult:
         return await self._run(command, work.StartResult)
@@ -364,7 +356,7 @@ class SlotHandle:
     def _lose(self) -> None:
         """Invalidate the handle: all pending requests fail."""
         self._is_open = False
-        self._context_tokens = 0
+        self.context_tokens = 0
         for pending in list(self._pending):
             pending.fail(SlotLost(), 0)
 
@@ -456,7 +448,7 @@ class PendingResult(Generic[R]):
         del self.request
         self._handle._pending.discard(self)
         if self._handle._is_open:
-            self._handle._context_tokens = context_tokens
+            self._handle.context_tokens = context_tokens
         self._changed.set()
         if self.value.done():
             return

@@ -131,15 +131,11 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._is_stopping = False
         self._unloads = False
-        self._fault: str | None = None
+        self.fault: str | None = None
+        """Id of the device fault that broke the engine; None while the device works."""
         self._step_began_s: float | None = None
         self._stats_lock = threading.Lock()
         self._stats = Stats()
-
-    @property
-    def fault(self) -> str | None:
-        """Id of the device fault that broke the engine; None while the device works."""
-        return self._fault
 
     # Called from any thread.
 
@@ -208,9 +204,9 @@ class EngineLoop:
         while self._inbox:
             function, arguments = self._inbox.popleft()
             function(*arguments)
-        while self._fault is None and (request := self._order.advance()) is not None:
+        while self.fault is None and (request := self._order.advance()) is not None:
             self._begin(request)
-        if self._fault is not None:
+        if self.fault is not None:
             return False
         step = plan(self._ready(), self._clock.monotonic())
         if step is None:
@@ -228,13 +224,13 @@ class EngineLoop:
         """Wait until there is something to do; returns False when the loop must end."""
         with self._wake:
             while not (self._inbox or self._is_stopping):
-                if self._fault is None and self._order.count:
+                if self.fault is None and self._order.count:
                     break
                 self._wake.wait()
             return not self._is_stopping
 
     def _enqueue(self, request: SlotRequest) -> None:
-        if self._fault is not None:
+        if self.fault is not None:
             request.sink.failed(SlotLost(), 0)
             return
         request.waiting_since_s = self._clock.monotonic()
@@ -253,7 +249,7 @@ class EngineLoop:
     def _release(self, row: int, released: Callable[[], None]) -> None:
         for request in self._order.clear(row):
             request.sink.failed(SlotLost(), 0)
-        if self._fault is None:
+        if self.fault is None:
             self._close_row(row)
         released()
 
@@ -312,7 +308,7 @@ class EngineLoop:
             # Repeated row by row.
             log.warning("engine_step_failed", stage=stage.value, rows=len(requests))
             for request in requests:
-                if self._fault is None:
+                if self.fault is None:
                     self._run(stage, [request])
             return
         for request in requests:
@@ -386,10 +382,10 @@ class EngineLoop:
             failure = InferenceFailed(error_id=error_id)
             if _is_device_fault(error):
                 self._give_up(error_id)
-        if self._fault is None and request.checkpoint is not None:
+        if self.fault is None and request.checkpoint is not None:
             self._guarded(lambda: self._undo(request), "roll_back")
         self._finish_failed(request, failure)
-        if self._fault is not None:
+        if self.fault is not None:
             self._lose_all()
 
     def _undo(self, request: SlotRequest) -> None:
@@ -399,7 +395,7 @@ class EngineLoop:
     def _give_up(self, error_id: str) -> None:
         """The device has failed, and with it all sessions: call `on_fault` before they are
         notified."""
-        self._fault = error_id
+        self.fault = error_id
         log.critical("device_failed", error_id=error_id)
         if self._on_fault is not None:
             self._on_fault()
@@ -414,7 +410,7 @@ class EngineLoop:
             function, arguments = self._inbox.popleft()
             function(*arguments)
         self._lose_all()
-        if self._fault is None:
+        if self.fault is None:
             for row in range(self._model.rows):
                 self._close_row(row)
         if self._unloads:

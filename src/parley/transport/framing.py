@@ -145,7 +145,8 @@ class FrameReader:
         self._data = b""
         self._at = 0
         self._error: FrameError | None = None
-        self._is_behind = False
+        self.is_behind = False
+        """True if `read` stopped on request before the end of the data."""
         self._frame_left = 0
         self._is_last_frame = False
         self._key = b""
@@ -155,11 +156,6 @@ class FrameReader:
         self._merged: bytearray | None = None
         self._size = 0
         self._text: _TextCheck | None = None
-
-    @property
-    def is_behind(self) -> bool:
-        """True if `read` stopped on request before the end of the data."""
-        return self._is_behind
 
     def whole_bytes(self, data: bytes) -> int:
         """Fast path for `data` of the socket that is exactly one unfragmented data frame, which is
@@ -213,11 +209,11 @@ class FrameReader:
             raise self._error
         events: list[Message | Control] = []
         try:
-            self._is_behind = self._read(events, most_frames)
+            self.is_behind = self._read(events, most_frames)
         except FrameError as error:
             if not events:
                 raise
-            self._error, self._is_behind = error, True
+            self._error, self.is_behind = error, True
         if self._at == len(self._data):
             self._data, self._at = b"", 0
         return events

@@ -134,7 +134,8 @@ class WorkerProcess:
         self._warm = warm
         self._clock = SystemClock()
         self._load_model = load_model or (lambda: models.load(settings.model))
-        self._host: Host | None = None
+        self.host: Host | None = None
+        """The host; set once the model is warm."""
         self._drain_s = 0.0
         self._moves_s = MOVE_S
         self._tracing = Tracing.of(settings.trace, "parley-worker")
@@ -162,7 +163,7 @@ class WorkerProcess:
 
     def _make_server(self, secret: str | None) -> UvicornServer:
         app = make_app(
-            lambda: self._host,
+            lambda: self.host,
             secret=secret,
             finished=self._finished_recordings,
             name=host_name(self._url) or "",
@@ -175,11 +176,6 @@ class WorkerProcess:
             limits=link_limits(self._settings.limits),
             timeout_graceful_shutdown=5,
         )
-
-    @property
-    def host(self) -> Host | None:
-        """The host; set once the model is warm."""
-        return self._host
 
     def stop(self, drain_s: float = 0.0, *, is_orphan: bool = False) -> None:
         """Start a graceful shutdown; sessions may continue for `drain_s`.
@@ -194,19 +190,19 @@ class WorkerProcess:
 
     def reload(self, read: Callable[[], Settings]) -> None:
         """Use the limits of the current settings for sessions that start from now on."""
-        if self._host is None:
+        if self.host is None:
             return
         try:
             limits = read().limits
         except SetupError as error:
             _log.error("settings_reload_failed", why=str(error), hint=error.hint)
             return
-        self._host.change_limits(limits.model_dump(mode="json"))
+        self.host.change_limits(limits.model_dump(mode="json"))
 
     def stop_now(self) -> None:
         self._stopping.set()
-        if self._host is not None:
-            self._host.leaving.set()
+        if self.host is not None:
+            self.host.leaving.set()
 
     async def run(self) -> int:
         """Work until stopped; returns the exit code.
@@ -302,7 +298,7 @@ class WorkerProcess:
         )
         self._links = links
         host.report = links.report
-        self._host = host
+        self.host = host
         _log.info("worker_ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
         reading = asyncio.create_task(_watch_memory(host), name="memory")
