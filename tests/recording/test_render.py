@@ -11,7 +11,9 @@ from tests.support import units
 from tests.support.recordings import JPEG, a_unit, begun, entry, head, recorded, started, tone
 
 from parley.dialects.events import (
+    AnswerDone,
     AudioInput,
+    ChatRequested,
     InputCommitted,
     OutputDelta,
     SessionEnded,
@@ -21,7 +23,9 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.media.pcm import Pcm
+from parley.protocol.content import Message
 from parley.protocol.kinds import Kind
+from parley.protocol.values import TextPart
 from parley.recording import store
 from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
@@ -165,6 +169,16 @@ def test_an_answer_that_was_made_before_the_user_broke_in_or_left_is_cut(end):
         ("Hi", 5.9, True)
     ]
     assert plan.turns[0].published().output.text == "Hi"
+
+
+def test_an_answer_that_came_as_a_whole_has_its_words():
+    asked = ChatRequested((Message("user", (TextPart("Why?"),)),))
+    whole = entry(900.0, AnswerDone("A test.", 5, 3), KeptSound("ai_audio/a", 800))
+    plan = placed([entry(0.0, asked), whole], app_type=Kind.CHAT)
+
+    assert [(one.text, one.start_s, round(one.end_s, 3)) for one in plan.said] == [
+        ("A test.", 0.9, 1.7)
+    ]
 
 
 def test_subtitles_carry_no_commands():

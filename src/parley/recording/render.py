@@ -292,7 +292,7 @@ def _images(folder: Folder, plan: Plan) -> Iterator[tuple[float, npt.NDArray[np.
 
 
 def _fitted(path: Path) -> Any:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     from parley.media.image import decode_image
 
@@ -300,10 +300,7 @@ def _fitted(path: Path) -> Any:
         picture = Image.fromarray(decode_image(path.read_bytes(), limit_pixels=FRAME_PIXELS))
     except (OSError, BadInput):
         return None
-    picture.thumbnail(SIZE)
-    scene = Image.new("RGB", SIZE, "black")
-    scene.paste(picture, ((SIZE[0] - picture.width) // 2, (SIZE[1] - picture.height) // 2))
-    return scene
+    return ImageOps.pad(picture, SIZE)
 
 
 def _captioned(scene: Any, text: str, font: Any) -> npt.NDArray[np.uint8]:

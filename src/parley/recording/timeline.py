@@ -480,8 +480,10 @@ def _add(turn: FoldedTurn, each: RecordedEntry) -> None:
         case OutputDelta(text=text):
             turn.said.append(SaidPiece(each.at_ms, text, each.said))
         case AnswerDone() | TurnCompleted():
-            if each.said is not None:
-                turn.said.append(SaidPiece(each.at_ms, "", each.said))
+            # An answer that was not streamed comes as a whole.
+            text = "" if turn.said else each.entry.text
+            if each.said is not None or text:
+                turn.said.append(SaidPiece(each.at_ms, text, each.said))
             turn.answer, turn.ended_ms = each.entry, each.at_ms
             if turn.is_interrupted:
                 turn.cut_ms = each.at_ms
