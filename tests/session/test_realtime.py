@@ -1,12 +1,10 @@
-import asyncio
 import base64
 from collections.abc import Iterable
 from typing import Any
 
 from tests.session.test_duplex import JPEG
-from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, heard, loud, pcm64, quiet, worker_harness
-from tests.support.timeline import chunks, silence, sound, speak
+from tests.support.timeline import chunks, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
@@ -26,20 +24,8 @@ def responses(talk: Talk) -> list[dict]:
 
 async def one_by_one(talk: Talk, *messages: dict) -> list[dict]:
     for message in messages:
-        before = len(responses(talk))
-        talk.say(message)
-        assert not await answered_or_closed(talk, before), talk.socket.sent
+        assert await talk.unit(message), talk.socket.sent
     return responses(talk)
-
-
-async def answered_or_closed(talk: Talk, before: int | None = None) -> bool:
-    """Until one more response is there, or the socket is closed: then True."""
-    before = len(responses(talk)) if before is None else before
-    async with asyncio.timeout(HANG_S):
-        while len(responses(talk)) == before and talk.socket.closed is None:
-            talk.socket._changed.clear()
-            await talk.socket._changed.wait()
-    return talk.socket.closed is not None
 
 
 async def test_every_append_is_answered_by_exactly_one_response():
@@ -85,10 +71,8 @@ async def test_context_full_comes_once_after_the_event_that_carries_the_length(m
     monkeypatch.setattr("parley.dialects.realtime.RealtimeDialect.prompt_room_tokens", 10)
     async with worker_harness() as harness:
         talk = await harness.ready("realtime")
-        for _ in range(8):
-            talk.say(append())
-            if await answered_or_closed(talk):
-                break
+        while await talk.unit(append()):
+            pass
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "session.closed"
@@ -123,17 +107,9 @@ async def refused(talk: Talk, rows: Iterable[tuple[Any, str]]) -> list[tuple[Any
 
 async def test_client_errors_have_their_code_and_leave_the_session_open():
     rows = [
-        ({"type": "input_audio_buffer.append"}, "missing_field"),
         (append(pcm64(sound(speak(0.01)))), "invalid_payload"),
-        (append(pcm64(sound(silence(10.1)))), "invalid_payload"),
-        (append("AAA"), "invalid_payload"),
-        (append(base64.b64encode(b"\0" * 16_001).decode()), "invalid_payload"),
         (append(base64.b64encode(b"\0\0\xc0\x7f" * 4000).decode()), "invalid_payload"),
-        (append(video_frames=["?"]), "invalid_payload"),
         (append(video_frames=[base64.b64encode(b"nothing").decode()]), "invalid_payload"),
-        (append(video_frames=[JPEG] * 5), "invalid_payload"),
-        (append(max_slice_nums=0), "invalid_payload"),
-        (append(force_listen="yes"), "invalid_payload"),
         (update(), "invalid_event"),
         ({"type": "response.create"}, "unknown_event"),
     ]
@@ -149,11 +125,7 @@ async def test_errors_before_the_session_is_created_leave_it_open_for_another_tr
         (append(), "not_ready"),
         ({"type": "session.update", "session": {}}, "missing_field"),
         (update(instructions=""), "invalid_payload"),
-        (update(instructions=7), "invalid_payload"),
-        (update(max_slice_nums=10), "invalid_payload"),
-        (update(ref_audio="?"), "invalid_payload"),
         (update(ref_audio=quiet(61)), "invalid_payload"),
-        (update(voice_config={"temperature": -1}), "invalid_payload"),
         # Longer than the context; the last one leaves no room in it.
         (update(instructions="word " * 9000), "invalid_payload"),
         (update(instructions="word " * 7500), "invalid_payload"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from tests.session.test_conversation_interruption import SERVER_VAD, talking
-from tests.session.test_words import SENTENCE, UNIT_TYPES, live, unit
-from tests.support.sessions import Talk, feed, loud, quiet, worker_harness
+from tests.session.test_words import SENTENCE, live, unit_of
+from tests.support.sessions import feed, loud, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.engine.model import Job
@@ -30,15 +30,6 @@ class TroubledParrot(Parrot):
 
         job.finish = fail
         return job
-
-
-async def answered(talk: Talk, second: str) -> None:
-    """Send a unit and wait until it has been listened to or answered."""
-    before = sum(talk.types.count(name) for name in UNIT_TYPES)
-    unit(talk, second)
-    while sum(talk.types.count(name) for name in UNIT_TYPES) == before:
-        talk.socket._changed.clear()
-        await talk.socket._changed.wait()
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -70,10 +61,10 @@ async def test_a_duplex_client_hears_of_it_and_the_session_continues(dialect):
     async with worker_harness(model=TroubledParrot()) as harness:
         talk = await live(harness, dialect)
         for count in (1, 2, 3, 4):
-            await answered(talk, loud())
+            await talk.unit(unit_of(talk, loud()))
             for _ in range(6):
                 if talk.types.count("error") < count:
-                    await answered(talk, quiet())
+                    await talk.unit(unit_of(talk, quiet()))
 
             assert TOLD in str(await talk.until("error", count))
 

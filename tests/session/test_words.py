@@ -39,14 +39,10 @@ def write(talk: Talk, text: str = "", *pictures: str) -> None:
         talk.say({"type": "input_text", "text": text, "images": list(pictures)})
 
 
-def unit(talk: Talk, audio: str) -> None:
+def unit_of(talk: Talk, audio: str) -> dict[str, str]:
     if talk.lease.dialect == "realtime":
-        talk.say({"type": "input_audio_buffer.append", "audio": audio})
-    else:
-        talk.say({"type": "audio_chunk", "audio_base64": audio})
-
-
-UNIT_TYPES = {"result", "response.listen", "response.output_audio.delta"}
+        return {"type": "input_audio_buffer.append", "audio": audio}
+    return {"type": "audio_chunk", "audio_base64": audio}
 
 
 async def live(harness: WorkerHarness, dialect: DialectName, **more: Any) -> Talk:
@@ -59,13 +55,9 @@ async def live(harness: WorkerHarness, dialect: DialectName, **more: Any) -> Tal
 async def answers(talk: Talk) -> str:
     """Send silence until a turn of the assistant has ended; all that it said."""
     for _ in range(12):
-        before = len([m for m in talk.socket.sent if m["type"] in UNIT_TYPES])
-        unit(talk, quiet())
-        while len([m for m in talk.socket.sent if m["type"] in UNIT_TYPES]) == before:
-            talk.socket._changed.clear()
-            await talk.socket._changed.wait()
-        if talk.socket.sent[-1].get("end_of_turn"):
-            return "".join(m.get("text", "") for m in talk.socket.sent if m["type"] in UNIT_TYPES)
+        assert await talk.unit(unit_of(talk, quiet()))
+        if any(message.get("end_of_turn") for message in talk.socket.sent):
+            return "".join(m["text"] for m in talk.socket.sent if "end_of_turn" in m)
     raise AssertionError("the assistant did not finish")
 
 
@@ -156,7 +148,7 @@ async def test_a_failed_unit_loses_no_written_words(dialect: DialectName):
         talk = await live(harness, dialect)
         harness.faults.fail_at(Stage.PREFILL)
         write(talk, "Are you there?")
-        unit(talk, quiet())
+        talk.say(unit_of(talk, quiet()))
         await talk.until("error")
 
         assert await answers(talk) == "You wrote: Are you there?"
@@ -167,7 +159,7 @@ async def test_what_is_written_during_a_unit_goes_with_the_next():
         talk = await live(harness, "duplex")
         harness.gate.shut(Stage.PREFILL)
         write(talk, "Are you there?")
-        unit(talk, loud())
+        talk.say(unit_of(talk, loud()))
         await harness.gate.arrived()
         write(talk, "And now?")
         await talk.drained()
@@ -196,7 +188,7 @@ async def test_a_model_that_cannot_read_in_units_says_so(dialect: DialectName):
         talk = await live(harness, dialect)
         write(talk, "Hello?")
         error = await talk.until("error")
-        unit(talk, quiet())
+        talk.say(unit_of(talk, quiet()))
         await talk.until("response.listen" if dialect == "realtime" else "result")
 
         assert "accepts" not in talk.socket.sent[0]
@@ -240,7 +232,7 @@ async def test_who_asks_is_told_what_they_said_in_a_turn():
 async def test_who_asks_is_told_what_they_said_in_units(dialect: DialectName):
     async with worker_harness(model=HearingParrot()) as harness:
         talk = await live(harness, dialect, transcribe=True)
-        unit(talk, loud())
+        talk.say(unit_of(talk, loud()))
         await answers(talk)
 
         told = await talk.until(TRANSCRIPTS[dialect])
@@ -257,7 +249,7 @@ async def test_nobody_else_is_told(dialect: DialectName):
             await talk.until("turn_done")
         else:
             talk = await live(harness, dialect)
-            unit(talk, loud())
+            talk.say(unit_of(talk, loud()))
             await answers(talk)
 
         assert TRANSCRIPTS[dialect] not in talk.types

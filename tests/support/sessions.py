@@ -73,6 +73,20 @@ class Talk:
     def types(self) -> list[str]:
         return self.socket.types
 
+    async def unit(self, message: dict[str, Any]) -> bool:
+        """Send a unit and wait for its result; returns False if the connection is closed
+        instead."""
+        before = self._results
+        self.say(message)
+        await until(lambda: self._results > before or self.socket.closed is not None)
+        return self.socket.closed is None
+
+    @property
+    def _results(self) -> int:
+        """Number of messages about units."""
+        results = {"result", "response.listen", "response.output_audio.delta"}
+        return sum(map(results.__contains__, self.types))
+
 
 @dataclass
 class WorkerHarness:

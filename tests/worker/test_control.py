@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from tests.support.certificates import self_signed
 from tests.support.gateway_control import fake_gateway_control
-from tests.support.patience import HANG_S
+from tests.support.patience import until
 from websockets import Headers, InvalidStatus, Response
 
 from parley.errors import SetupError
@@ -142,7 +142,7 @@ async def test_orders_are_obeyed_and_stops_answered():
 
         answers = [m for m in gateway.heard if isinstance(m, StopResult)]
         assert answers == [StopResult("a", True), StopResult("b", False), StopResult("c", True)]
-        await asyncio.wait_for(_until(lambda: len(reporter.orders) == 5), HANG_S)
+        await until(lambda: len(reporter.orders) == 5)
         assert reporter.orders[3:] == [EndSession("here"), 3.0]
 
 
@@ -206,8 +206,3 @@ def test_a_gateway_that_refuses_plain_http_is_asked_by_tls():
 
 async def test_plain_http_needs_no_trust():
     assert await GatewayTrust("http://127.0.0.1:8006").context() is None
-
-
-async def _until(condition) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
