@@ -12,6 +12,7 @@ from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
 from parley.dialects.events import ChatRequested, InterruptionChanged, SessionInterrupted
+from parley.engine.engine import Engine
 from parley.engine.segments import Audio
 from parley.engine.work import Prefill, Stage
 from parley.protocol.control import BUSY_STATUS, CUT_CODE, EndSession, SessionPhase
@@ -101,6 +102,25 @@ async def test_a_slot_that_does_not_come_back_makes_the_worker_an_error():
         assert refused.socket.closed == (BUSY_STATUS, "service_unavailable")
         harness.gate.open()
         await talk.over()
+
+
+async def test_a_session_whose_last_step_takes_long_is_not_stuck(monkeypatch: pytest.MonkeyPatch):
+    async with worker_harness(cleanup_limit_s=0.01) as harness:
+        talk = await hung_up(harness)
+        looks: list[Engine] = []
+
+        def look(engine: Engine) -> float:
+            looks.append(engine)
+            if len(looks) == 3:
+                harness.gate.open()
+            return 9.0
+
+        monkeypatch.setattr("parley.worker.host.STEP_LIMITS", 10**6)
+        monkeypatch.setattr(Engine, "step_took_s", property(look))
+        await talk.over()
+
+        assert not harness.host.broken.is_set()
+        assert harness.host.state == "idle"
 
 
 async def test_a_lost_device_ends_every_session_and_is_an_error():
