@@ -201,6 +201,10 @@ export const pageScenarios = {
       await page.waitForLoadState('networkidle');
       if (path === '/')
         assert.deepEqual(await installed(page), ['standalone', '/', ['192x192', '512x512', '512x512', 'any']]);
+      // A phone whose page is magnified twice.
+      await page.setViewportSize({ width: 195, height: 420 });
+      found.push(...(await overflowing(page, path)));
+      await page.setViewportSize({ width: 1280, height: 800 });
       const { seen, faults } = await walk(page);
       counts.push(`${path} ${seen}`);
       found.push(...faults.map((fault) => `${path}: ${fault}`));
