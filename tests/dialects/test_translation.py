@@ -13,9 +13,8 @@ from tests.support.talking import b64
 from parley.clock import ManualClock
 from parley.dialects import events
 from parley.dialects.base import Dialect, close_reason
-from parley.dialects.formatted import SoundDialect
 from parley.dialects.openai_realtime.items import NothingToRetrieve
-from parley.dialects.sound import WireSound
+from parley.dialects.sound import SoundDialect, WireSound
 from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase

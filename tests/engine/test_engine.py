@@ -210,7 +210,7 @@ async def test_a_device_fault_takes_every_seat():
 
     with pytest.raises(InferenceFailed):
         await first.prefill(HELLO)
-    await engine.wait_broken()
+    await engine.broken.wait()
 
     assert not engine.is_running
     assert engine.free_slots == 0

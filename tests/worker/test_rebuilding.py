@@ -326,7 +326,7 @@ async def test_a_session_whose_device_fails_continues_at_another_worker(
     await talk.until(LAST_HEARD[name])
     fault = RuntimeError("CUDA error: an illegal memory access was encountered")
     harness.faults.fail_at(None, times=99, error=fault)
-    await asyncio.wait_for(harness.engine.wait_broken(), HANG_S)
+    await asyncio.wait_for(harness.engine.broken.wait(), HANG_S)
     # As its process does, which ends then.
     harness.host.leave(0.0, moves=False)
     await talk.over()

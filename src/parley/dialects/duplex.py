@@ -11,9 +11,8 @@ import msgspec
 from parley import errors
 from parley.dialects import events
 from parley.dialects.base import Reply, UpgradeRequest
-from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, written
-from parley.dialects.sound import reference, within
+from parley.dialects.sound import SoundDialect, reference, within
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import duplex, realtime, values
 from parley.protocol.kinds import Kind, Phase

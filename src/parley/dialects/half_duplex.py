@@ -11,9 +11,8 @@ import msgspec
 from parley import errors
 from parley.dialects import events
 from parley.dialects.base import SessionContext
-from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, phrase, written
-from parley.dialects.sound import in_pieces, reference
+from parley.dialects.sound import SoundDialect, in_pieces, reference
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase

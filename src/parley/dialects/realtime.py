@@ -16,9 +16,8 @@ import msgspec
 from parley import errors
 from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
-from parley.dialects.formatted import SoundDialect
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import within
+from parley.dialects.sound import SoundDialect, within
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind, Phase

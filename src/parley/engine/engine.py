@@ -52,7 +52,8 @@ class Engine:
         self._events: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[asyncio.Future[SlotHandle]] = deque()
         self._handles: set[SlotHandle] = set()
-        self._broken = asyncio.Event()
+        self.broken = asyncio.Event()
+        """Set when the device has failed. The engine cannot be used after that."""
         self.on_broken: Callable[[], None] = lambda: None
         """Called when the device has failed, before the error reaches callers that wait for
         results."""
@@ -155,10 +156,6 @@ class Engine:
                 await future.result().close()
             raise
 
-    async def wait_broken(self) -> None:
-        """Wait until the device has failed. The engine cannot be used after that."""
-        await self._broken.wait()
-
     async def stop(self, *, limit_s: float = 10.0, unload: bool = True) -> None:
         """Fail all running requests, free all rows, and end the thread. Safe to repeat.
 
@@ -221,7 +218,7 @@ class Engine:
         for handle in self._handles:
             # The engine thread fails its pending requests, because it knows the reason.
             handle._is_open = False
-        self._broken.set()
+        self.broken.set()
 
     def _refuse_waiting(self) -> None:
         while self._waiting:

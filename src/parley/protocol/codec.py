@@ -365,7 +365,7 @@ class Messages(Generic[Client, Server]):
 
 def read(value: dict[str, Any], shape: Shape) -> Any:
     """Convert a parsed object to `shape.struct`, or raise the shape's error."""
-    clean = _tidy(value, DEPTH_LIMIT)
+    clean = without_nulls(value)
     for name in shape.as_is & clean.keys():
         clean[name] = value[name]
     rename(clean, shape.aliases)
@@ -395,13 +395,9 @@ def rename(value: dict[str, Any], aliases: Aliases) -> None:
                 value[name] = found
 
 
-def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """A plain object, normalised as by `read`: nulls are absent, and whole floats are integers."""
-    return _tidy(value, DEPTH_LIMIT)
-
-
-def _tidy(value: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Drop nulls, and convert whole floats to integers (`256.0` is a valid token count)."""
+def without_nulls(value: dict[str, Any], depth: int = DEPTH_LIMIT) -> dict[str, Any]:
+    """A plain object without nulls, and with integers for whole floats (`256.0` is a valid token
+    count). `depth`: accepted nesting."""
     return {name: _tidied(item, depth - 1) for name, item in value.items() if item is not None}
 
 
@@ -409,7 +405,7 @@ def _tidied(item: Any, depth: int) -> Any:
     if depth < 0:
         raise errors.InvalidPayload("The message is nested too deeply.")
     if isinstance(item, dict):
-        return _tidy(item, depth)
+        return without_nulls(item, depth)
     if isinstance(item, list):
         return [_tidied(each, depth - 1) for each in item]
     if isinstance(item, float) and item.is_integer() and abs(item) < _EXACT_INTEGERS:

@@ -227,7 +227,7 @@ class Session:
         """
         if self._ending.done():
             return
-        self._observe(event)
+        self.log(event)
         error = getattr(event, "error", None)
         if error is not None:
             _forget_frames(error)
@@ -317,9 +317,11 @@ class Session:
         """True if the client sent its newest message while another worker ran the session."""
         return self._socket.is_of_before
 
-    def log(self, entry: Entry) -> None:
-        """Log an entry that observers see and the client does not."""
-        self._observe(entry)
+    def log(self, event: Observed) -> None:
+        """Report to the observers; the client does not see it."""
+        now_s = self.clock.monotonic()
+        for observer in self._observers:
+            observer.observe(event, now_s)
 
     async def recording_id(self) -> str | None:
         """The recording's id, which the client receives when it may start; None if there is none.
@@ -528,7 +530,7 @@ class Session:
         self._socket.enable()
         first = None if self._rebuildable is None else self._rebuildable.first_entry()
         if first is not None:
-            self._observe(first)
+            self.log(first)
 
     def _act(self, event: ClientEvent) -> bool:
         """Handle the client's request; returns True if that was possible."""
@@ -568,7 +570,7 @@ class Session:
     # ---- the end ---------------------------------------------------------------------------
 
     async def _say_goodbye(self, ended: SessionEnded) -> None:
-        self._observe(ended)
+        self.log(ended)
         reply = self._last_words or self._dialect.encode(ended)
         code = 1011 if reply.close_code is None else reply.close_code
         closing_s = CLOSING_S
@@ -583,11 +585,6 @@ class Session:
         with contextlib.suppress(TimeoutError, Disconnected):
             async with asyncio.timeout(closing_s):
                 await self._socket.close(code, close_reason(reply.reason) or ended.reason)
-
-    def _observe(self, event: Observed) -> None:
-        now_s = self.clock.monotonic()
-        for observer in self._observers:
-            observer.observe(event, now_s)
 
 
 def _forget_frames(error: ParleyError) -> None:

@@ -394,7 +394,7 @@ class WorkerProcess:
             "stop": asyncio.create_task(self._stopping.wait()),
             "left": asyncio.create_task(host.leaving.wait()),
             "stuck": asyncio.create_task(host.broken.wait()),
-            "fault": asyncio.create_task(engine.wait_broken()),
+            "fault": asyncio.create_task(engine.broken.wait()),
             "hung": asyncio.create_task(self._until_a_step_hangs(engine)),
         }
         try:
