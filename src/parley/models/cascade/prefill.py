@@ -22,7 +22,7 @@ from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
-from parley.turns.echo import is_echo
+from parley.turns.echo import SPECTRA_LEAST_S, is_echo
 from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
 from parley.turns.word_lists import is_command
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
@@ -37,7 +37,7 @@ HEARING_COST = 2
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
 CONTINUED_WINDOWS = 6
-"""Number of windows of speech that `is_echo` can judge. Our echo ends sooner after our speech."""
+"""Number of windows of speech that `is_echo` can judge. The end of an echo is shorter."""
 
 
 class PrefillJob(CascadeJob):
@@ -257,7 +257,7 @@ class PrefillJob(CascadeJob):
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
         rest = sound[whole:]
         listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
-        turns = _continued(turns, listened.probabilities)
+        turns = self._continued(turns, listened.probabilities)
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
             if listened.is_echo and turns.quiet_ms >= PAUSE_MS:
@@ -267,7 +267,7 @@ class PrefillJob(CascadeJob):
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
         if listened.is_echo:
             # The utterance is dropped unless more speech follows.
-            turns = Turns() if state.telling is not None else replace(turns, is_open=False)
+            turns = replace(turns, is_open=False)
         self._state = replace(
             state,
             turns=turns,
@@ -290,12 +290,14 @@ class PrefillJob(CascadeJob):
         restore(detector, self._state.detector)
         found = tuple(float(chance) for _, chance in heard_in(detector, windows.reshape(-1)))
         kept = snapshot(detector)
+        ended = self._echo_end(windows.reshape(-1), found, ours)
+        found = (0.0,) * ended + found[ended:]
         spoken = np.flatnonzero(np.array(found) >= SPEECH) * WINDOW_SAMPLES
         if len(ours) and len(spoken):
             said = slice(int(spoken[0]), int(spoken[-1]) + WINDOW_SAMPLES)
-            if is_echo(windows.reshape(-1), said, ours):
+            if self._is_echo(windows.reshape(-1), said, ours):
                 return Listened(found, kept, is_echo=True)
-        turns = _continued(self._state.turns, found)
+        turns = self._continued(self._state.turns, found)
         for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
         is_interrupted = self._state.telling is not None and turns.interrupts(judges.onsets)
@@ -304,6 +306,37 @@ class PrefillJob(CascadeJob):
             turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
+
+    def _continued(self, turns: Turns, probabilities: tuple[float, ...]) -> Turns:
+        """Reopen the utterance that was considered an echo if the unit continues it for long enough
+        to be distinguished from one."""
+        if turns.is_open or not turns.speech_ms:
+            return turns
+        first = probabilities[:CONTINUED_WINDOWS]
+        is_continued = len(first) == CONTINUED_WINDOWS and min(first) >= QUIET
+        if is_continued and self._state.telling is None:
+            return replace(turns, is_open=True)
+        return Turns(sooner_ms=turns.sooner_ms)
+
+    def _echo_end(self, unit: Samples, found: tuple[float, ...], ours: Samples) -> int:
+        """The number of windows with which an echo in the last unit ends in this one (N,). They are
+        too short to be judged without it."""
+        turns = self._state.turns
+        windows = next((n for n, one in enumerate(found) if one < QUIET), len(found))
+        is_after_echo = turns.speech_ms and not (turns.is_open or turns.quiet_ms)
+        if not (is_after_echo and 0 < windows < CONTINUED_WINDOWS):
+            return 0
+        before = np.concatenate(turns.sound[-CONTINUED_WINDOWS:])
+        said = slice(0, len(before) + windows * WINDOW_SAMPLES)
+        return windows if is_echo(np.concatenate((before, unit)), said, ours) else 0
+
+    def _is_echo(self, unit: Samples, said: slice, ours: Samples) -> bool:
+        """True if the speech in the unit (N,) is our echo. What continues an utterance that was
+        long enough to be found different is not: its last syllables are like some moment of any
+        voice."""
+        turns = self._state.turns
+        is_theirs = turns.is_open and turns.speech_ms >= SPECTRA_LEAST_S * 1000
+        return not is_theirs and is_echo(unit, said, ours)
 
     def _commit(self) -> None:
         state = self._state
@@ -324,16 +357,6 @@ class PrefillJob(CascadeJob):
                 words=self._words if len(self._heard) == 1 else (), chosen=self._choices.made,
             )
         )  # fmt: skip
-
-
-def _continued(turns: Turns, probabilities: tuple[float, ...]) -> Turns:
-    """Reopen the utterance that was considered an echo if the unit continues it for long enough to
-    be distinguished from one."""
-    if turns.is_open or not turns.speech_ms:
-        return turns
-    first = probabilities[:CONTINUED_WINDOWS]
-    is_continued = len(first) == CONTINUED_WINDOWS and min(first) >= QUIET
-    return replace(turns, is_open=True) if is_continued else Turns(sooner_ms=turns.sooner_ms)
 
 
 def _pieces(pcm: Pcm) -> list[Pcm]:
