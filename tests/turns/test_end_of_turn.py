@@ -18,8 +18,10 @@ from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.smart_turn import end_of_turn, log_mel
 from parley.turns.word_lists import (
     ACKNOWLEDGEMENT_SOUNDS,
+    ACKNOWLEDGEMENTS,
     COMMANDS,
     UNFINISHED,
+    is_acknowledgement,
     is_command,
     is_unfinished,
 )
@@ -221,11 +223,17 @@ def test_what_the_model_knows_whole_is_not_waited_for():
 
 def test_every_language_has_its_lists():
     languages = {"en", "es", "fr", "de", "zh", "hi"}
-    assert set(COMMANDS) == set(ACKNOWLEDGEMENT_SOUNDS) == set(UNFINISHED) == languages
+    lists = (COMMANDS, ACKNOWLEDGEMENT_SOUNDS, ACKNOWLEDGEMENTS, UNFINISHED)
+    assert all(set(each) == languages for each in lists)
     assert all(
         map(is_command, ("No, wait a second, please.", "1 moment...", "नहीं", "停。", "¡Para!"))
     )
     assert not any(map(is_command, ("", "Please.", "Okay.", "No problem.", "Wait for me.")))
+    assert all(
+        map(is_acknowledgement, ("Oh, I see.", "Okay, that's very nice.", "Uh-huh.", "हाँ", "嗯。"))
+    )
+    others = ("", "That's", "Really?", "Okay?", "No.", "Yes, but why?", "I see a dog.", "Stop.")
+    assert not any(map(is_acknowledgement, others))
 
 
 def test_repeated_commands_are_divided_in_one_way_only():

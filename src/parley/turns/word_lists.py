@@ -1,7 +1,8 @@
 """Words that decide about turns, per language; the only place for them.
 
 `UNFINISHED`: words after which a sentence continues, in lower case and without punctuation.
-`COMMANDS` stop an answer, `ACKNOWLEDGEMENT_SOUNDS` do not. Languages: English, Spanish,
+`COMMANDS` stop an answer, `ACKNOWLEDGEMENTS` (as written) and `ACKNOWLEDGEMENT_SOUNDS` (as
+spoken) do not. Languages: English, Spanish,
 French, German, Chinese, Hindi.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final
 
 UNFINISHED: Final[dict[str, str]] = {
@@ -67,6 +68,19 @@ ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
     "zh": "AH NG|D W EY|D W EY D W EY|SH ER|SH ER D AH|HH AW|HH AW D AH|SH IH NG|M IH NG B AY",
     "hi": "HH AA|HH AA N|HH AH M|AH CH AA|TH IY K|TH IY K HH EY|S AH HH IY|JH IY|JH IY HH AA",
 }
+
+ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
+    "en": "mhm|mm|mmm|mm-hmm|m-hm|hm|hmm|uh huh|uh-huh|aha|ah|oh|uh|yeah|yes|yep|yup|okay|ok|right|"
+    "all right|alright|sure|i see|got it|i got it|great|good|nice|cool|fine|true|exactly|correct|"
+    "indeed|of course|wow|makes sense|interesting|absolutely|definitely|totally|perfect|lovely|"
+    "amazing|fair enough|understood",
+    "es": "sí|vale|claro|ya|bien|bueno|ajá|entiendo|de acuerdo|muy bien",
+    "fr": "oui|ouais|d'accord|bien|ah bon|je vois|voilà|très bien",
+    "de": "ja|jaja|gut|genau|stimmt|richtig|klar|ach so|schön|verstehe|aha",
+    "zh": "嗯|对|对对|是|是的|好|好的|行|明白",
+    "hi": "हाँ|हां|हम्म|अच्छा|ठीक|ठीक है|सही|जी|जी हाँ",
+}
+"""Spellings. After an interruption by sound that turns out to be one of them, an answer resumes."""
 
 _GHOSTS: Final = (
     "you|thank you|thanks for watching|thank you for watching|bye|.|the|so|oh|ah|uh|um|hmm|mm|hm|"
@@ -159,25 +173,45 @@ _MORE: Final = (
     }
 )
 """What may come before and after a command."""
-_LONGEST_WORDS: Final = max(len(each.split()) for each in _MORE)
+_ACKNOWLEDGEMENTS: Final = frozenset("|".join(ACKNOWLEDGEMENTS.values()).split("|"))
+_BEFORE_ACKNOWLEDGEMENTS: Final = {"that's", "that", "very", "so", "how", "sounds"}
+_LONGEST_WORDS: Final = max(len(each.split()) for each in _MORE | _ACKNOWLEDGEMENTS)
 
 
 def is_command(text: str) -> bool:
     """True if the text consists of commands, such as "No, wait a second, please."."""
+    return _consists_of(text, _COMMANDS, before=_BEFORE, after=_MORE)
+
+
+def is_acknowledgement(text: str) -> bool:
+    """True if the text consists of acknowledgements, such as "Oh, I see."; "Really?" is a
+    question."""
+    return not text.rstrip().endswith("?") and _consists_of(
+        text, _ACKNOWLEDGEMENTS, before=_BEFORE_ACKNOWLEDGEMENTS
+    )
+
+
+def _consists_of(
+    text: str,
+    phrases: Set[str],
+    *,
+    before: Set[str] = frozenset(),
+    after: Set[str] = frozenset(),
+) -> bool:
+    """True if the text is at least one of the phrases, with any of `before` and `after` around."""
     words = plain(text).split()
-    # Positions up to which the words precede a command, and up to which they are commands. A
+    # Positions up to which the words precede a phrase, and up to which they are phrases. A
     # pattern would try every division of "no no no".
-    before, commanded = {0}, set[int]()
+    opened, said = {0}, set[int]()
     for start in range(len(words)):
         for end in range(start + 1, min(start + _LONGEST_WORDS, len(words)) + 1):
-            said = " ".join(words[start:end])
-            if start in before and said in _BEFORE:
-                before.add(end)
-            if start in before and said in _COMMANDS:
-                commanded.add(end)
-            if start in commanded and said in _MORE:
-                commanded.add(end)
-    return len(words) in commanded
+            part = " ".join(words[start:end])
+            if start in opened | said and part in before:
+                opened.add(end)
+            is_said = start in said and part in after
+            if is_said or (start in opened | said and part in phrases):
+                said.add(end)
+    return len(words) in said
 
 
 def plain(text: str) -> str:

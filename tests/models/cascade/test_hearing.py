@@ -344,9 +344,11 @@ def test_what_sounds_like_an_acknowledgement_stops_no_answer(odds, windows, stop
 )
 def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
     """Where its first unit sounds like what was just played."""
-    judged = iter([True])
+    judged = iter([True, heard_s is None])
     monkeypatch.setattr(prefill, "is_echo", lambda heard, said, played: next(judged, False))
     model: Any = small_cascade(rows=1)
+    if heard_s is None:
+        model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard("Air.")))
     cast = Cast(model)
     cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
     state = memory_of(model)
@@ -409,3 +411,49 @@ def test_speech_over_two_units_is_judged_whole_and_an_acknowledgement_not_answer
     # The history of an answer that was stopped ends where it was heard.
     kept = next(line.text for line in memory_of(model).history.lines if line.role == "assistant")
     assert (kept != answer.strip()) is stops
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "resumes"),
+    [
+        ("Oh, I see.", 0, True), ("I see.", -0.8, True), ("", 0, False),
+        ("What is that?", 0, False), ("Stop.", 0, False),
+    ],
+)  # fmt: skip
+def test_an_answer_that_an_acknowledgement_interrupted_resumes(
+    text: str, confidence: float, *, resumes: bool
+) -> None:
+    model: Any = small_cascade(rows=1)
+    recogniser = FixedRecogniser(Heard("Tell me a story."))
+    judges = TurnJudges(onsets=lambda said, asked: 2.0)
+    model.parts = replace(model.parts, recogniser=recogniser, judges=judges)
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    said = join((quiet(0.65), voice(0.5, seed=3), quiet(0.85)), RATE_HZ)
+    done = []
+    parts = (said.slice(0, RATE_HZ), said.slice(RATE_HZ))
+    for sound in (voice(1.0), quiet(1.0), *parts, *[quiet(1.0)] * 6):
+        done.append(cast.play(0, [unit(sound), StepUnit(), Finalize()])[1])
+        recogniser.heard = Heard(text, confidence) if done[-1].text else recogniser.heard
+
+    endings = [result_of(each).ending for each in done[1:]]
+    assert endings[:2] == [Ending.SPOKE, Ending.LISTEN]
+    # The history of an answer that was stopped ends where it was heard.
+    lines = [line.text for line in memory_of(model).history.lines]
+    assert ("".join(each.text for each in done).split() == lines[1].split()) is resumes
+
+
+def test_speech_that_continues_an_interruption_is_not_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(prefill, "is_echo", lambda heard, said, played: len(heard) < RATE_HZ // 2)
+    model: Any = small_cascade(rows=1)
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    state = memory_of(model)
+    model._conversations[0].state = replace(state, echo=np.ones(2 * RATE_HZ, np.float32))
+    first = join((quiet(0.25), voice(0.75)), RATE_HZ)
+
+    for sound in (first, voice(0.4), quiet(1.0)):
+        cast.play(0, [unit(sound), StepUnit(), Finalize()])
+
+    (line, *_) = (one for one in memory_of(model).history.lines if one.role == "user")
+    assert int(line.text.split()[2]) / 10 > 1.0

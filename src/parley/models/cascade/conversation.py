@@ -30,6 +30,7 @@ class Telling:
         is_promised: `waiting` is silence that stands for speech (`promises.py`).
         shown: number of clauses whose text was sent to the client.
         waits: number of units that ended because of their cost.
+        is_paused: it is interrupted, by words that are not known yet.
     """
 
     draft: Draft = field(default_factory=Draft)
@@ -40,6 +41,7 @@ class Telling:
     shown: int = 0
     is_promised: bool = False
     waits: int = 0
+    is_paused: bool = False
 
     @property
     def is_all_spoken(self) -> bool:

@@ -24,7 +24,7 @@ from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import SPECTRA_LEAST_S, is_echo
 from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
-from parley.turns.word_lists import is_command
+from parley.turns.word_lists import is_acknowledgement, is_command
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
@@ -236,7 +236,9 @@ class PrefillJob(CascadeJob):
             is_whole = not heard.is_unclear and self._parts.is_expected(text, history)
             turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
             is_interrupted = self._state.is_interrupted
-            if self._state.telling is not None and not is_interrupted:
+            if is_interrupted and is_acknowledgement(text):
+                turns, is_interrupted = turns.without(), False
+            elif self._state.telling is not None and not is_interrupted:
                 is_interrupted = not heard.is_unclear and is_command(text)
                 if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
                     # An acknowledgement or a noise; anything else is answered after this answer.
@@ -274,7 +276,7 @@ class PrefillJob(CascadeJob):
             cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
             rest=rest,
             detector=listened.detector,
-            is_interrupted=listened.interrupts,
+            is_interrupted=state.is_interrupted or listened.interrupts,
         )
         if turns.wants_words:
             self._hearing = self._recognise(turns.samples)

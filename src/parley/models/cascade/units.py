@@ -18,6 +18,7 @@ from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import AnswerRequest
+from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
@@ -81,11 +82,13 @@ class AnswerJob(CascadeJob):
         if self._work.force_listen or state.decisions < options.force_listen_count:
             self._end(Ending.LISTEN, self._interrupted(state))
             return
-        if state.telling is not None:
+        if state.telling is not None and state.is_interrupted:
+            state = self._state = self._paused(state, state.telling)
             if state.is_interrupted:
-                self._end(Ending.LISTEN, self._interrupted(state))
-            else:
-                self._tell()
+                self._end(Ending.LISTEN, state)
+                return
+        if state.telling is not None:
+            self._tell()
             return
         if state.turns.is_noise:
             self._end(Ending.LISTEN, replace(state, turns=state.turns.without()))
@@ -255,7 +258,7 @@ class AnswerJob(CascadeJob):
         if telling.is_promised:
             promise = Promise(telling.clauses, telling.played, played, len(echo))
             promises = (*promises, promise)[-PROMISES_LIMIT:]
-        telling = replace(telling, waiting=rest, played=played, shown=shown)
+        telling = replace(telling, waiting=rest, played=played, shown=shown, is_paused=False)
         state = replace(
             self._state,
             echo=np.concatenate((self._state.echo, echo))[-ECHO_SAMPLES:],
@@ -274,6 +277,17 @@ class AnswerJob(CascadeJob):
         else:
             state = replace(state, telling=telling)
         self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
+
+    def _paused(self, state: CascadeState, telling: Telling) -> CascadeState:
+        """Pause an interrupted answer until the words are known. It resumes after an
+        acknowledgement (`PrefillJob`) or an echo, and ends after anything else."""
+        turns = state.turns
+        if not turns.is_open:
+            return replace(state, is_interrupted=False)
+        is_known = turns.heard_ms == turns.speech_ms
+        if telling.is_paused and (is_known or turns.speech_ms >= LONG_ACKNOWLEDGEMENT_MS):
+            return self._interrupted(state)
+        return replace(state, telling=replace(telling, is_paused=True))
 
     def _interrupted(self, state: CascadeState) -> CascadeState:
         """End the answer here; the history contains the words that were heard."""
