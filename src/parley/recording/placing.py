@@ -58,8 +58,7 @@ class PlacedPiece:
 
 @dataclass(slots=True)
 class PlacedText:
-    """One side's uninterrupted speech, from which all subtitles are made, or the part shown in a
-    caption below the image."""
+    """One side's uninterrupted speech, as far as it was heard: all subtitles are made of it."""
 
     who: Literal["user", "assistant"]
     text: str
@@ -73,14 +72,11 @@ class Plan:
     """Pieces in order of start, and the total length.
 
     Args:
-        captions: the assistant's words as they appear below the video; `said`: complete speech of
-            both sides, as far as it was heard.
         turns: of chat and half-duplex, with the start of the input and the words that were heard.
     """
 
     user: list[PlacedPiece] = field(default_factory=list)
     assistant: list[PlacedPiece] = field(default_factory=list)
-    captions: list[PlacedText] = field(default_factory=list)
     said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     unit_starts: list[float] = field(default_factory=list)
@@ -98,7 +94,7 @@ def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda pa
     is_duplex = journal.head.app_type.is_duplex
     plan = _units(journal) if is_duplex else _turns(journal, length_of)
     ends = [piece.end_s for piece in (*plan.user, *plan.assistant)]
-    ends += [text.end_s for text in (*plan.captions, *plan.said)]
+    ends += [one.end_s + CAPTION_STAYS_S * (one.who == "assistant") for one in plan.said]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
     plan.said = sorted((one for one in plan.said if one.text), key=lambda one: one.start_s)
@@ -109,8 +105,6 @@ class _AssistantTrack:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._free_s = 0.0
-        self._text = ""
-        self._is_open = False
         self.said: PlacedText | None = None
         """The answer in progress."""
 
@@ -121,17 +115,8 @@ class _AssistantTrack:
             self._free_s = start_s + sound.length_s
             self._plan.assistant.append(replace(sound, start_s=start_s))
         self._note(text, start_s, 0.0 if sound is None else self._free_s)
-        if text:
-            self._text += text
-            self._caption(start_s)
-        elif self._is_open and sound is not None:
-            self._plan.captions[-1].end_s = self._free_s + CAPTION_STAYS_S
         if ends:
-            self.end()
-
-    def end(self) -> None:
-        """End the turn; the next text starts a new caption."""
-        self._text, self._is_open, self.said = "", False, None
+            self.said = None
 
     def _note(self, text: str, start_s: float, end_s: float) -> None:
         if self.said is None:
@@ -163,24 +148,13 @@ class _AssistantTrack:
                 one.text = words
             else:
                 one.text = heard_part(one.text, self._sound_s(one) / length_s if length_s else 0.0)
-            one.is_interrupted = True
-        for one in (*cut, *self._plan.captions):
-            if one.end_s > at_s:
-                one.end_s = max(at_s, one.start_s)
-        self.end()
+            one.end_s, one.is_interrupted = max(at_s, one.start_s), True
+        self.said = None
 
     def _sound_s(self, said: PlacedText) -> float:
         """Length of the audio of these words."""
         pieces = self._plan.assistant
         return sum(one.length_s for one in pieces if said.start_s <= one.start_s < said.end_s)
-
-    def _caption(self, start_s: float) -> None:
-        end_s = max(start_s, self._free_s) + CAPTION_STAYS_S
-        captions = self._plan.captions
-        if captions and captions[-1].end_s > start_s:
-            captions[-1].end_s = max(captions[-1].start_s, start_s)
-        captions.append(PlacedText("assistant", self._text, start_s, end_s))
-        self._is_open = True
 
 
 def _units(entries: Iterable[RecordedEntry]) -> Plan:
@@ -241,7 +215,7 @@ def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> 
 def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:
     result = done.result
     if result.is_listen:
-        assistant.end()
+        assistant.said = None
         return
     speech = None
     if (said := each.said) is not None:
@@ -287,7 +261,7 @@ def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
             said = assistant.said
             assistant.interrupt(cut_s, turn.words)
             turn.words = said.text if said is not None and said.is_interrupted else None
-        assistant.end()
+        assistant.said = None
     return plan
 
 

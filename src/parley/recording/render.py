@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import math
 import os
 import resource
 import shutil
@@ -33,9 +34,10 @@ from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
 from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
-from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
+from parley.recording.placing import CAPTION_STAYS_S, PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import set_state
 from parley.replacing import replacing
+from parley.session_log.items import heard_part
 
 if TYPE_CHECKING:
     import av
@@ -266,29 +268,34 @@ def _images(folder: Folder, plan: Plan) -> Iterator[tuple[float, npt.NDArray[np.
     font = _font()
     changes = {0.0, plan.length_s}
     changes |= {at_s for at_s, _ in plan.frames}
-    for caption in plan.captions:
-        changes |= {caption.start_s, caption.end_s}
+    changes |= {piece.start_s for piece in plan.assistant}
+    spoken = [one for one in plan.said if one.who == "assistant"]
+    for one in spoken:
+        changes |= {one.start_s, one.end_s + CAPTION_STAYS_S}
     changes |= {float(second) for second in range(int(plan.length_s) + 1)}
     times = sorted({round(at_s, 3) for at_s in changes})
     frames = sorted(plan.frames)
     scene = Image.new("RGB", SIZE, "black")
     shown = 0
-    for at_s in times:
+    for at_s, until_s in zip(times, [*times[1:], math.inf], strict=True):
         newest = shown
         while newest < len(frames) and frames[newest][0] <= at_s + 0.0005:
             newest += 1
         if newest > shown:
             scene = _fitted(folder.path / frames[newest - 1][1]) or scene
             shown = newest
-        text = next(
-            (
-                caption.text
-                for caption in reversed(plan.captions)
-                if caption.start_s <= at_s + 0.0005 < caption.end_s
-            ),
-            "",
-        )
-        yield at_s, _captioned(scene, clean(text), font)
+        yield at_s, _captioned(scene, clean(caption(spoken, at_s, until_s)), font)
+
+
+def caption(spoken: Sequence[PlacedText], at_s: float, until_s: float) -> str:
+    """The words below the image between two times: those of the newest speech that are spoken by
+    then."""
+    for one in reversed(spoken):
+        if one.start_s <= at_s + 0.0005 < one.end_s + CAPTION_STAYS_S:
+            length_s = one.end_s - one.start_s
+            share = (until_s - one.start_s) / length_s if length_s else 1.0
+            return heard_part(one.text, min(1.0, share))
+    return ""
 
 
 def _fitted(path: Path) -> Any:
