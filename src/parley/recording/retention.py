@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.recording.journal import remove
 from parley.recording.layout import GB, Folder, RecordingFolders
-from parley.recording.store import BrokenRecording, read_meta
+from parley.recording.store import BrokenRecording, StillRecording, delete, read_meta
 
 DAY_S: Final = 86_400.0
 
@@ -160,10 +159,10 @@ def _look(folder: Folder) -> _Kept | None:
 
 
 def _remove(folder: Folder) -> bool:
-    if folder.is_live():
-        return False
     try:
-        remove(folder.path)
+        delete(folder)
+    except StillRecording:
+        return False
     except OSError as error:
         _log.warning("recording_delete_failed", recording_id=folder.recording_id, why=str(error))
         return False

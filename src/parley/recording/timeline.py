@@ -6,7 +6,7 @@ Pure. Source: service.md 6.2-6.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -42,6 +42,16 @@ from parley.recording.lines import HeadLine, JournalEntries, KeptSound, Number, 
 from parley.session_log.entries import EntriesLost, Failure, Recorded, Truncated
 
 TITLE_CHARS: Final = 80
+TYPES: Final[Mapping[type[Content], str]] = {
+    TextPart: "text",
+    ToolCallPart: "tool_call",
+    ToolResultPart: "tool_result",
+    Picture: "image",
+    Clip: "video",
+    Sound: "audio",
+    Pcm: "audio",
+}
+"""Names of the parts of a message."""
 
 
 class UnitTiming(msgspec.Struct):
@@ -527,7 +537,7 @@ def _asked(request: ChatRequested) -> TurnInput:
     parts: Sequence[Content] = next((one.parts for one in users), ())
     sounds = [part.data.decode() for part in parts if isinstance(part, Sound)]
     return TurnInput(
-        type="+".join(dict.fromkeys(map(_type_of, parts))) or "text",
+        type="+".join(dict.fromkeys(TYPES[type(part)] for part in parts)) or "text",
         text=written_in(parts),
         audio=f"{sounds[0].rpartition('.')[0]}.wav" if sounds else UNSET,
         images=[part.file.decode() for part in parts if isinstance(part, Picture)] or UNSET,
@@ -538,20 +548,3 @@ def _asked(request: ChatRequested) -> TurnInput:
 def written_in(parts: Iterable[Content]) -> str:
     """The texts of a message."""
     return "\n".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-def _type_of(part: Content) -> str:
-    """The name of a value in recordings."""
-    match part:
-        case TextPart():
-            return "text"
-        case ToolCallPart():
-            return "tool_call"
-        case ToolResultPart():
-            return "tool_result"
-        case Picture():
-            return "image"
-        case Clip():
-            return "video"
-        case Sound() | Pcm():
-            return "audio"

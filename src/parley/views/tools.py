@@ -100,13 +100,9 @@ class ToolCallReader:
         self._raw = ""
         """Text of the call in progress, from its opening tag on, without the held-back part."""
         self._arguments: JsonObjectScanner | None = None
-        self._is_call = False
-        self._has_ended_call = False
-
-    @property
-    def is_call(self) -> bool:
+        self.is_call = False
         """True if a call has started and is not complete."""
-        return self._is_call
+        self._has_ended_call = False
 
     def add(self, text: str) -> list[AnswerPart]:
         self._held += text
@@ -121,7 +117,7 @@ class ToolCallReader:
         A call that was cut in the middle is neither a call nor text for the user.
         """
         pieces: list[AnswerPart] = []
-        if self._is_call:
+        if self.is_call:
             is_cut = self._arguments is not None or self._held.lstrip().startswith("{")
             left = self._broken() if self._arguments else self._whole(self._held, "")
             if is_cut:
@@ -139,7 +135,7 @@ class ToolCallReader:
 
     def _step(self) -> list[AnswerPart] | None:
         """The next result; None if more text is needed."""
-        if not self._is_call:
+        if not self.is_call:
             return self._read_words()
         if self._arguments is None:
             return self._read_head()
@@ -167,7 +163,7 @@ class ToolCallReader:
                 return [Words(words)]
             return None
         words, rest = self._cut(place)
-        self._raw, self._held, self._is_call = OPEN, rest[len(OPEN) :], True
+        self._raw, self._held, self.is_call = OPEN, rest[len(OPEN) :], True
         if not words:
             return []
         self._has_ended_call = False
@@ -192,7 +188,7 @@ class ToolCallReader:
 
     def _whole(self, body: str, end: str) -> list[AnswerPart]:
         """A call that was not reported as it arrived, e.g. because its arguments come first."""
-        self._is_call = False
+        self.is_call = False
         call = object_in(body)
         name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
@@ -219,12 +215,12 @@ class ToolCallReader:
         if tail is None:
             return self._broken()
         self._held = self._held[tail.end() :]
-        self._is_call, self._arguments, self._has_ended_call = False, None, True
+        self.is_call, self._arguments, self._has_ended_call = False, None, True
         return [CallEnded(arguments.text)]
 
     def _broken(self) -> list[AnswerPart]:
         """Report the text of what was reported as a call."""
-        arguments, self._arguments, self._is_call = self._arguments, None, False
+        arguments, self._arguments, self.is_call = self._arguments, None, False
         if arguments is not None and arguments.is_complete and arguments.is_valid:
             # Only its closing tag is missing: the call itself is complete.
             self._has_ended_call = True

@@ -75,10 +75,6 @@ class TurnView:
         """Result of the last completed answer."""
         return self._decoded
 
-    @property
-    def is_generating(self) -> bool:
-        return self._decoding is not None
-
     def stop_generation(self) -> bool:
         """Stop the answer in progress, if there is one; the words so far remain in the context."""
         if self._decoding is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -354,7 +354,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         return _Download(
             downloads,
             who.address,
-            _streamed(found),
+            store.zip_pieces(found.folder, shown_id=found.shown_id),
             media_type="application/zip",
             headers={
                 "content-disposition": f'attachment; filename="{name}.zip"',
@@ -500,7 +500,7 @@ class _Download(StreamingResponse):
     """A stream that counts as its client's download until it has ended in any way."""
 
     def __init__(
-        self, downloads: Transfers, address: str, content: AsyncIterator[bytes], **more: Any
+        self, downloads: Transfers, address: str, content: Iterator[bytes], **more: Any
     ) -> None:
         super().__init__(content, **more)
         self._downloads = downloads
@@ -509,15 +509,3 @@ class _Download(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._downloads.one(self._address):
             await super().__call__(scope, receive, send)
-
-
-async def _streamed(found: Found) -> AsyncIterator[bytes]:
-    """A ZIP file, built in a thread piece by piece as the client reads it."""
-    pieces = store.zip_pieces(found.folder, shown_id=found.shown_id)
-    while (piece := await asyncio.to_thread(_next, pieces)) is not None:
-        if piece:
-            yield piece
-
-
-def _next(pieces: Iterator[bytes]) -> bytes | None:
-    return next(pieces, None)

@@ -118,7 +118,7 @@ function draw(meta, recording) {
   timeline.units.addEventListener('toggle', () => {
     isOpen = timeline.units.open;
   });
-  void mountMedia(media, recording, timeline);
+  mountMedia(media, recording, timeline);
 }
 
 /** @param {any} meta @param {string} words first words that were said */
@@ -190,27 +190,18 @@ function details(meta) {
   );
 }
 
-/** @param {any} recording @returns {Promise<[path: string, key: string][]>} files of the whole conversation */
-async function filesOf(recording) {
+/** @param {any} recording @returns {[path: string, key: string][]} files of the whole conversation */
+function filesOf(recording) {
   const merged = recording?.merged_replay_video ?? recording?.merged_replay;
   /** @type {[string, string][]} */
   const found = merged ? [[merged, 'replay.merged']] : [];
-  if (recording && 'frontend_replay' in recording) {
-    if (recording.frontend_replay) found.push([recording.frontend_replay, 'replay.from_browser']);
-    return found;
-  }
-  // If the server does not list the files, each is requested.
-  for (const kind of ['webm', 'mp4', 'wav']) {
-    const path = `frontend_replay.${kind}`;
-    const probe = await fetch(asset(path), { method: 'HEAD' }).catch(() => null);
-    if (probe?.ok) found.push([path, 'replay.from_browser']);
-  }
+  if (recording?.frontend_replay) found.push([recording.frontend_replay, 'replay.from_browser']);
   return found;
 }
 
 /** @param {HTMLElement} place @param {any} recording @param {Timeline} timeline */
-async function mountMedia(place, recording, timeline) {
-  const found = await filesOf(recording);
+function mountMedia(place, recording, timeline) {
+  const found = filesOf(recording);
   timeline.isSilent = found.length === 0;
   for (const [i, [path, key]] of found.entries()) {
     const isFilm = /\.(mp4|webm)$/.test(path);
