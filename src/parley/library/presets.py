@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from parley import logs
 from parley.errors import BadInput
-from parley.library.voices import read_voice
+from parley.media.reference import read_voice
 from parley.protocol.kinds import APP_ORDER
 
 APP_IDS: Final = tuple(kind.app_id for kind in APP_ORDER)

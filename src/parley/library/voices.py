@@ -27,10 +27,9 @@ from typing import Final
 from parley import logs
 from parley.errors import InvalidPayload, Refused, TooLarge
 from parley.media import decoder
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.media.reference import MIN_S
-from parley.media.resample import resample
-from parley.media.wav import encode_wav, load
+from parley.media.pcm import Pcm
+from parley.media.reference import MIN_S, read_voice
+from parley.media.wav import encode_wav
 from parley.replacing import replacing
 
 PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
@@ -159,16 +158,6 @@ def _downloaded(model: str) -> Path | None:
         return None
     found = try_to_load_from_cache(repository, CHECKPOINT_VOICE.as_posix())
     return Path(found) if isinstance(found, str) else None
-
-
-def read_voice(path: Path, *, limit_s: float) -> Pcm:
-    """Read a voice file of any rate and width; mono at 16 kHz.
-
-    Raises:
-        InvalidPayload, TooLarge: not a voice of at most `limit_s`.
-        OSError: the file cannot be read.
-    """
-    return resample(load(path, limit_s=limit_s), INPUT_RATE_HZ)
 
 
 def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:

@@ -20,7 +20,7 @@ from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm, Samples
-from parley.media.reference import decode_reference
+from parley.media.reference import read_voice, require_length
 from parley.protocol.values import Generation, TextPart
 from parley.results import HeardWords
 from parley.views.content import AudioPart, Layout, Message
@@ -128,7 +128,9 @@ class HalfDuplexView(TurnView):
 
     def init_ref_audio(self, path: Path | str) -> None:
         """Read the voice for later conversations from a file."""
-        self.init_ref_audio_from_data(decode_reference(Path(path).read_bytes()))
+        voice = read_voice(path, limit_s=60.0)
+        require_length(voice)
+        self.init_ref_audio_from_data(voice)
 
     def init_ref_audio_from_data(self, voice: Pcm | Samples | None) -> None:
         """Set the voice of later conversations; None: the model's own.

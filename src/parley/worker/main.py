@@ -33,11 +33,11 @@ from parley.library.voices import (
     VoiceUser,
     default_voice_path,
     find_asset,
-    read_voice,
 )
 from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
+from parley.media.reference import read_voice
 from parley.private import keep_private
 from parley.protocol.control import Hello, Welcome
 from parley.protocol.networks import host_name, is_this_machine

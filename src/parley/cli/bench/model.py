@@ -29,7 +29,7 @@ from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.media.reference import decode_reference
+from parley.media.reference import read_voice
 from parley.protocol.values import DuplexConfig
 from parley.settings import ModelSettings
 from parley.views.duplex import DuplexView
@@ -92,7 +92,7 @@ def model(
 ) -> None:
     """Measure how many conversations a device can run, and where the time is spent."""
     settings = read().model
-    sound = None if speech is None else decode_reference(speech.read_bytes(), limit_s=3600.0)
+    sound = None if speech is None else read_voice(speech, limit_s=3600.0)
     kind: Load = "worst" if worst else "typical"
     for count in _counts(slots):
         report = asyncio.run(_one(settings, count, units, kind, sound))

@@ -19,8 +19,9 @@ from parley.gateway.http.bodies import JSON, shown
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
 from parley.library.presets import SOUND_LIMIT_S, Preset, Presets, duration_s
-from parley.library.voices import default_voice_path, read_voice
+from parley.library.voices import default_voice_path
 from parley.media.pcm import Pcm, to_float32_bytes
+from parley.media.reference import read_voice
 
 log = logs.get(__name__)
 
