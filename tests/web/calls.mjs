@@ -215,6 +215,7 @@ export const callScenarios = {
       await page.keyboard.press('Enter');
     };
     await write('Hello');
+    for (let i = 0; i < 2; i++) await page.keyboard.press('Enter');
     await page.locator('dialog').getByText('May this server keep your conversations').waitFor();
     assert.equal(wire.urls.length, 0, 'nothing is sent before the answer');
     await page.getByRole('button', { name: 'Start, keep nothing' }).click();

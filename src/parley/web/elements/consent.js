@@ -82,13 +82,13 @@ function ask({ devices, asksToRecord, keptDays, signal }) {
     /** @param {string} name @param {Node[]} text */
     const point = (name, ...text) => h('div', { class: 'point' }, icon(name), h('div', null, ...text));
     const kept = keptDays === null ? 'consent.kept' : 'consent.kept_days';
-    const primary = { class: 'button primary', type: 'button', autofocus: true };
+    const primary = { class: 'button primary', type: 'button' };
     const buttons = asksToRecord
       ? [
           h('button', { ...primary, words: 'consent.yes', onclick: go(true) }),
           h('button', { class: 'button', type: 'button', words: 'consent.no', onclick: go(false) }),
         ]
-      : [h('button', { ...primary, words: 'consent.go', onclick: go(null) })];
+      : [h('button', { ...primary, autofocus: true, words: 'consent.go', onclick: go(null) })];
     const node = sheet(
       'consent.title',
       ...devices.map((device) => point(device === 'camera' ? 'camera' : 'mic', h('p', { words: `consent.${device}` }))),
@@ -102,6 +102,8 @@ function ask({ devices, asksToRecord, keptDays, signal }) {
       h('p', { class: 'small' }, h('a', { href: '/privacy', target: '_blank', words: 'consent.more' })),
       h('div', { class: 'row' }, ...buttons),
     );
+    // An Enter that is held or pressed twice must not be an answer.
+    if (asksToRecord) Object.assign(node, { tabIndex: -1 }).focus();
     node.addEventListener('close', () => resolve(isAnswered));
     signal?.addEventListener('abort', () => node.close());
   });

@@ -16,6 +16,8 @@ export class Compose {
   #attached = [];
   /** Resolves when all files have been read. */
   #reading = Promise.resolve();
+  /** @type {Promise<void> | null} */
+  #submitting = null;
   #field = growing(h('textarea', { dir: 'auto', rows: 1, hint: 'chat.hint' }));
   #attachments = h('ul', { class: 'attached' });
   #send = h('button', { class: 'round send', type: 'submit', icon: 'send', label: 'action.send' });
@@ -124,7 +126,14 @@ export class Compose {
     if (event.key === 'Escape') void this.#note.stop('cancel');
   }
 
-  async submit() {
+  submit() {
+    this.#submitting ??= this.#submit().finally(() => {
+      this.#submitting = null;
+    });
+    return this.#submitting;
+  }
+
+  async #submit() {
     const { talk, rig, settings } = this.page;
     await this.#reading;
     const text = this.#field.value.trim();
