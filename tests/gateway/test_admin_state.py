@@ -290,6 +290,20 @@ async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path):
     assert listed == []
 
 
+async def test_a_key_that_another_server_revoked_opens_nothing_soon(tmp_path):
+    async with (
+        gateway(tmp_path) as running,
+        running.http() as http,
+        State(tmp_path / "state.db") as other,
+    ):
+        made = await running.new_key()
+        await other.revoke_key(made["id"], 1.0)
+        await running.runtime.stores.maintenance.round()
+        refused = await http.get("/health", headers={"authorization": f"Bearer {made['key']}"})
+
+    assert refused.status_code == 401
+
+
 async def test_a_key_has_its_own_limits_and_is_kept_as_a_hash_only(tmp_path):
     async with gateway(tmp_path) as running, StandInWorker(running.url), running.http() as http:
         key = (await running.new_key(max_sessions=1, per_minute=5))["key"]

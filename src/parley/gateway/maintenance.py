@@ -75,10 +75,14 @@ class Maintenance:
             app = self.apps.find(app_id)
             if app is not None:
                 app.is_enabled = is_on
-        seal = await state.secret("tokens", Fernet.generate_key())
-        self.authenticator.fill(await state.keys(), seal)
+        self._seal = await state.secret("tokens", Fernet.generate_key())
+        await self.load_keys()
         self.usage.fill(await state.usage(self.usage.day()))
         await self._restore_eta()
+
+    async def load_keys(self) -> None:
+        """Use the keys that are stored now."""
+        self.authenticator.fill(await self.state.keys(), self._seal)
 
     async def _restore_eta(self) -> None:
         eta, state = self.eta, self.state
@@ -121,6 +125,8 @@ class Maintenance:
                 self._clean_at = now + CLEAN_EVERY_S
                 await self.state.trim_audit()
             await self.save()
+            # Another server on the same folder may have revoked one.
+            await self.load_keys()
         except (OSError, sqlite3.Error) as error:
             # A disk that is full or missing now may work in the next round; sessions continue
             # meanwhile.
@@ -156,6 +162,8 @@ class Maintenance:
         """Write the last changes; a failing disk does not delay the shutdown."""
         try:
             await self.save()
+            # Another server on the same folder may have revoked one.
+            await self.load_keys()
         except (OSError, sqlite3.Error) as error:
             log.error("last_changes_lost", why=str(error))
 

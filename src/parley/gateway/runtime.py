@@ -211,7 +211,8 @@ class GatewayRuntime:
         if not session_logs.claim():
             log.warning(
                 "session_logs_claimed_by_other_gateway",
-                hint="Two servers use one data folder; this one leaves the other's sessions alone.",
+                hint="Two servers use one data folder: each counts limits for itself, and this one "
+                "leaves the other's sessions alone.",
             )
             return
         for stored in await session_logs.stored():

@@ -161,10 +161,6 @@ def routes(runtime: GatewayRuntime) -> Router:
             tokens_today=used.tokens,
         )
 
-    async def reload() -> None:
-        seal = await state.secret("tokens", b"")
-        authenticator.fill(await state.keys(), seal)
-
     @admin.get("")
     async def keys() -> KeyList:
         """Valid keys."""
@@ -230,7 +226,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             tokens_per_day=new.tokens_per_day,
         )
         await state.add_key(key)
-        await reload()
+        await maintenance.load_keys()
         return MadeKey(**msgspec.structs.asdict(describe(key)), key=secret)
 
     async def find(key_id: str) -> Key:
@@ -248,7 +244,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         await find(key_id)
         secret = make_key()
         await state.rotate_key(key_id, hash_key(secret), clock.time() + rotation.overlap_s)
-        await reload()
+        await maintenance.load_keys()
         return MadeKey(**msgspec.structs.asdict(describe(await find(key_id))), key=secret)
 
     @admin.delete("/{key_id}")
@@ -256,7 +252,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         """Revoke a key immediately; running sessions continue."""
         await find(key_id)
         await state.revoke_key(key_id, clock.time())
-        await reload()
+        await maintenance.load_keys()
         return Revoked()
 
     @router.post("/api/token", answer=Token, errors=(403,))
