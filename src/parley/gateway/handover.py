@@ -66,11 +66,7 @@ class NotComplete(NotTaken):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Handover:
-    """Belongs to the event loop; disk and network are accessed in threads.
-
-    Attributes:
-        taken: number of recordings taken over since the start.
-    """
+    """Belongs to the event loop; disk and network are accessed in threads."""
 
     worker_pool: WorkerPool
     folders: layout.RecordingFolders
@@ -89,7 +85,6 @@ class Handover:
         """Earliest time of the next request to a worker."""
         self._places = asyncio.Semaphore(AT_ONCE)
         self._bringing = asyncio.Semaphore(AT_ONCE)
-        self.taken = 0
 
     @property
     def waiting(self) -> int:
@@ -180,7 +175,6 @@ class Handover:
         if recording_id not in self._to_remove:
             if self.folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
-                self.taken += 1
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
                 if store.replay_state(folder) is None:
                     await asyncio.to_thread(self.recordings.make_replay, folder)

@@ -2,7 +2,7 @@
 
 A task that ends, with or without an exception, is a fault: it is logged, `failing` lists it, and it
 is restarted after a pause that doubles up to a limit. It stays listed until it has run for
-`settled_s`, so that `/health` does not flicker while a task fails repeatedly.
+`SETTLED_S`, so that `/health` does not flicker while a task fails repeatedly.
 """
 
 from __future__ import annotations
@@ -24,17 +24,13 @@ log = logs.get(__name__)
 class Supervisor:
     """Restarts maintenance tasks that end. Belongs to the event loop."""
 
-    def __init__(
-        self, *, first_retry_s: float = FIRST_RETRY_S, settled_s: float = SETTLED_S
-    ) -> None:
+    def __init__(self) -> None:
         self.failing: dict[str, str] = {}
         """Why each task ended, for tasks that have not settled since."""
-        self._first_retry_s = first_retry_s
-        self._settled_s = settled_s
 
     async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` again whenever it ends, until cancelled."""
-        backoff = Backoff(self._first_retry_s, LAST_RETRY_S)
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             if await self._run(name, work):
                 backoff.reset()
@@ -50,7 +46,7 @@ class Supervisor:
         has_settled = False
         try:
             if name in self.failing:
-                done, _ = await asyncio.wait({task}, timeout=self._settled_s)
+                done, _ = await asyncio.wait({task}, timeout=SETTLED_S)
                 has_settled = not done
                 if has_settled:
                     del self.failing[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -52,7 +52,6 @@ class UpstreamConnection:
     def __init__(
         self, lease: Lease, settings: UpstreamSettings, *, dialect: str, headers: dict[str, str]
     ) -> None:
-        self.lease = lease
         lease.dialect = dialect
         self._connection: ClientConnection | None = None
         self.is_refused = False
@@ -66,13 +65,12 @@ class UpstreamConnection:
         self._headers = headers | (
             {control.SECRET_HEADER: settings.secret} if settings.secret else {}
         )
-        self._stop_listening = lease.lost.listen(self._on_lost)
+        self._stop_listening: Callable[[], None] = lambda: None
         self.waited_s = 0.0
         """Time for which the client was in the queue."""
         self.expected_wait_s: float | None = None
         """The first estimate that the client received; None: unknown."""
-        if lease.is_lost:
-            self._on_lost()
+        self.hold(lease)
 
     async def __aenter__(self) -> UpstreamConnection:
         return self
