@@ -251,29 +251,6 @@ def call(port: int, path: str = "/ws/duplex/omni_1", *, tls: str = "", **more: A
     return connect(f"ws{tls}://{name}{path}", host="127.0.0.1", port=port, origin=page, **more)
 
 
-async def test_a_call_and_a_page_through_the_printed_nginx_file(tmp_path, unused_tcp_port_factory):
-    port = unused_tcp_port_factory()
-    host = {"Host": "voice.example"}
-    async with (
-        running_gateway(security=BEHIND) as gateway,
-        StandInWorker(gateway.url),
-        nginx(tmp_path, gateway.gateway.port, port),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=host) as http,
-    ):
-        page = await http.get("/")
-        health = await http.get("/health")
-        async with call(port) as socket:
-            heard = [await hear(socket)]
-            await say(socket, type="prepare")
-            heard.append(await hear(socket))
-            await say(socket, type="stop")
-            last, code = await end_of(socket)
-
-    assert (page.status_code, health.json()["status"]) == (200, "ok")
-    assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
-    assert code == 1000
-
-
 async def stand_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 503 Standby\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -281,7 +258,7 @@ async def stand_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-async def test_nginx_finds_the_active_gateway_also_after_it_answered_503(
+async def test_a_call_and_requests_through_the_printed_nginx_file_and_two_gateways(
     tmp_path, unused_tcp_port_factory
 ):
     port = unused_tcp_port_factory()
@@ -292,12 +269,19 @@ async def test_nginx_finds_the_active_gateway_also_after_it_answered_503(
         nginx(tmp_path, gateway.gateway.port, port, other_port=standby.sockets[0].getsockname()[1]),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http,
     ):
-        paths = ("/health", "/health", "/ready", "/health")
-        asked = [await http.get(path) for path in paths]
+        # Without a worker it is not ready; that must not take it out of service.
+        asked = [await http.get(path) for path in ("/", "/health", "/ready", "/health")]
         asked += [await http.post("/api/admin/keys", json={"name": "kiosk"}) for _ in range(4)]
+        async with StandInWorker(gateway.url), call(port) as socket:
+            heard = [await hear(socket)]
+            await say(socket, type="prepare")
+            heard.append(await hear(socket))
+            await say(socket, type="stop")
+            last, code = await end_of(socket)
 
-    # Without a worker it is not ready.
     assert [one.status_code for one in asked] == [200, 200, 503, 200, *(4 * [201])]
+    assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
+    assert code == 1000
 
 
 async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(

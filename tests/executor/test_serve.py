@@ -152,6 +152,7 @@ KEY = ec.generate_private_key(ec.SECP256R1()).private_bytes(
 @pytest.mark.parametrize(
     ("where", "key", "words"),
     [
+        (".", None, ["cert.pem is there, but key.pem is not", "remove both"]),
         (".", b"", ["The private key key.pem must be a PEM file", "got 0 bytes"]),
         (".", b"-----BEGIN CERTIFICATE-----\n", ["key.pem must be a PEM file", "got 28 bytes"]),
         (".", KEY, ["passphrase", "openssl pkey"]),
@@ -161,14 +162,16 @@ KEY = ec.generate_private_key(ec.SECP256R1()).private_bytes(
 def test_a_certificate_that_cannot_be_used_is_named_with_what_to_do(
     tmp_path: Path,
     where: str,
-    key: bytes,
+    key: bytes | None,
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
     self_signed(tmp_path)
-    Path("key.pem").write_bytes(key)
+    Path("key.pem").unlink()
+    if key is not None:
+        Path("key.pem").write_bytes(key)
     files = ("--ssl-certfile", f"{where}/cert.pem", "--ssl-keyfile", f"{where}/key.pem")
 
     said = refused(capsys, "--port", "0", *files)

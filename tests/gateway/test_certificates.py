@@ -47,11 +47,18 @@ def test_ours_is_replaced_before_it_expires(tmp_path: Path, days: float):
 def test_ours_names_where_the_server_listens(tmp_path: Path, host: str, name: x509.GeneralName):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
 
-    tls.ensure_certificate(cert, key, host)
+    made = [tls.ensure_certificate(cert, key, host) for _ in range(2)]
 
-    parsed = x509.load_pem_x509_certificate(cert.read_bytes())
-    names = list(parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    assert name in names
+    extensions = x509.load_pem_x509_certificate(cert.read_bytes()).extensions
+    names = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    usage = extensions.get_extension_for_class(x509.KeyUsage).value
+    purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    addresses = (x509.IPAddress(ipaddress.ip_address(one)) for one in ("127.0.0.1", "::1"))
+    assert made == ["there was none", None]
+    assert {name, x509.DNSName("localhost"), *addresses} <= set(names)
+    assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert (usage.digital_signature, usage.key_cert_sign, usage.crl_sign) == (True, False, False)
+    assert list(purposes) == [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]
     assert set(tls.local_names()) == set(names) - {name}
     assert tls.local_names("0.0.0.0") == tls.local_names("") == tls.local_names("::")
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import stat
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -434,50 +432,9 @@ def test_a_customer_of_ipv6_is_one_address_to_every_limit():
     assert not opened.enter(network_of("2001:db8::2"))
 
 
-# Certificates
-
-
-def test_a_certificate_is_made_once_for_this_machines_names(tmp_path: Path):
-    from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    from parley.gateway.tls import ensure_certificate
-
-    cert, key = tmp_path / "certs" / "cert.pem", tmp_path / "certs" / "key.pem"
-
-    was_made = ensure_certificate(cert, key)
-    before = cert.read_bytes()
-    again = ensure_certificate(cert, key)
-
-    parsed = x509.load_pem_x509_certificate(before)
-    names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert (was_made, again) == ("there was none", None)
-    extensions = parsed.extensions
-    assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    usage = extensions.get_extension_for_class(x509.KeyUsage).value
-    assert (usage.digital_signature, usage.key_cert_sign, usage.crl_sign) == (True, False, False)
-    purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
-    assert cert.read_bytes() == before
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert "localhost" in names.get_values_for_type(x509.DNSName)
-    assert {"127.0.0.1", "::1"} <= {str(a) for a in names.get_values_for_type(x509.IPAddress)}
-
-
 async def test_a_gateway_whose_settings_cannot_be_used_says_what_to_change():
     with pytest.raises(SetupError, match="unencrypted to another host") as failure:
         async with running_gateway(storage={"session_logs": "redis://10.1.1.1:6379/0"}):
             pass
 
     assert "rediss://" in failure.value.hint
-
-
-def test_half_a_pair_is_an_error_with_a_hint(tmp_path: Path):
-    from parley.gateway.tls import ensure_certificate
-
-    (tmp_path / "cert.pem").write_text("x")
-
-    with pytest.raises(SetupError, match=r"cert\.pem is there, but .*key\.pem is not") as failure:
-        ensure_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
-
-    assert "remove both" in failure.value.hint
