@@ -2,9 +2,11 @@ import math
 
 import numpy as np
 import pytest
+from tests.support.timeline import silence, sound, speak
 
 from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm, from_float32_bytes, join, level_dbfs, peak
+from parley.media.segments import segments_of
 
 
 def test_part_of_a_sample_is_refused():
@@ -75,3 +77,12 @@ def test_silence_and_nothing_have_no_level():
 def test_two_rates_cannot_meet():
     with pytest.raises(ValueError, match="cannot join 24000 Hz to 16000 Hz"):
         join([Pcm.silence(1, 24_000)], 16_000)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.2])
+def test_speech_is_found_between_pauses_also_over_a_constant(constant):
+    heard = sound(silence(1), speak(2), silence(1), speak(1), silence(1)).samples
+
+    found = segments_of(Pcm(heard + np.float32(constant), 16_000))
+
+    assert np.ravel(found) == pytest.approx([0.85, 3.15, 3.85, 5.15], abs=0.02)

@@ -33,8 +33,11 @@ def listen(
     return events
 
 
-def scripted(options: InterruptionOptions, *parts) -> list[InterruptionEvent]:
-    return listen(InterruptionDetector(Script(*parts), options), sound(*parts))
+def scripted(
+    options: InterruptionOptions, *parts, constant: float = 0.0
+) -> list[InterruptionEvent]:
+    heard = Pcm(sound(*parts).samples + np.float32(constant), INPUT_RATE_HZ)
+    return listen(InterruptionDetector(Script(*parts), options), heard)
 
 
 def test_an_acknowledgement_is_dismissed_when_it_falls_silent():
@@ -44,8 +47,10 @@ def test_an_acknowledgement_is_dismissed_when_it_falls_silent():
     assert dismissed.kind == "over"
 
 
-def test_an_acknowledgement_that_is_heeded_interrupts_immediately():
-    events = scripted(HEED, silence(1.024), speak(0.5), silence(1.0))
+@pytest.mark.parametrize("constant", [0.0, 0.9])
+def test_an_acknowledgement_that_is_heeded_interrupts_immediately(constant):
+    parts = silence(1.024), speak(0.5), silence(1.0)
+    events = scripted(HEED, *parts, constant=constant)
 
     assert events[:2] == [
         InterruptionEvent("suspected", 16_384),

@@ -284,10 +284,11 @@ def test_half_a_window_of_quiet_within_speech_is_forgotten():
         ),
     ],
 )
-def test_a_voice_that_is_much_softer_than_the_user_is_a_pause(parts, ended_s):
+@pytest.mark.parametrize("constant", [0.0, -0.1])
+def test_a_voice_that_is_much_softer_than_the_user_is_a_pause(parts, ended_s, constant):
     finder = UtteranceFinder(Script(*parts))
 
-    found = finder.feed(sound(*parts))
+    found = finder.feed(Pcm(sound(*parts).samples + np.float32(constant), 16_000))
 
     ends = [event.at_sample for event in found if isinstance(event, SpeechEnded)]
     assert ends == [round(16_000 * at_s) for at_s in ended_s]

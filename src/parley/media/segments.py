@@ -57,7 +57,9 @@ def _loud_frames(pcm: Pcm) -> npt.NDArray[np.intp]:
     frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
     if not len(frames):
         return np.zeros(0, np.intp)
-    loudness = np.sqrt(np.mean(np.square(frames, dtype=np.float64), axis=1))
+    # Some microphones add a constant.
+    frames = frames - frames.mean(dtype=np.float64)
+    loudness = np.sqrt(np.mean(np.square(frames), axis=1))
     loud = float(np.percentile(loudness, 95))
     return np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
 

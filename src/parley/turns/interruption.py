@@ -45,6 +45,7 @@ from parley.vad.base import (
     Detector,
     Remembering,
     heard_in,
+    power_of,
     restore,
     snapshot,
 )
@@ -208,7 +209,7 @@ class InterruptionDetector:
         for half in pcm.samples[:whole].reshape(-1, HALF_SAMPLES):
             level = self._level_dbfs(half)
             if self._stands_out(level):
-                self._voice.learn(_power(half))
+                self._voice.learn(power_of(half))
             self._levels.append(level)
         return events
 
@@ -264,9 +265,8 @@ class InterruptionDetector:
             self._played.hear(half, starts_s, ends_s, is_loud=stands_out)
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
-            self._speak(
-                self._position - HALF_SAMPLES, HALF_SAMPLES - counted, _power(half), ends_s, events
-            )
+            begins = self._position - HALF_SAMPLES
+            self._speak(begins, HALF_SAMPLES - counted, power_of(half), ends_s, events)
         elif self._speech is not None:
             self._speech.pause += HALF_SAMPLES
             self._ask(self._speech, ends_s, events)
@@ -283,7 +283,7 @@ class InterruptionDetector:
         if not self._heard or not isinstance(detector, Remembering):
             return
         heard = self._compared(self._rest)
-        if not self._stands_out(_dbfs(_power(heard[-WINDOW_SAMPLES:]))):
+        if not self._stands_out(_dbfs(power_of(heard[-WINDOW_SAMPLES:]))):
             return
         kept = snapshot(detector)
         (probability,) = detector.probabilities(heard[np.newaxis, -HALF_SAMPLES:])
@@ -298,7 +298,7 @@ class InterruptionDetector:
             return
         fresh = HALF_SAMPLES if self._speech is None else rest - self._counted
         self._counted = rest
-        power = _power(heard[-HALF_SAMPLES:])
+        power = power_of(heard[-HALF_SAMPLES:])
         self._speak(self._position + rest - HALF_SAMPLES, fresh, power, ends_s, events)
 
     def _speak(
@@ -436,14 +436,9 @@ class InterruptionDetector:
 
     def _level_dbfs(self, half: Samples) -> float:
         """The level of the window that ends with `half`, (HALF_SAMPLES,)."""
-        power = _power(half)
+        power = power_of(half)
         before, self._last_power = self._last_power, power
         return _dbfs((before + power) / 2)
-
-
-def _power(samples: Samples) -> float:
-    # float64: the square of a sample beyond full scale must not overflow.
-    return float(np.einsum("s,s->", samples, samples, dtype=np.float64)) / len(samples)
 
 
 def _dbfs(power: float) -> float:

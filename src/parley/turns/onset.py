@@ -19,6 +19,7 @@ import numpy as np
 
 from parley.media.pcm import Samples
 from parley.turns.smart_turn import MelNetwork
+from parley.vad.base import power_of
 
 BUNDLED: Final = Path(__file__).parent / "data" / "onset.onnx"
 
@@ -52,7 +53,7 @@ def bundled() -> Onsets:
     network = MelNetwork(BUNDLED, hint="worker.interruption_words: false goes without it.")
 
     def log_odds(heard: Samples, asked: int) -> float:
-        power = float(np.einsum("s,s->", heard, heard, dtype=np.float64)) / max(1, len(heard))
+        power = power_of(heard) if len(heard) else 0.0
         loud = heard * np.float32(LEVEL / max(power**0.5, 1e-4))
         return float(network.run(loud)[asked])
 

@@ -207,7 +207,7 @@ def hushed_ms(said: Samples) -> int:
     """Number of milliseconds at the end of `said` (N,) that are `HUSHED_DB` softer than its last
     second."""
     last = said[-RATE_HZ:][len(said[-RATE_HZ:]) % FRAME_SAMPLES :]
-    powers = np.square(last, dtype=np.float64).reshape(-1, FRAME_SAMPLES).mean(1)
+    powers = np.square(last - last.mean(dtype=np.float64)).reshape(-1, FRAME_SAMPLES).mean(1)
     (loud,) = np.nonzero(powers > powers.mean() / 10 ** (HUSHED_DB / 10))
     return 10 * (len(powers) - 1 - int(loud[-1])) if len(loud) else 0
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 
 RATE_HZ = INPUT_RATE_HZ
@@ -22,6 +24,11 @@ HALF_SAMPLES = WINDOW_SAMPLES // 2
 
 WINDOWS_AT_ONCE = 32
 """Maximum number of windows per call: two seconds, so that a long recording needs little memory."""
+
+
+def power_of(samples: Samples) -> float:
+    """Mean square of `samples`, shape (N,), without the constant that some microphones add."""
+    return float(np.var(samples, dtype=np.float64))
 
 
 class Detector(Protocol):

@@ -21,7 +21,8 @@ class EnergyDetector:
 
     def probabilities(self, windows: Samples) -> list[float]:
         # float64: a square of a sample beyond full scale must not overflow into infinity.
-        frames = windows.reshape(len(windows), -1, FRAME_SAMPLES).astype(np.float64)
+        centred = windows - windows.mean(axis=1, keepdims=True, dtype=np.float64)
+        frames = centred.reshape(len(windows), -1, FRAME_SAMPLES)
         power = np.mean(frames * frames, axis=2)
         found: list[float] = np.mean(power >= QUIET_RMS**2, axis=1).tolist()
         return found

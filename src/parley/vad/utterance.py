@@ -41,6 +41,7 @@ from parley.vad.base import (
     Detector,
     Remembering,
     heard_in,
+    power_of,
     restore,
     snapshot,
 )
@@ -82,7 +83,7 @@ class SpeakerLevel:
     The level is the largest median of windows of speech, so a slammed door does not raise it.
 
     Args:
-        powers: mean squares of the speaker's last windows.
+        powers: of the speaker's last windows; see `power_of`.
         usual: power of the speaker; 0 while there is not enough speech.
         far_ms: length of much softer speech up to now.
     """
@@ -93,7 +94,7 @@ class SpeakerLevel:
 
     def heard(self, window: Samples, *, is_certain: bool) -> SpeakerLevel:
         """The level after the next window of speech, shape (N,). `is_certain`: surely speech."""
-        power = float(np.einsum("s,s->", window, window, dtype=np.float64)) / len(window)
+        power = power_of(window)
         if power < self.usual / 10 ** (FAR_DB / 10):
             return replace(self, far_ms=self.far_ms + len(window) // _PER_MS)
         if not is_certain:
