@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.command import run
 
+from parley.cli import files
 from parley.media import wav
 from parley.media.pcm import Pcm
 
@@ -31,7 +33,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["chat", "x", "--image", "huge.jpg"], "huge.jpg: The file has 200 MiB. A picture may"),
         (["chat", "x", "--video", "huge.mp4"], "huge.mp4: The file has 200 MiB. A clip may"),
         (["chat", "x", "--video", "empty"], "empty: The file is empty."),
-        (["chat", "x", "--audio", "words.txt"], "words.txt: The audio is not a WAV file."),
+        (["chat", "x", "--audio", "words.txt"], "words.txt: The audio has an unknown format."),
         (["chat", "x", "--audio", "nothing.wav"], "nothing.wav: The file contains no sound."),
         (["chat", "x", "--voice", "words.txt"], "words.txt: The audio is not a WAV file."),
         (["chat", "x", "--voice", "long.wav"], "long.wav: The audio is too large: 61 s"),
@@ -51,6 +53,22 @@ def test_a_wrong_file_is_told_by_its_name_before_connecting(
     assert told.startswith("error: ")
     assert sentence in told
     assert "connect" not in told.lower()
+
+
+@pytest.mark.parametrize("name", ["memo.m4a", "memo.mp3", "memo.flac", "memo.webm"])
+def test_a_memo_of_a_telephone_is_spoken_as_it_is(name: str) -> None:
+    import av
+
+    with av.open("good.wav") as source, av.open(name, "w") as memo:
+        codec = {"m4a": "aac", "mp3": "mp3", "flac": "flac", "webm": "libopus"}
+        track: Any = memo.add_stream(codec[name.partition(".")[2]], rate=48_000, layout="stereo")
+        resampler = av.AudioResampler(track.format, "stereo", 48_000, track.frame_size or None)
+        for frame in [*source.decode(audio=0), None]:
+            for piece in resampler.resample(frame):
+                memo.mux(track.encode(piece))
+        memo.mux(track.encode(None))
+
+    assert files.sound(Path(name)).duration_s == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")

@@ -16,6 +16,7 @@ from parley.cli.screen import Screen
 from parley.errors import BadInput, SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm
+from parley.media.sound import decode_sound
 from parley.protocol.values import AUDIO_LIMIT_S, IMAGE_LIMIT_BYTES, VIDEO_LIMIT_BYTES
 
 SPOKEN_LIMIT_S: Final = 3600.0
@@ -26,16 +27,20 @@ VOICE_LIMIT_S: Final = 60.0
 
 
 def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
-    """A WAV file that is not empty.
+    """The sound of a file: WAV, FLAC, MP3 or Ogg; M4A and WebM where PyAV is installed.
 
     Raises:
-        SetupError: it is not a WAV file, or too long; names the file.
+        SetupError: it cannot be read, is too long or empty; names the file.
     """
     try:
-        pcm = wav.load(path, limit_s=limit_s)
+        pcm = decode_sound(path.read_bytes(), limit_s=limit_s)
     except BadInput as error:
-        hint = "Convert it to WAV, for example with ffmpeg or sox."
+        hint = "M4A and WebM need PyAV: pip install av. Or convert it to WAV."
         raise SetupError(f"{path}: {error}", hint=hint) from None
+    return _not_empty(path, pcm)
+
+
+def _not_empty(path: Path, pcm: Pcm) -> Pcm:
     if len(pcm) == 0:
         raise SetupError(f"{path}: The file contains no sound.")
     return pcm
@@ -53,7 +58,11 @@ def voice(path: Path) -> bytes:
     Raises:
         SetupError: it is not a WAV file, empty or too long.
     """
-    sound(path, limit_s=VOICE_LIMIT_S)
+    try:
+        _not_empty(path, wav.load(path, limit_s=VOICE_LIMIT_S))
+    except BadInput as error:
+        hint = "Convert it to WAV, for example with ffmpeg or sox."
+        raise SetupError(f"{path}: {error}", hint=hint) from None
     return path.read_bytes()
 
 

@@ -42,7 +42,7 @@ def talk(
     server: reach.ServerAddress,
     file: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),
+        typer.Option(exists=True, dir_okay=False, help="Speak this file instead of a microphone."),
     ] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Speak three questions that are included with parley.")

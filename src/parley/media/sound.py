@@ -1,7 +1,7 @@
 """Decodes audio files of any common format to 16 kHz mono.
 
 Nothing is trusted: lengths in headers are ignored, and decoded data is bounded before it is stored.
-Call it only in a decoder's child process (see `decoder`).
+A server calls it only in a decoder's child process (see `decoder`).
 """
 
 from __future__ import annotations
