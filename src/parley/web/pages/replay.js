@@ -24,6 +24,7 @@ const COMING_MS = 2000;
 /** Within this time after its end, a recording may be complete before its rendering has been queued. */
 const JUST_ENDED_MS = 10_000;
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
+const HOME = { words: 'nav.home', act: () => location.assign(at('/')) };
 
 mountShell();
 const main = $('#main');
@@ -72,8 +73,7 @@ function showComing() {
 function showMissing(error) {
   const isMissing = error instanceof HttpError && error.status === 404;
   if (error instanceof HttpError && error.status === 401) void askForKey();
-  const home = { words: 'nav.home', act: () => location.assign(at('/')) };
-  const ways = isMissing ? [home] : [{ words: 'action.try_again', act: () => void load() }, home];
+  const ways = isMissing ? [HOME] : [{ words: 'action.try_again', act: () => void load() }, HOME];
   main.replaceChildren(
     h('h1', { words: 'replay.title' }),
     isMissing
@@ -131,9 +131,7 @@ function header(meta, words) {
     if (!(await forgetRecording(id))) return;
     main.replaceChildren(
       h('h1', { words: 'replay.title' }),
-      notice('info', 'replay.deleted', undefined, {
-        ways: [{ words: 'nav.home', act: () => location.assign(at('/')) }],
-      }),
+      notice('info', 'replay.deleted', undefined, { ways: [HOME] }),
     );
   };
   /** A user with a shared link shares that link; the owner of the recording creates one that allows only viewing. */

@@ -84,15 +84,26 @@ export function cellsOf(recording) {
   });
 }
 
+/**
+ * Returns a contribution of one side that was not interrupted.
+ * @param {Said['who']} who @param {string} text @param {number} fromS @param {number} untilS @returns {Said}
+ */
+const contribution = (who, text, fromS, untilS) => ({
+  who,
+  text,
+  fromS,
+  untilS,
+  images: [],
+  isInterrupted: false,
+  latencyMs: null,
+});
+
 /** @param {Cell} cell @returns {Said[]} */
-function saidInTurn(cell) {
-  const { at, length, userText, images, text, isEnd } = cell;
-  const askedS = Math.min(length, 1);
-  const you = { who: /** @type {const} */ ('you'), text: userText, fromS: at, untilS: at + askedS, images };
-  const it = { who: /** @type {const} */ ('assistant'), text, fromS: at + askedS, untilS: at + length, images: [] };
+function saidInTurn({ at, length, userText, images, text, isEnd }) {
+  const answerS = at + Math.min(length, 1);
   return [
-    { ...you, isInterrupted: false, latencyMs: null },
-    { ...it, isInterrupted: !isEnd, latencyMs: null },
+    { ...contribution('you', userText, at, answerS), images },
+    { ...contribution('assistant', text, answerS, at + length), isInterrupted: !isEnd },
   ];
 }
 
@@ -140,26 +151,11 @@ function derived(cells) {
       said.push(...saidInTurn(cell));
       continue;
     }
-    if (cell.userText) {
-      const words = {
-        who: /** @type {const} */ ('you'),
-        text: cell.userText,
-        fromS: cell.at,
-        untilS: cell.at + cell.length,
-      };
-      said.push({ ...words, images: cell.images, isInterrupted: false, latencyMs: null });
-    }
+    if (cell.userText)
+      said.push({ ...contribution('you', cell.userText, cell.at, cell.at + cell.length), images: cell.images });
     if (cell.mode === 'speak') {
       if (!open) {
-        open = {
-          who: 'assistant',
-          text: '',
-          fromS: cell.at + 1,
-          untilS: cell.at + 1,
-          images: [],
-          isInterrupted: false,
-          latencyMs: null,
-        };
+        open = contribution('assistant', '', cell.at + 1, cell.at + 1);
         said.push(open);
       }
       open.text += cell.text;
