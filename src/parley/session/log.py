@@ -86,12 +86,6 @@ class Output:
     ends_at: int
 
 
-@dataclass(slots=True)
-class _InFlight:
-    last_seq: int
-    received: int
-
-
 class SessionLog:
     """See the module. Belongs to the event loop.
 
@@ -158,7 +152,7 @@ class SessionLog:
         """Number of entries, including the head, that compaction need not examine again."""
         self._compact_at = COMPACT_BYTES
         self._is_whole_due = True
-        self._in_flight: _InFlight | None = None
+        self._in_flight: LogUpdate | None = None
         self._sent_parts: dict[str, Any] = {}
         """The parts of the state as they were sent."""
         self._sent_seq = self._stored_seq = 0
@@ -440,20 +434,20 @@ class SessionLog:
         fresh = list(takewhile(lambda one: one.seq > since, reversed(self._outputs)))
         outputs = tuple(StoredOutput.of(one.seq, one.frame) for one in reversed(fresh))
         self._is_whole_due = False
-        self._in_flight = in_flight = _InFlight(self.last_seq, self._received_sent)
         self._sent_seq = self.last_seq
-        self._account()
         settled = max(self._acknowledged, self.given_up)
         update = LogUpdate(is_whole, is_tail_whole, entries, state, outputs, settled)
-        self._writer.append(update, lambda result: self._came(in_flight, result))
+        self._in_flight = update
+        self._account()
+        self._writer.append(update, lambda result: self._came(update, result))
 
-    def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
-        if in_flight is not self._in_flight:
+    def _came(self, update: LogUpdate, result: AppendResult) -> None:
+        if update is not self._in_flight:
             return
         self._in_flight = None
         match result:
             case "stored":
-                self._stored_seq, self._received = in_flight.last_seq, in_flight.received
+                self._stored_seq, self._received = self._sent_seq, self._received_sent
                 self._refused.reset()
                 self._notify()
                 self.send_soon()
