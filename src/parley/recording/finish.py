@@ -60,7 +60,7 @@ def fold(journal: JournalEntries) -> RecordingJson:
     """`recording.json` of a session that has ended."""
     plan = placing.place(journal)
     recording = timeline.build_recording(journal, plan.turns)
-    for chunk, start_s in zip(recording.chunks or (), plan.unit_starts, strict=True):
+    for chunk, (start_s, _) in zip(recording.chunks or (), plan.units, strict=True):
         chunk.start_ms = round(1000 * start_s)
     if journal.head.app_type is not Kind.CHAT:
         recording.said = [_published(one) for one in plan.said]

@@ -72,6 +72,7 @@ class Plan:
     """Pieces in order of start, and the total length.
 
     Args:
+        units: start and end of the user's audio in each; for duplex.
         turns: of chat and half-duplex, with the start of the input and the words that were heard.
     """
 
@@ -79,7 +80,7 @@ class Plan:
     assistant: list[PlacedPiece] = field(default_factory=list)
     said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
-    unit_starts: list[float] = field(default_factory=list)
+    units: list[tuple[float, float]] = field(default_factory=list)
     turns: list[FoldedTurn] = field(default_factory=list)
     length_s: float = 0.0
 
@@ -114,18 +115,14 @@ class _AssistantTrack:
             start_s = max(at_s, self._free_s)
             self._free_s = start_s + sound.length_s
             self._plan.assistant.append(replace(sound, start_s=start_s))
-        self._note(text, start_s, 0.0 if sound is None else self._free_s)
-        if ends:
-            self.said = None
-
-    def _note(self, text: str, start_s: float, end_s: float) -> None:
-        if self.said is None:
-            if not text:
-                return
+        if self.said is None and text:
             self.said = PlacedText("assistant", "", start_s, start_s)
             self._plan.said.append(self.said)
-        self.said.text += text
-        self.said.end_s = max(self.said.end_s, end_s)
+        if self.said is not None:
+            self.said.text += text
+            self.said.end_s = max(self.said.end_s, 0.0 if sound is None else self._free_s)
+        if ends:
+            self.said = None
 
     def interrupt(self, at_s: float, words: str | None = None) -> None:
         """Cut all audio after `at_s`, and its words.
@@ -161,7 +158,8 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
     units = [(each, each.entry) for each in entries if isinstance(each.entry, UnitDone)]
-    ends_s = iter(_place_user(plan, units))
+    _place_user(plan, units)
+    placed = iter(plan.units)
     said_s = heard_s = 0.0
     for each in entries:
         at_s = each.at_ms / 1000
@@ -175,15 +173,15 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
                     start_s, end_s = (heard_s - ms / 1000 for ms in each.line.spoken_ago_ms)
                 said_s = _write(plan, text, start_s, end_s)
             case UnitDone() as done:
-                heard_s = next(ends_s)
+                _, heard_s = next(placed)
                 _assistant_unit(assistant, each, done)
             case _:
                 pass
     return plan
 
 
-def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> list[float]:
-    """Place the user's input; returns the end of each unit.
+def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> None:
+    """Place the user's input.
 
     Audio was spoken before it was received: units that the network held up and delivered together
     ended earlier, one after the other.
@@ -194,22 +192,19 @@ def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> 
         latest_s = min(latest_s, timeline.received_ms(each, done) / 1000)
         latest.appendleft(latest_s)
         latest_s -= 0.0 if each.heard is None else each.heard.duration_s
-    ends_s: list[float] = []
     for (each, done), end_s in zip(units, latest, strict=True):
         start_s = end_s
         if (heard := each.heard) is not None:
             start_s = max(end_s - heard.duration_s, 0.0)
-            if ends_s and start_s - ends_s[-1] <= GAP_S:
-                start_s = ends_s[-1]
+            if plan.units and start_s - plan.units[-1][1] <= GAP_S:
+                _, start_s = plan.units[-1]
             plan.user.append(PlacedPiece(heard.path, start_s, heard.duration_s))
             end_s = plan.user[-1].end_s
-        ends_s.append(end_s)
-        plan.unit_starts.append(start_s)
+        plan.units.append((start_s, end_s))
         if done.unit is not None:
             if done.unit.text:
                 _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
             plan.frames += [(start_s, path.decode()) for path in done.unit.frames[:1]]
-    return ends_s
 
 
 def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:

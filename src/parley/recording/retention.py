@@ -89,10 +89,8 @@ def clean(
     sessions: dict[str, _Kept] = {}
     for part in filter(None, map(_look, folders)):
         report.scanned += 1
-        if part.first_id in sessions:
-            sessions[part.first_id].add(part)
-        else:
-            sessions[part.first_id] = part
+        if (kept := sessions.setdefault(part.first_id, part)) is not part:
+            kept.add(part)
     found = sorted(sessions.values(), key=lambda one: one.created_s)
     for one in found:
         if one.is_safe:
