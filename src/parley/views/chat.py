@@ -74,10 +74,10 @@ class ChatView(TurnView):
             messages = with_tools(messages, tools)
         layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)
         segments = [segment for message in messages for segment in layout.message(message)]
-        self._session_id = None
+        self.session_id = None
         await self._slot.start(StartSession("chat", voice=voice, speak=speak, seed=seed))
         prefilled = await self._slot.prefill(segments, due_s=due_s)
-        self._session_id, self._may_call = session_id, bool(tools)
+        self.session_id, self._may_call = session_id, bool(tools)
         return prefilled
 
     async def streaming_generate(
@@ -113,9 +113,9 @@ class ChatView(TurnView):
             chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
         ]
         self._check_answer()
-        assert self._decoded is not None
+        assert self.decoded is not None
         audio = join(sounds, OUTPUT_RATE_HZ) if sounds else None
-        return ChatAnswer(self._decoded.text, audio, self._decoded)
+        return ChatAnswer(self.decoded.text, audio, self.decoded)
 
     def _reply(self, generation: Generation | None, *, speak: bool, streaming: bool) -> Generate:
         reply = command(
@@ -125,8 +125,8 @@ class ChatView(TurnView):
 
     def _check_answer(self) -> None:
         """Raises `UpstreamFailed` if a server behind the model did not answer."""
-        if self._decoded is not None and self._decoded.problem:
-            raise UpstreamFailed(self._decoded.problem)
+        if self.decoded is not None and self.decoded.problem:
+            raise UpstreamFailed(self.decoded.problem)
 
     def _with_system(
         self, msgs: Sequence[Message], voice: Pcm | None, mode: TtsMode, language: str | None

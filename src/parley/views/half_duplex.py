@@ -163,7 +163,7 @@ class HalfDuplexView(TurnView):
                 "half_duplex", voice=self._voice, speak=speak, seed=seed, window=window
             )
         )
-        self._session_id = session_id
+        self.session_id = session_id
 
     def _with_voice(self, message: Message) -> Message:
         """A system prompt that contains the model's voice, if it speaks with its own."""
@@ -212,7 +212,7 @@ class HalfDuplexView(TurnView):
             True if it was prefilled; False if the window might have to move for it, or if the model
             failed, which leaves the context unchanged.
         """
-        if self._early_work.locked() or request.session_id != self._session_id:
+        if self._early_work.locked() or request.session_id != self.session_id:
             return False
         async with self._early_work:
             early, self._early = self._early, None
@@ -311,7 +311,7 @@ class HalfDuplexView(TurnView):
     ) -> work.PrefillResult:
         if not request.messages:
             raise InvalidRequest("messages must not be empty.", field="messages")
-        if request.session_id != self._session_id:
+        if request.session_id != self.session_id:
             await self.reset_session(request.session_id)
         before: work.Checkpoint | None = None
         was_open = self._turn_is_open
@@ -407,7 +407,7 @@ class HalfDuplexView(TurnView):
     async def read_answer(self) -> None:
         """Do work that the newest answer deferred, if the model reports its choices: while the user
         speaks, not while they wait."""
-        if self._decoded is not None and self._decoded.chosen is not None:
+        if self.decoded is not None and self.decoded.chosen is not None:
             await self._slot.prefill(())
 
     def can_rollback(self) -> RollbackCheck:
@@ -428,12 +428,12 @@ class HalfDuplexView(TurnView):
             return Rollback(False, "the context has moved past it", self.kv_cache_length)
         length = await self._slot.roll_back(point.checkpoint)
         self._turn_is_open = point.turn_is_open
-        self._decoded = None
+        self.decoded = None
         return Rollback(True, "", length)
 
     def ends_with_answer(self, text: str) -> bool:
         """True if the newest answer is complete and has this text."""
-        return bool(text) and self._decoded is not None and self._decoded.text == text
+        return bool(text) and self.decoded is not None and self.decoded.text == text
 
     async def cut_answer(self, heard: str) -> bool:
         """Make the context contain only `heard` of the answer; needs the checkpoint before it.
@@ -442,7 +442,7 @@ class HalfDuplexView(TurnView):
         the context then contains the whole answer.
         """
         async with self._early_work:
-            if self._session_id is None or not await self.can_rollback():
+            if self.session_id is None or not await self.can_rollback():
                 return False
             self._early = None
             await self.rollback()

@@ -30,7 +30,8 @@ class UnifiedProcessor:
         self.engine = Engine(model, clock)
         self._slot: SlotHandle | None = None
         self._views: tuple[ChatView, HalfDuplexView, DuplexView] | None = None
-        self._mode: Mode | None = None
+        self.mode: Mode | None = None
+        """The current mode."""
 
     async def __aenter__(self) -> UnifiedProcessor:
         await self.start()
@@ -53,11 +54,6 @@ class UnifiedProcessor:
         await self.engine.stop()
 
     @property
-    def mode(self) -> Mode | None:
-        """The current mode."""
-        return self._mode
-
-    @property
     def kv_cache_length(self) -> int:
         """Number of tokens in the context of the current conversation."""
         return 0 if self._slot is None else self._slot.context_tokens
@@ -74,8 +70,8 @@ class UnifiedProcessor:
     def _switch(self, mode: Mode) -> tuple[ChatView, HalfDuplexView, DuplexView]:
         if self._views is None:
             raise SetupError("The processor has not been started.", hint="Use `async with`.")
-        if mode != self._mode:
+        if mode != self.mode:
             for view in self._views:
                 view.forget()
-            self._mode = mode
+            self.mode = mode
         return self._views

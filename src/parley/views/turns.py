@@ -52,28 +52,20 @@ class TurnView:
 
     def __init__(self, slot: SlotHandle) -> None:
         self._slot = slot
-        self._session_id: str | None = None
+        self.session_id: str | None = None
+        """Id of the session in the slot; None before the first prefill."""
         self._decoding: PendingResult[GenerateResult] | None = None
-        self._decoded: GenerateResult | None = None
+        self.decoded: GenerateResult | None = None
+        """Result of the last completed answer."""
 
     @property
     def spec(self) -> ModelSpec:
         return self._slot.spec
 
     @property
-    def session_id(self) -> str | None:
-        """Id of the session in the slot; None before the first prefill."""
-        return self._session_id
-
-    @property
     def kv_cache_length(self) -> int:
         """Tokens in the context."""
         return self._slot.context_tokens
-
-    @property
-    def decoded(self) -> GenerateResult | None:
-        """Result of the last completed answer."""
-        return self._decoded
 
     def stop_generation(self) -> bool:
         """Stop the answer in progress, if there is one; the words so far remain in the context."""
@@ -85,7 +77,7 @@ class TurnView:
     def forget(self) -> None:
         """The slot is about to serve another view: what this one knew of it is void."""
         self.stop_generation()
-        self._session_id = None
+        self.session_id = None
 
     async def cleanup(self) -> None:
         """Free the memory of the conversation; the slot stays held."""
@@ -93,7 +85,7 @@ class TurnView:
         await self._slot.clear()
 
     def _check_session(self, session_id: str) -> None:
-        if session_id != self._session_id:
+        if session_id != self.session_id:
             raise InvalidRequest("Nothing has been prefilled for this session.")
 
     async def _stream(
@@ -107,7 +99,7 @@ class TurnView:
         Args:
             started: an answer that is already running.
         """
-        self._decoded = None
+        self.decoded = None
         decoding = self._decoding = started or self._slot.generate(reply, due_s=due_s)
         index = 0
         try:
@@ -121,7 +113,7 @@ class TurnView:
                         logprobs=piece.logprobs,
                     )
                     index += 1
-            self._decoded = await decoding.result()
+            self.decoded = await decoding.result()
         finally:
             # If the reader stops, stop the model; harmless after the end.
             decoding.cancel()
