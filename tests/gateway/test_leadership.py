@@ -8,10 +8,8 @@ import httpx
 import pytest
 from tests.support.certificates import self_signed
 from tests.support.gateways import until
-from tests.support.patience import HANG_S
 from tests.support.raw_sockets import raw_client
 from tests.support.redis_server import redis_server
-from tests.support.talking import PATHS, hear, say
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -130,31 +128,6 @@ async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: 
     answer = refused.value.response
     assert (answer.status_code, answer.headers[STANDBY_HEADER]) == (503, "1")
     assert b'"service_unavailable"' in answer.body
-
-
-async def test_after_its_leadership_a_gateway_serves_only_what_runs(gateway, worker):
-    store, host = FakeLeaderStore(), gateway.gateway
-    host._leadership = Leadership(store, ttl_s=TTL_S, clock=SystemClock(), name="a")
-    await host._leadership.acquire()
-    path = PATHS["duplex"]
-    async with connect(gateway.ws(path)) as running, gateway.http() as http:
-        await hear(running)
-        host.stop(HANG_S)
-        await until(lambda: store.holder is None)
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(gateway.ws(path))
-        # Its session may still be here.
-        async with connect(gateway.ws(f"{path}?resume=true")):
-            pass
-        made = await http.post("/api/admin/keys", json={"name": "kiosk"})
-        metrics = (await http.get("/metrics")).text
-        await say(running, type="prepare")
-        prepared = await hear(running)
-        await say(running, type="stop")
-
-    assert [refused.value.response.status_code, made.status_code] == [503, 503]
-    assert "parley_gateway_active 0.0" in metrics
-    assert prepared["type"] == "prepared"
 
 
 async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Path):

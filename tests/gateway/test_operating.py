@@ -7,13 +7,14 @@ import json
 import logging
 import ssl
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 import structlog
 from structlog.testing import capture_logs
 from tests.gateway.test_dispatcher import GatewayParts, held
-from tests.support.gateways import RunningGateway, occupied, running_gateway, until
+from tests.support.gateways import RunningGateway, occupied, refusal_of, running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
@@ -61,20 +62,30 @@ async def test_a_full_queue_is_not_ready(gateway):
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.worker(slots=2)
-async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway):
-    async with connect(gateway.ws(PATHS["duplex"])) as running:
+@pytest.mark.parametrize("is_succeeded", [False, True])
+async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway, is_succeeded: bool):
+    if is_succeeded:
+        gateway.gateway._leadership = AsyncMock()
+    newcomer = gateway.ws(PATHS["half_duplex"])
+    async with connect(gateway.ws(PATHS["duplex"])) as running, gateway.http() as http:
         assert (await hear(running))["type"] == "queue_done"
         gateway.gateway.stop(drain_s=600)
         await until(lambda: gateway.runtime.closing.done())
-        assert await ready(gateway) == (503, "The server is shutting down.")
-        async with connect(gateway.ws(PATHS["half_duplex"])) as newcomer:
-            _, code = await end_of(newcomer)
+        if is_succeeded:
+            # As a standby does; a session that a client returns to may still be here.
+            assert await refusal_of(newcomer) == (503, "service_unavailable")
+            assert (await http.post("/api/admin/keys", json={"name": "kiosk"})).status_code == 503
+            assert "parley_gateway_active 0.0" in (await http.get("/metrics")).text
+            await (await connect(gateway.ws(f"{PATHS['duplex']}?resume=true"))).close()
+        else:
+            assert await ready(gateway) == (503, "The server is shutting down.")
+            async with connect(newcomer) as client:
+                assert (await end_of(client))[1] == 1013
         await say(running, type="prepare")
         prepared = await hear(running)
         await say(running, type="stop")
         messages, last_code = await end_of(running)
 
-    assert code == 1013
     assert prepared["type"] == "prepared"
     assert (messages[-1]["type"], last_code) == ("stopped", 1000)
 
