@@ -24,21 +24,14 @@ def aged(tmp_path, name: str, days: float, **more: Any):
     return recorded(tmp_path, name, units=1, created_s=NOW - days * DAY_S, **more)
 
 
-def test_without_limits_nothing_goes(tmp_path):
-    aged(tmp_path, "ancient", 10_000)
-
-    report = tidy(tmp_path)
-
-    assert (report.status, report.scanned, report.deleted) == ("disabled", 1, 0)
-    assert left(tmp_path) == ["ancient"]
-
-
-def test_by_age(tmp_path):
+def test_by_age_if_there_is_a_limit(tmp_path):
     aged(tmp_path, "old", 31)
     aged(tmp_path, "young", 29)
 
+    without = tidy(tmp_path)
     report = tidy(tmp_path, days=30)
 
+    assert (without.status, without.scanned, without.deleted) == ("disabled", 2, 0)
     assert left(tmp_path) == ["young"]
     assert (report.deleted, report.deleted_expired, report.remaining) == (1, 1, 1)
     assert 0 < report.remaining_size_mb < 1
