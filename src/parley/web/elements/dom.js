@@ -45,6 +45,14 @@ export function h(tag, attributes, ...children) {
   return node;
 }
 
+/**
+ * Returns a button that shows only an icon.
+ * @param {string} icon @param {string | [string, Record<string, unknown>]} label key @param {() => void} [onclick]
+ * @param {string} [more] further classes
+ */
+export const iconButton = (icon, label, onclick, more = '') =>
+  h('button', { class: `round slim ${more}`, type: 'button', icon, label, onclick });
+
 /** True if this is an address on our server. @param {string} name @param {unknown} value @returns {value is string} */
 function isAddress(name, value) {
   return (name === 'href' || name === 'src') && typeof value === 'string' && /^\/(?!\/)/.test(value);
@@ -136,13 +144,7 @@ export function toast(key, values, extra) {
  */
 export function sheet(title, ...body) {
   const id = `sheet-${Math.random().toString(36).slice(2, 8)}`;
-  const close = h('button', {
-    class: 'round slim',
-    type: 'button',
-    label: 'action.close',
-    icon: 'close',
-    onclick: () => node.close(),
-  });
+  const close = iconButton('close', 'action.close', () => node.close());
   const node = h(
     'dialog',
     { class: 'sheet', 'aria-labelledby': id },

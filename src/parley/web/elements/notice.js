@@ -2,7 +2,7 @@
 
 import { mediaBarrier } from '../audio/devices.js';
 import { has, t } from '../words/words.js';
-import { h } from './dom.js';
+import { h, iconButton } from './dom.js';
 import { icon } from './icons.js';
 
 /** @typedef {{words: string, act: () => void, isMain?: boolean}} Way */
@@ -25,15 +25,7 @@ export function notice(kind, title, body, { values, ways = [], said, onClose } =
       body ? h('span', { words: values ? [body, values] : body }) : null,
       said ? h('span', { class: 'small quiet' }, ` ${said}`) : null,
     ),
-    onClose
-      ? h('button', {
-          class: 'round slim',
-          type: 'button',
-          label: 'action.dismiss',
-          icon: 'close',
-          onclick: () => onClose(),
-        })
-      : null,
+    onClose ? iconButton('close', 'action.dismiss', () => onClose()) : null,
   );
   if (ways.length > 0) {
     node.append(
@@ -74,7 +66,7 @@ export function barrierNotice() {
  * @param {Way[]} ways
  */
 export function mediaNotice({ trouble, device }, ways) {
-  if (trouble === 'insecure' || trouble === 'unsupported') return barrierNotice() ?? notice('error', 'media.failed');
+  if (trouble === 'insecure' || trouble === 'unsupported') return /** @type {HTMLElement} */ (barrierNotice());
   const fix = trouble === 'denied' ? `media.denied_${browser()}` : `media.${trouble}_fix`;
   return notice('error', `media.${trouble}_${device}`, has(fix) ? fix : undefined, { ways });
 }

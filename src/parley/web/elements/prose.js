@@ -6,7 +6,7 @@
  * A text that grows is parsed from its last block on; the blocks above it stay.
  */
 
-import { copy, h } from './dom.js';
+import { copy, h, iconButton } from './dom.js';
 import { withoutDirections } from '../talk/captions.js';
 import { lastBlock, makeParser } from './markdown.js';
 
@@ -97,13 +97,7 @@ function formula(text, isBlock) {
 
 /** @param {string} text */
 function codeNode(text) {
-  const button = h('button', {
-    class: 'round slim copy-code',
-    type: 'button',
-    icon: 'copy',
-    label: 'action.copy',
-    onclick: () => void copy(text),
-  });
+  const button = iconButton('copy', 'action.copy', () => void copy(text), 'copy-code');
   return h('div', { class: 'code', dir: 'ltr' }, h('pre', { tabindex: 0 }, h('code', null, text)), button);
 }
 

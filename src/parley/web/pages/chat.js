@@ -1,7 +1,7 @@
 /** The page of turn-based chat: messages of any kind, answers as text and voice, stored in this browser. */
 
 import { mayRecord, recordingChoice } from '../elements/consent.js';
-import { $, h, painted } from '../elements/dom.js';
+import { $, h, iconButton, painted } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';
 import { remember } from '../elements/recents.js';
 import { chatName } from '../talk/history.js';
@@ -41,18 +41,15 @@ page.changed = () => compose.draw();
 const options = optionsPanel(page);
 const recorded = h('span', { class: 'chip rec', words: 'chat.recorded' });
 
-/** @param {string} icon @param {string} label @param {() => void} onclick @param {string} [more] */
-const tool = (icon, label, onclick, more = '') =>
-  h('button', { class: `round slim${more}`, type: 'button', icon, label, onclick });
 const bar = h(
   'div',
   { class: 'bar row' },
-  tool('history', 'chat.history', () => chats.toggle(), ' narrow'),
-  tool('plus', 'chat.new', () => void chats.fresh(), ' narrow'),
+  iconButton('history', 'chat.history', () => chats.toggle(), 'narrow'),
+  iconButton('plus', 'chat.new', () => void chats.fresh(), 'narrow'),
   h('span', { class: 'grow' }),
   recorded,
-  tool('download', 'chat.export', async () => openExport(talk.messages, await chatName(chats.id))),
-  tool('settings', 'call.settings', () => options.toggleAttribute('data-open')),
+  iconButton('download', 'chat.export', async () => openExport(talk.messages, await chatName(chats.id))),
+  iconButton('settings', 'call.settings', () => options.toggleAttribute('data-open')),
 );
 const main = $('#main');
 main.className = 'chat';

@@ -4,7 +4,7 @@
  * this and keeps the text.
  */
 
-import { growing, h, pickFiles, say, toast } from '../elements/dom.js';
+import { growing, h, iconButton, pickFiles, say, toast } from '../elements/dom.js';
 import { partNode, partOf } from '../elements/media-parts.js';
 import { errorText } from '../elements/notice.js';
 import { ChatTalk } from '../talk/chat.js';
@@ -32,13 +32,7 @@ class Writing {
   /** @param {CallPage} page */
   constructor(page) {
     this.page = page;
-    const attach = h('button', {
-      class: 'round slim',
-      type: 'button',
-      icon: 'image',
-      label: 'part.image',
-      onclick: () => void this.#attach(),
-    });
+    const attach = iconButton('image', 'part.image', () => void this.#attach());
     const label = h(
       'label',
       { class: 'grow' },

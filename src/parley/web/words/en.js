@@ -448,7 +448,6 @@ export const en = {
   'media.in_use_fix': 'Close that program or choose another device, then try again.',
   'media.failed_microphone': 'The microphone could not be opened.',
   'media.failed_camera': 'The camera could not be opened.',
-  'media.failed': 'The device could not be opened.',
   'media.failed_fix': 'Try again, or choose another device.',
   'media.lost': 'The microphone was disconnected.',
   'media.lost_fix': 'The call continues without your voice until you choose one.',

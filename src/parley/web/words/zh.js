@@ -429,7 +429,6 @@ export const zh = {
   'media.in_use_fix': '关闭那个程序或换一个设备，然后再试。',
   'media.failed_microphone': '麦克风无法打开。',
   'media.failed_camera': '摄像头无法打开。',
-  'media.failed': '设备无法打开。',
   'media.failed_fix': '再试一次，或换一个设备。',
   'media.lost': '麦克风断开了。',
   'media.lost_fix': '通话在静音中继续，直到你选择一个。',

@@ -1,6 +1,6 @@
 /** <p-code>: source code to read and copy, in one or several languages. */
 
-import { copy, h } from '../dom.js';
+import { copy, h, iconButton } from '../dom.js';
 
 /** @typedef {{id: string, name: string, text: string}} Version */
 
@@ -20,13 +20,7 @@ export class Code extends HTMLElement {
     if (this.childElementCount > 0) return;
     this.#tabs.removeAttribute('title');
     this.#text.id = this.#id;
-    const button = h('button', {
-      class: 'round slim',
-      type: 'button',
-      icon: 'copy',
-      label: 'action.copy',
-      onclick: () => void copy(this.text),
-    });
+    const button = iconButton('copy', 'action.copy', () => void copy(this.text));
     this.append(h('header', null, this.#tabs, button), this.#text);
   }
 

@@ -3,7 +3,7 @@
  * by key.
  */
 
-import { h, pickFiles } from '../dom.js';
+import { h, iconButton, pickFiles } from '../dom.js';
 import { partNode, partOf } from '../media-parts.js';
 
 /** @typedef {import('../../talk/chat.js').Part} Part */
@@ -57,7 +57,7 @@ export class Parts extends HTMLElement {
   #insert(part) {
     this.#parts.push(part);
     this.#changed();
-    this.#list.querySelector('li:last-child textarea')?.dispatchEvent(new Event('focus'));
+    /** @type {HTMLElement | null} */ (this.#list.querySelector('li:last-child textarea'))?.focus();
   }
 
   #changed() {
@@ -89,8 +89,6 @@ export class Parts extends HTMLElement {
                 },
               })
             : partNode(part);
-        const tool = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => void} */ act) =>
-          h('button', { class: 'round slim', type: 'button', icon: name, label, onclick: act });
         return h(
           'li',
           {
@@ -107,9 +105,9 @@ export class Parts extends HTMLElement {
           h(
             'div',
             { class: 'row' },
-            tool('up', 'part.up', () => this.#move(i, i - 1)),
-            tool('down', 'part.down', () => this.#move(i, i + 1)),
-            tool('trash', 'part.remove', () => {
+            iconButton('up', 'part.up', () => this.#move(i, i - 1)),
+            iconButton('down', 'part.down', () => this.#move(i, i + 1)),
+            iconButton('trash', 'part.remove', () => {
               this.#parts.splice(i, 1);
               this.#changed();
             }),

@@ -2,11 +2,11 @@
 
 import { encodeWav } from '../../audio/wav.js';
 import { clock } from '../../words/words.js';
-import { h, reicon, relabel } from '../dom.js';
+import { h, iconButton, reicon, relabel } from '../dom.js';
 
 export class Player extends HTMLElement {
   #audio = new Audio();
-  #button = h('button', { class: 'round slim', type: 'button', icon: 'play', label: 'action.play' });
+  #button = iconButton('play', 'action.play');
   #seek = h('input', { type: 'range', min: 0, max: 1, step: 0.01, label: 'player.seek' });
   #time = h('span', { class: 'small quiet num' });
   #url = '';

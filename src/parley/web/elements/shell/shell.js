@@ -8,7 +8,7 @@ import { about } from '../../wire/about.js';
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { at, here } from '../../wire/root.js';
 import { bindPage, currentLanguage, setLanguage, suggestLanguage } from '../../words/words.js';
-import { h, painted, reicon, relabel, say, sheet } from '../dom.js';
+import { h, iconButton, painted, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
 
 /** All ways to talk that a server can offer, in the order of the menu. */
@@ -99,7 +99,7 @@ function menuButton(off) {
     const on = SHOWN.filter(({ id }) => !off.has(id));
     sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine(), ...others()));
   };
-  return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
+  return iconButton('menu', 'nav.menu', onclick, 'menu-button');
 }
 
 /** Returns the status of the server, which shows if it can accept a call and is polled. @param {number} everyS */

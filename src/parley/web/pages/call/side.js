@@ -1,6 +1,6 @@
 /** The side of a call page: conversation, settings and connection as tabs; on a phone a sheet over the stage. */
 
-import { $, h } from '../../elements/dom.js';
+import { $, h, iconButton } from '../../elements/dom.js';
 
 /**
  * @param {[name: string, nodes: Node[]][]} tabs
@@ -13,13 +13,7 @@ export function makeSide(tabs, onOpen) {
     const about = { id: `panel-${name}`, 'aria-labelledby': `tab-${name}`, 'data-panel': name };
     return h('div', { class: 'panel', role: 'tabpanel', ...about, hidden: true }, ...nodes);
   });
-  const close = h('button', {
-    class: 'round slim close-side',
-    type: 'button',
-    label: 'action.close',
-    icon: 'close',
-    onclick: () => open(null),
-  });
+  const close = iconButton('close', 'action.close', () => open(null), 'close-side');
   const node = h(
     'aside',
     { class: 'side', label: 'call.side' },

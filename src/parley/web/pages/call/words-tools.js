@@ -1,6 +1,6 @@
 /** Actions for the text of a call, during it and afterwards: copy, save, share, and enlarge pictures. */
 
-import { copy, h } from '../../elements/dom.js';
+import { copy, h, iconButton } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
 import { openExport, textOf } from './after.js';
 
@@ -8,8 +8,6 @@ import { openExport, textOf } from './after.js';
 
 /** @param {CallPage} page */
 export function makeWordsTools({ calls, app, transcript }) {
-  /** @param {string} icon @param {string} label @param {() => void} onclick */
-  const tool = (icon, label, onclick) => h('button', { class: 'round slim', type: 'button', icon, label, onclick });
   const words = () => calls.current?.captions;
   const share = async () => {
     const { recordingId } = calls.state;
@@ -17,9 +15,9 @@ export function makeWordsTools({ calls, app, transcript }) {
     openShare({ recordingId, app, blob: calls.current?.recorded ?? null });
   };
   const tools = {
-    copy: tool('copy', 'after.copy', () => void copy(textOf(words()))),
-    save: tool('download', 'after.words', () => openExport(words())),
-    share: tool('share', 'after.share', () => void share()),
+    copy: iconButton('copy', 'after.copy', () => void copy(textOf(words()))),
+    save: iconButton('download', 'after.words', () => openExport(words())),
+    share: iconButton('share', 'after.share', () => void share()),
   };
   const node = h('div', { class: 'row words-tools' }, ...Object.values(tools));
   const draw = () => {

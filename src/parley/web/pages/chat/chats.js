@@ -1,6 +1,6 @@
 /** The chats stored in this browser: open, find, rename, delete. Deleting a chat also deletes the server's copies. */
 
-import { askName, confirmed, h, say, toast } from '../../elements/dom.js';
+import { askName, confirmed, h, iconButton, say, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
 import { forgetChat, keepChat, listChats, matches, nameChat, titleOf, watchChats } from '../../talk/history.js';
 import { date, t } from '../../words/words.js';
@@ -37,13 +37,7 @@ export class Chats {
   constructor(page, { shown }) {
     this.page = page;
     this.shown = shown;
-    const close = h('button', {
-      class: 'round slim narrow',
-      type: 'button',
-      icon: 'close',
-      label: 'action.close',
-      onclick: () => this.close(),
-    });
+    const close = iconButton('close', 'action.close', () => this.close(), 'narrow');
     const fresh = h('button', {
       class: 'button',
       type: 'button',
@@ -151,6 +145,8 @@ export class Chats {
   #row(chat) {
     const here = chat.id === this.id ? { 'aria-current': 'true' } : {};
     const name = nameOf(chat);
+    const edit = iconButton('edit', ['action.rename', { name }], () => void this.#rename(chat));
+    edit.dataset.id = chat.id;
     return h(
       'li',
       null,
@@ -160,21 +156,8 @@ export class Chats {
         h('span', null, name),
         h('small', { class: 'quiet' }, date(chat.updatedAt)),
       ),
-      h('button', {
-        class: 'round slim',
-        type: 'button',
-        icon: 'edit',
-        label: ['action.rename', { name }],
-        'data-id': chat.id,
-        onclick: () => void this.#rename(chat),
-      }),
-      h('button', {
-        class: 'round slim',
-        type: 'button',
-        icon: 'trash',
-        label: ['chat.delete', { name }],
-        onclick: () => void this.#delete(chat),
-      }),
+      edit,
+      iconButton('trash', ['chat.delete', { name }], () => void this.#delete(chat)),
     );
   }
 

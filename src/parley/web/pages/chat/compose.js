@@ -1,7 +1,7 @@
 /** The bar in which a message is composed: text, files, a voice note. It also shows the state of the last message. */
 
 import { mayBegin } from '../../elements/consent.js';
-import { growing, h, pickFiles, reicon, relabel, say, sheet } from '../../elements/dom.js';
+import { growing, h, iconButton, pickFiles, reicon, relabel, say, sheet } from '../../elements/dom.js';
 import { partNode, partOf } from '../../elements/media-parts.js';
 import { VoiceNote } from './note.js';
 
@@ -21,7 +21,7 @@ export class Compose {
   #field = growing(h('textarea', { dir: 'auto', rows: 1, hint: 'chat.hint' }));
   #attachments = h('ul', { class: 'attached' });
   #send = h('button', { class: 'round send', type: 'submit', icon: 'send', label: 'action.send' });
-  #mic = h('button', { class: 'round slim', type: 'button', icon: 'mic', label: 'chat.record' });
+  #mic = iconButton('mic', 'chat.record');
   #recording = h('span', { class: 'recording small', role: 'status', hidden: true });
   #voice;
   #note;
@@ -32,20 +32,8 @@ export class Compose {
     this.sent = sent;
     const { settings } = page;
     this.status = h('p', { class: 'small quiet status-line', role: 'status' });
-    this.#voice = h('button', {
-      class: 'round slim',
-      type: 'button',
-      icon: 'sound',
-      label: 'chat.voice',
-      onclick: () => settings.set('voice', !settings.get('voice')),
-    });
-    const plus = h('button', {
-      class: 'round slim',
-      type: 'button',
-      icon: 'plus',
-      label: 'chat.attach',
-      onclick: () => this.#attachMenu(),
-    });
+    this.#voice = iconButton('sound', 'chat.voice', () => settings.set('voice', !settings.get('voice')));
+    const plus = iconButton('plus', 'chat.attach', () => this.#attachMenu());
     const label = h(
       'label',
       { class: 'grow' },
@@ -200,11 +188,10 @@ export class Compose {
 
   #drawAttached() {
     const rows = this.#attached.map((part, i) => {
-      const onclick = () => {
+      const remove = iconButton('close', 'part.remove', () => {
         this.#attached.splice(i, 1);
         this.#drawAttached();
-      };
-      const remove = h('button', { class: 'round slim', type: 'button', icon: 'close', label: 'part.remove', onclick });
+      });
       return h('li', null, partNode(part), remove);
     });
     this.#attachments.replaceChildren(...rows);

@@ -2,7 +2,7 @@
 
 import { encodeWav } from '../../audio/wav.js';
 import { isDeveloper } from '../../elements/developer.js';
-import { copy, download, element, h, sheet } from '../../elements/dom.js';
+import { copy, download, element, h, iconButton, sheet } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
 import { partNode } from '../../elements/media-parts.js';
 import { errorText } from '../../elements/notice.js';
@@ -162,8 +162,6 @@ export class Messages {
   #tools(message, isLast) {
     const { talk, rig, settingsNow } = this.page;
     const { sound, recordingId = '' } = message;
-    /** @param {string} icon @param {string} label @param {() => void} onclick */
-    const tool = (icon, label, onclick) => h('button', { class: 'round slim', type: 'button', icon, label, onclick });
     const again = () => {
       rig.flush();
       talk.regenerate(settingsNow());
@@ -177,12 +175,12 @@ export class Messages {
       (await import('../../elements/share/share.js')).openShare({ recordingId, app: 'turnbased', blob: null });
     const look = { href: viewerUrl(recordingId), target: '_blank', rel: 'noopener' };
     const nodes = [
-      textOf(message) && tool('copy', 'action.copy', () => void copy(textOf(message))),
-      message.role === 'user' && tool('edit', 'chat.edit', () => this.#edit(message)),
-      message.role === 'assistant' && isLast && tool('retry', 'chat.regenerate', again),
-      sound && tool('download', 'chat.save_sound', save),
+      textOf(message) && iconButton('copy', 'action.copy', () => void copy(textOf(message))),
+      message.role === 'user' && iconButton('edit', 'chat.edit', () => this.#edit(message)),
+      message.role === 'assistant' && isLast && iconButton('retry', 'chat.regenerate', again),
+      sound && iconButton('download', 'chat.save_sound', save),
       recordingId && h('a', { class: 'round slim', ...look, icon: 'history', label: 'after.look' }),
-      recordingId && tool('share', 'after.share', () => void share()),
+      recordingId && iconButton('share', 'after.share', () => void share()),
       message.timing && isDeveloper() && h('span', { class: 'small quiet num facts' }, facts(message)),
     ];
     return nodes.filter((node) => node instanceof Node);

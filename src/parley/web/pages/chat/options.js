@@ -1,7 +1,7 @@
 /** Settings of a chat, and saving it as a file. */
 
 import { recordingSwitch } from '../../elements/consent.js';
-import { download, h, painted, sheet } from '../../elements/dom.js';
+import { download, h, iconButton, painted, sheet } from '../../elements/dom.js';
 import { group, range, toggle } from '../../elements/form.js';
 import { titleOf } from '../../talk/history.js';
 import { t } from '../../words/words.js';
@@ -39,13 +39,7 @@ export function optionsPanel(page) {
     const { sound, name } = /** @type {CustomEvent} */ (event).detail;
     voice.offer(sound, name);
   });
-  const close = h('button', {
-    class: 'round slim',
-    type: 'button',
-    icon: 'close',
-    label: 'action.close',
-    onclick: () => node.removeAttribute('data-open'),
-  });
+  const close = iconButton('close', 'action.close', () => node.removeAttribute('data-open'));
   const node = h(
     'aside',
     { class: 'options', label: 'call.settings' },
