@@ -11,7 +11,6 @@ from parley.client import sync
 from parley.client.access import Access, BadAddress, Unreachable
 from parley.errors import InvalidPayload, InvalidRequest, SetupError
 from parley.media.pcm import Pcm
-from parley.protocol.values import Message
 
 Made = Callable[[], object]
 PATH: Any = "me.wav"
@@ -93,11 +92,3 @@ async def test_a_conversation_that_was_not_opened_says_how_to_open_it() -> None:
         with pytest.raises(SetupError, match="has not been opened") as caught:
             await use()
         assert "async with" in caught.value.hint
-
-
-def test_a_server_that_was_closed_says_so() -> None:
-    with sync.connect("https://a.test") as server:
-        pass
-
-    with pytest.raises(SetupError, match="closed"):
-        server.ask([Message(role="user", content="Hello!")])

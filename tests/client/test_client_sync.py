@@ -9,7 +9,7 @@ from tests.support.transcripts import find
 
 from parley.client import sync
 from parley.client.events import Ended, Ready, Transcript, TurnDone, Voice
-from parley.errors import QueueFull
+from parley.errors import QueueFull, SetupError
 from parley.media.pcm import Pcm
 
 
@@ -44,7 +44,7 @@ def test_errors_arrive_in_the_script(playing: FakeServer) -> None:
         server.ask("Hello!")
 
 
-def test_closing_twice_is_harmless_and_ends_the_thread() -> None:
+def test_closing_twice_is_harmless_ends_the_thread_and_is_said() -> None:
     before = threading.active_count()
     server = sync.connect("http://127.0.0.1:1")
 
@@ -52,6 +52,8 @@ def test_closing_twice_is_harmless_and_ends_the_thread() -> None:
     server.close()
 
     assert threading.active_count() == before
+    with pytest.raises(SetupError, match="closed"):
+        server.ask("Hello!")
 
 
 WRITTEN = ("realtime_audio", "written words, and what was heard")

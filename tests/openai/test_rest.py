@@ -25,9 +25,9 @@ from tests.openai.sdk_client import (
     transcribe,
 )
 from tests.openai.talking_model import HEARD, TalkingModel
-from tests.support.gateways import occupied, running_gateway, until
+from tests.support.gateways import all_free, occupied, running_gateway, until
 from tests.support.sounds import speak
-from tests.support.stack import RunningStack, running_stack
+from tests.support.stack import running_stack
 from websockets import InvalidStatus
 
 import openai
@@ -37,10 +37,6 @@ from parley.gateway.http.openai.speech import pieces_of
 from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
-
-
-def free_slots(running: RunningStack) -> int:
-    return sum(worker.free_slots for worker in running.runtime.dispatcher.worker_pool)
 
 
 def parse(chunk: ChatCompletionChunk) -> None:
@@ -227,7 +223,7 @@ async def test_what_cannot_be_held_is_refused_by_name():
             assert hint in str(caught.value)
             assert caught.value.type == "invalid_request_error"
             assert param in (caught.value.param or "")
-        await until(lambda: free_slots(running) == 1)
+        await all_free(running)
 
 
 async def test_tools_that_are_not_to_be_used_are_no_reason_to_refuse():
@@ -256,7 +252,7 @@ async def test_hanging_up_in_the_middle_of_a_stream_frees_the_slot():
         async for _ in stream:
             break
         await stream.close()
-        await until(lambda: free_slots(running) == 1)
+        await all_free(running)
 
 
 # ---- who may, and what is in the way -------------------------------------------------------

@@ -371,14 +371,6 @@ test('what is carried over stays bounded from call to call', async () => {
   assert.ok(carried.endsWith('The newest words of all of them'));
 });
 
-test('a server that ended the call is not called again by itself', async () => {
-  const { call, clock, sockets } = await live();
-  sockets[0].hangUp(1011);
-  clock.pass(10_000);
-  assert.equal(call.state.ending.reason, 'failed');
-  assert.equal(sockets.length, 1);
-});
-
 test('W7: the sign of quality recovers, and is gone with the call', async () => {
   const { call, calls, clock, rig, seconds } = await live();
   await seconds(3, listen);

@@ -179,13 +179,6 @@ test('skipping silences immediately, asks the server, and listens again', async 
   assert.equal(talk.captions.list.find((caption) => caption.who === 'assistant').isInterrupted, true);
 });
 
-test('muted, half-duplex sends nothing', async () => {
-  const { rig, talk, socket } = await listening();
-  talk.mute(true);
-  rig.unit();
-  assert.equal(chunks(socket), 0);
-});
-
 test('a refused microphone costs no place in the queue', async () => {
   const { sockets, connection, clock } = surroundings();
   const rig = new FakeRig();
@@ -200,11 +193,13 @@ test('a refused microphone costs no place in the queue', async () => {
   assert.equal(talk.state.ending.reason, 'not_started');
 });
 
-test('a lost server lets the last sentence finish, hanging up does not', async () => {
+test('a lost server lets the last sentence finish and is not called again, hanging up does not', async () => {
   const lost = await listening();
   lost.socket.hangUp(1011);
+  lost.clock.pass(10_000);
   assert.equal(lost.rig.log.includes('flush'), false);
   assert.equal(lost.talk.state.ending.reason, 'failed');
+  assert.equal(lost.sockets.length, 1);
 
   const left = await listening();
   left.talk.stop();
@@ -214,9 +209,11 @@ test('a lost server lets the last sentence finish, hanging up does not', async (
   assert.equal(left.talk.state.ending.reason, 'stopped');
 });
 
-test('a call after a muted one is heard', async () => {
+test('a muted call sends nothing, the one after it is heard', async () => {
   const { rig, talk, socket, sockets, connection, clock } = await listening();
   talk.mute(true);
+  rig.unit();
+  assert.equal(chunks(socket), 0);
   talk.stop();
   socket.say({ type: 'stopped' });
   const next = new HalfDuplexCall(rig, clock.surroundings());
@@ -224,7 +221,11 @@ test('a call after a muted one is heard', async () => {
 
   assert.equal(rig.log.filter((line) => line.endsWith('mute')).at(-1), 'unmute');
   assert.equal(next.state.isMuted, false);
-  assert.equal(sockets.length, 2);
+  sockets[1].accept();
+  sockets[1].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_2', timeout_s: 9 });
+  rig.unit();
+  assert.equal(next.state.sessionId, 'hdx_2');
+  assert.equal(chunks(sockets[1]), 1);
 });
 
 test('sound that the system takes away and gives back', async () => {
@@ -233,19 +234,6 @@ test('sound that the system takes away and gives back', async () => {
   assert.equal(talk.state.isSuspended, true);
   rig.emit('resumed', {});
   assert.equal(talk.state.isSuspended, false);
-});
-
-test('a second call uses the same page', async () => {
-  const { rig, talk, socket, sockets, connection, clock } = await listening();
-  talk.stop();
-  socket.say({ type: 'stopped' });
-  const next = new HalfDuplexCall(rig, clock.surroundings());
-  await next.start({ options: () => ({}), microphone: {}, connection });
-  sockets[1].accept();
-  sockets[1].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_2', timeout_s: 9 });
-  rig.unit();
-  assert.equal(next.state.sessionId, 'hdx_2');
-  assert.equal(chunks(sockets[1]), 1);
 });
 
 // Full duplex
