@@ -342,9 +342,9 @@ MUTANTS: Final = [
         ("default=0.0) + TAIL_S", "default=0.0)"),
     ),
     *_mutants(
-        "title", "recording/timeline.py", "tests/recording/test_render.py",
-        ("TITLE_CHARS: Final = 80", "TITLE_CHARS: Final = 800"),
-        ("sorted(found, key=itemgetter(0))", "found"),
+        "title", "recording/finish.py", "tests/recording/test_render.py",
+        ("[: timeline.TITLE_CHARS]", ""),
+        ("words[0].strip(", "words[-1].strip("),
     ),
     *_mutants(
         "keys", "gateway/authenticator.py", "tests/gateway/test_authenticator.py",

@@ -27,7 +27,7 @@ from parley.protocol.content import Message
 from parley.protocol.kinds import Kind
 from parley.protocol.values import TextPart
 from parley.recording import store
-from parley.recording.finish import recover
+from parley.recording.finish import fold, recover
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import RecordingFolders
 from parley.recording.lines import JournalEntries, KeptSound, RecordedEntry
@@ -35,7 +35,6 @@ from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render import _track, caption, make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
-from parley.recording.timeline import build_meta
 from parley.session_log.entries import Truncated
 
 MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
@@ -218,13 +217,13 @@ def test_what_was_heard_and_written_is_captioned_where_it_was_said():
 
 
 def test_a_call_is_called_after_the_first_words_of_the_user():
-    words = entry(2100.0, TurnTranscribed(1, '"Count  to four."' + " five" * 20))
-    call = [unit(0, 1.0), entry(2000.0, TurnTranscribed(2, "Later.")), words, unit(2, 3.0)]
+    words = entry(1500.0, TurnTranscribed(1, '"Count  to four."' + " five" * 20))
+    call = [unit(0, 1.0), words, entry(2000.0, TurnTranscribed(2, "Later.")), unit(2, 3.0)]
 
-    title = build_meta(JournalEntries(head("x"), call)).title
+    meta, _ = fold(JournalEntries(head("x"), call))
 
-    assert title == ('Count to four."' + " five" * 20)[:80]
-    assert build_meta(JournalEntries(head("x"), [unit(0, 1.0)])).title == ""
+    assert meta.title == ('Count to four."' + " five" * 20)[:80]
+    assert fold(JournalEntries(head("x"), [unit(0, 1.0)]))[0].title == ""
 
 
 def test_a_long_answer_is_shown_in_parts_each_for_its_share():

@@ -46,9 +46,7 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             return None
         if not os.fstat(file.fileno()).st_size:
             return None
-        journal = lines.read(folder.journal)
-        meta = timeline.build_meta(journal, recovered=recovered)
-        recording = fold(journal)
+        meta, recording = fold(lines.read(folder.journal), recovered=recovered)
         _keep_aside(folder.meta)
         # Last: its existence marks the recording as complete.
         write_atomically(folder.meta, timeline.encode_file(meta))
@@ -56,25 +54,30 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
         return meta
 
 
-def fold(journal: JournalEntries) -> RecordingJson:
-    """`recording.json` of a session that has ended."""
+def fold(journal: JournalEntries, *, recovered: bool = False) -> tuple[MetaJson, RecordingJson]:
+    """`meta.json` and `recording.json` of a session that has ended. If its request has no text, its
+    title is the user's first words."""
     plan = placing.place(journal)
+    words = [one.text for one in plan.said if one.who == "user"]
+    words += [turn.input.text for turn in plan.turns if turn.input.text]
+    meta = timeline.build_meta(journal, recovered=recovered)
+    if words and not meta.title:
+        meta.title = " ".join(words[0].strip(' \n"“”').split())[: timeline.TITLE_CHARS]
     recording = timeline.build_recording(journal, plan.turns)
     for chunk, (start_s, _) in zip(recording.chunks or (), plan.units, strict=True):
         chunk.start_ms = round(1000 * start_s)
     if journal.head.app_type is not Kind.CHAT:
-        recording.said = [_published(one) for one in plan.said]
-    return recording
-
-
-def _published(said: placing.PlacedText) -> timeline.RecordedSaid:
-    return timeline.RecordedSaid(
-        said.who,
-        said.text.strip(),
-        round(1000 * said.start_s),
-        round(1000 * said.end_s),
-        said.is_interrupted or UNSET,
-    )
+        recording.said = [
+            timeline.RecordedSaid(
+                one.who,
+                one.text.strip(),
+                round(1000 * one.start_s),
+                round(1000 * one.end_s),
+                one.is_interrupted or UNSET,
+            )
+            for one in plan.said
+        ]
+    return meta, recording
 
 
 def _keep_aside(meta: Path) -> None:

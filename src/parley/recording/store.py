@@ -87,7 +87,7 @@ def describe(folder: Folder) -> dict[str, Any]:
     meta = read_meta(folder)
     journal = _ended_journal(folder) if meta.get("ended_at") is None else None
     if journal is not None:
-        meta = json.loads(timeline.encode_file(timeline.build_meta(journal)))
+        meta = json.loads(timeline.encode_file(fold(journal)[0]))
     meta["type"] = meta.get("app_type")
     meta["pinned"] = folder.pin.exists()
     if (replay := replay_state(folder)) is not None:
@@ -116,7 +116,7 @@ def read_recording(folder: Folder) -> RecordingJson | None:
         journal = _ended_journal(folder)
         if journal is None:
             return None
-        recording = fold(journal)
+        _, recording = fold(journal)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecording(f"recording.json cannot be read: {error}") from error
     if folder.replay_wav.exists():

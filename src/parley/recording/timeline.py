@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import Final, Literal
 
 import msgspec
@@ -242,26 +241,9 @@ def build_meta(journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
     meta.duration_s = round(lasted_s, 1)
     meta.end_reason = reasons[-1] if reasons else "crashed"
     meta.lost_entries, meta.damaged_entries = journal.lost or UNSET, journal.damaged or UNSET
-    meta.title = head.title or _first_words(journal)
     if recovered:
         meta.recovered = True
     return meta
-
-
-def _first_words(journal: JournalEntries) -> str:
-    """Title of a session in lists: the user's first words, spoken or typed; "" if there are
-    none."""
-    found = [(turn.index, turn.input.text or "") for turn in turns(journal)]
-    for each in journal:
-        match each.entry:
-            case TurnTranscribed(index=index, text=str() as text):
-                found.append((index, text))
-            case UnitDone(index=index, unit=unit) if unit is not None:
-                found.append((index, unit.text))
-            case _:
-                pass
-    words = [text for _, text in sorted(found, key=itemgetter(0)) if text]
-    return " ".join(words[0].strip(' \n"“”').split())[:TITLE_CHARS] if words else ""
 
 
 def build_recording(journal: JournalEntries, turns: Iterable[FoldedTurn]) -> RecordingJson:
