@@ -92,9 +92,9 @@ class Journal:
         self._unreported = 0
         self._reason = ""
         # Used by the writer thread.
-        self._exists = False
         self._file: AppendFile | None = None
         self._media: EntryMedia | None = None
+        """None: the recording does not exist."""
         self._synced_s = 0.0
 
     # ---- any thread ------------------------------------------------------------------------
@@ -212,7 +212,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 remove(self.folder.path)
             raise
-        self._exists = True
 
     def _write(self, entry: Recorded, at_ms: Number, ready_s: Number | UnsetType) -> None:
         if self._media is None or (line := self._media.line(entry, at_ms)) is None:
@@ -245,23 +244,23 @@ class Journal:
         """Append the last line, close, and build `recording.json`. This is repeated until it
         succeeds; the files are closed after the first attempt, so that the session does not look
         live."""
-        if self._file is None and self._exists and self.folder.journal.exists():
+        if self._media is None:
+            return
+        if self._file is None and self.folder.journal.exists():
             self._file = AppendFile(self.folder.journal, is_new=False)
-        if self._file is not None:  # else it was never created, or has been deleted
+        if self._file is not None:  # else it has been deleted
             try:
                 self._append(line)
-                if self._media is not None:
-                    self._media.sync()
+                self._media.sync()
                 self._file.sync()
             finally:
                 self.close()
-        if self._exists and finish(self.folder, is_owner=True) is not None:
+        if finish(self.folder, is_owner=True) is not None:
             self._finished(self.folder)
 
     def _discard(self) -> None:
         self.close()
-        if self._exists:
-            self._exists = False
+        if self._media is not None:
             remove(self.folder.path)
 
     def close(self) -> None:

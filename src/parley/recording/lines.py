@@ -196,10 +196,6 @@ class JournalEntries:
         return sum(each.entry.count for each in self if isinstance(each.entry, EntriesLost))
 
     @property
-    def lasted_ms(self) -> float:
-        return max((each.at_ms for each in self), default=0.0)
-
-    @property
     def began_s(self) -> float:
         """Unix time at which the session was ready or, if unknown, requested."""
         times = [each.line.time_s for each in self if each.line.time_s is not msgspec.UNSET]

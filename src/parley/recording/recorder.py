@@ -157,10 +157,9 @@ class SessionRecorder:
         self._clock = clock
         self._owner = owner
         self._is_declined = False
-        self._is_ready = False
         self._began_s = 0.0
         self._ready_at_s: float | msgspec.UnsetType = UNSET
-        """Unix seconds."""
+        """Unix seconds; UNSET until the session is ready."""
 
     @property
     def kept_as(self) -> str:
@@ -200,7 +199,7 @@ class SessionRecorder:
                 # The first of several chats starts the recording.
                 if self.head.app_type is not Kind.CHAT:
                     self._ready(event, at_s)
-            case SessionEnded() if self._is_ready:
+            case SessionEnded() if self._ready_at_s is not UNSET:
                 away_s = event.elapsed_s if event.reason == "disconnected" else 0.0
                 self._journal.end(event.reason, max(0.0, self._at_ms(at_s - away_s)))
             case SessionEnded():
@@ -213,7 +212,8 @@ class SessionRecorder:
                 return
 
     def _at_ms(self, at_s: float) -> float:
-        return round(1000 * (at_s - self._began_s), 1) if self._is_ready else 0.0
+        is_ready = self._ready_at_s is not UNSET
+        return round(1000 * (at_s - self._began_s), 1) if is_ready else 0.0
 
     # ---- beginning -------------------------------------------------------------------------
 
@@ -237,8 +237,7 @@ class SessionRecorder:
         self._journal.put(recorded(event) or event, 0.0, ready_s=self._ready_at_s)
 
     def _start_clock(self, at_s: float) -> None:
-        self._began_s, self._is_ready = at_s, True
-        self._ready_at_s = self._clock.time()
+        self._began_s, self._ready_at_s = at_s, self._clock.time()
 
     def _begin(self, event: SessionRequest) -> None:
         config = _summary(event)

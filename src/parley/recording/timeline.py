@@ -234,7 +234,7 @@ def open_meta(head: HeadLine) -> MetaJson:
 def build_meta(journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
     """`meta.json` of a session that has ended."""
     head = journal.head
-    lasted_s = journal.lasted_ms / 1000
+    lasted_s = max((each.at_ms for each in journal), default=0.0) / 1000
     reasons = [each.entry.reason for each in journal if isinstance(each.entry, SessionEnded)]
     meta = open_meta(head)
     meta.ended_at = iso(journal.began_s + lasted_s)
