@@ -130,7 +130,7 @@ async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: 
     assert b'"service_unavailable"' in answer.body
 
 
-async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Path):
+async def test_a_redis_that_lost_everything_or_is_full_is_no_reason_to_change(tmp_path: Path):
     with redis_server(tmp_path) as redis:
         leadership = Leadership(RedisStore(redis.url, "k"), ttl_s=2.0, clock=SystemClock())
         await leadership.acquire()
@@ -141,18 +141,10 @@ async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Pat
         redis.start()
         await until(lambda: doubts == [True, False])
         assert leadership.is_held
+        await leadership.store.client.config_set("maxmemory", 1)
+        assert await leadership._claim()
         assert not keeping.done()
         keeping.cancel()
-        await leadership.store.close()
-
-
-async def test_a_full_redis_takes_the_leadership_from_no_gateway(tmp_path: Path):
-    with redis_server(tmp_path) as redis:
-        leadership = Leadership(RedisStore(redis.url, "k"), ttl_s=30.0, clock=SystemClock())
-        await leadership.acquire()
-        await leadership.store.client.config_set("maxmemory", 1)
-
-        assert await leadership._claim()
         await leadership.store.close()
 
 
