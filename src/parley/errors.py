@@ -68,6 +68,8 @@ class ParleyError(Exception):
     """The client's own id of the message that caused it, in dialects that have such ids."""
     retry_after_s: int | None = None
     """Seconds after which a retry makes sense (HTTP: `Retry-After`); None: never, or unknown."""
+    hint: str = ""
+    """What to do; the command line prints it on its own line."""
 
     def __init__(self, sentence: str = "") -> None:
         super().__init__(sentence or self.sentence)
@@ -482,10 +484,9 @@ class TimedOut(ParleyError):
 
 
 class SetupError(ParleyError):
-    """Start-up failed; `hint` says what to do and is printed on its own line."""
+    """Start-up failed."""
 
     code = "setup_error"
-    hint: str = ""
 
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence)

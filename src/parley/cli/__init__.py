@@ -196,7 +196,7 @@ def explain(
     if isinstance(error, ModuleNotFoundError):
         error = _missing(error) or error
     if isinstance(error, ParleyError):
-        tell(str(error), getattr(error, "hint", "") or _hint(error))
+        tell(str(error), error.hint or _hint(error))
         return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""

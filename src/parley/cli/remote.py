@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.cli import reach
 from parley.cli.flags import AsJson, declare, option
-from parley.client.access import Access, RemoteError, as_error, unreachable
+from parley.client.access import Access, as_error, unreachable
 from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
@@ -30,14 +30,6 @@ class NotAllowed(Unauthorized):
     """The server refused; the hint says which right is needed."""
 
     hint = ADMIN_HINT
-
-
-class NotListed(RemoteError):
-    """The server knows nothing by this name; the hint names the verb that lists the names."""
-
-    def __init__(self, sentence: str, listed_by: str) -> None:
-        super().__init__("not_found", sentence)
-        self.hint = f"`parley {listed_by}` lists them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +66,11 @@ class RemoteServer:
         found: Any = answer.json() if is_json else answer.text
         if answer.status_code == 401:
             raise NotAllowed(str(found["detail"]) if is_json else "Unauthorized.")
-        if answer.status_code == 404 and listed_by and is_json:
-            raise NotListed(str(found["detail"]), listed_by)
         if answer.status_code >= 400 and is_json and "detail" in found:
-            raise as_error(str(found.get("code", "")), str(found["detail"]))
+            refusal = as_error(str(found.get("code", "")), str(found["detail"]))
+            if answer.status_code == 404 and listed_by:
+                refusal.hint = f"`parley {listed_by}` lists them."
+            raise refusal
         return found
 
 

@@ -399,8 +399,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         config = full_size_config()
         notes.append(f"{error} Serving it downloads about 20 GB; sizes are the published ones.")
     except ParleyError as error:
-        hint = getattr(error, "hint", "")
-        problems.append(f"{error} {hint}".strip())
+        problems.append(f"{error} {error.hint}".strip())
         return ModelPlan(
             "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
         )
