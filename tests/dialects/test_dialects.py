@@ -17,7 +17,6 @@ CHAT, HALF_DUPLEX, DUPLEX, REALTIME = map(connection, NAMES)
 EVERY = pytest.mark.parametrize(
     "dialect", [connection(name) for name in NAMES], ids=lambda d: d.name
 )
-PLACE = QueuePlace(position=2, estimated_wait_s=7.5, ticket_id="q_0123456789ab", queue_length=3)
 
 
 def sent(message: Any) -> dict[str, Any]:
@@ -29,21 +28,17 @@ def sent(message: Any) -> dict[str, Any]:
 
 
 @EVERY
-def test_waiting_clients_get_both_names_of_the_estimate(dialect: Dialect) -> None:
-    for message in (dialect.queued(PLACE), dialect.queue_update(PLACE)):
+@pytest.mark.parametrize("wait_s", [7.5, None])  # an unknown estimate is null and not now
+def test_waiting_clients_get_both_names_of_the_estimate(
+    dialect: Dialect, wait_s: float | None
+) -> None:
+    place = QueuePlace(2, wait_s, ticket_id="q_0123456789ab", queue_length=3)
+    for message in (dialect.queued(place), dialect.queue_update(place)):
         fields = sent(message)
 
-        assert fields["estimated_wait_s"] == fields["eta_seconds"] == 7.5
+        assert fields["estimated_wait_s"] == fields["eta_seconds"] == wait_s
         assert (fields["position"], fields["queue_length"]) == (2, 3)
         assert fields["ticket_id"] == "q_0123456789ab"
-
-
-@EVERY
-def test_an_unknown_estimate_is_null_and_not_now(dialect: Dialect) -> None:
-    fields = sent(dialect.queued(QueuePlace(1, None, "q_0", 1)))
-
-    assert fields["estimated_wait_s"] is None
-    assert fields["eta_seconds"] is None
 
 
 def test_only_chat_keeps_quiet_when_there_was_no_wait() -> None:

@@ -140,14 +140,10 @@ def test_an_append_holds_between_a_quarter_second_and_ten(samples: int, fits: bo
             append.audio_bytes()
 
 
-@pytest.mark.parametrize("name", ["a", "A_b-9", "x" * 64])
-def test_session_ids_of_letters_digits_and_two_signs_are_fine(name: str) -> None:
-    assert codec.is_session_id(name)
-
-
-@pytest.mark.parametrize("name", ["", "x" * 65, "a/b", "..", "a.b", "a b", "ä", "a\n", "a%2f", "٣"])
-def test_other_session_ids_are_refused(name: str) -> None:
-    assert not codec.is_session_id(name)
+def test_session_ids_are_of_letters_digits_and_two_signs() -> None:
+    assert all(map(codec.is_session_id, ["a", "A_b-9", "x" * 64]))
+    others = ["", "x" * 65, "a/b", "..", "a.b", "a b", "ä", "a\n", "a%2f", "٣"]
+    assert not [name for name in others if codec.is_session_id(name)]
 
 
 def test_the_type_is_found_without_building_the_message() -> None:

@@ -346,9 +346,7 @@ async def test_a_conversation_is_freed_without_the_garbage_collector(dialect, to
             if fails:
                 harness.faults.fail_at(Stage.DECODE)
             feed(talk, sound(silence(0.6), speak(1.0), silence(1.0)))
-            await talk.until(
-                "turn_done" if dialect == "half_duplex" else "error" if fails else "result"
-            )
+            await talk.until("error" if fails and dialect == "duplex" else told)
             talk.say({"type": "stop"})
             await talk.over()
 
