@@ -47,6 +47,7 @@ def unit(
     said_ms: float = 0,
     at_s: float | None = None,
     written: str = "",
+    frames: tuple[bytes, ...] = (),
     **result,
 ) -> RecordedEntry:
     at_ms = 1000 * (receive_s + 0.2 if at_s is None else at_s)
@@ -55,7 +56,7 @@ def unit(
         index,
         units.result(is_listen=is_listen, **result),
         wall_ms=at_ms - 1000 * receive_s,
-        unit=AudioInput(Pcm.empty(16_000), text=written),
+        unit=AudioInput(Pcm.empty(16_000), frames, text=written),
     )
     sounds = [heard(f"user_audio/{index}.wav", 16_000)]
     if said_ms:
@@ -97,9 +98,10 @@ def test_units_lie_back_to_back_whatever_the_network_did_to_them(received_s):
 
 
 def test_a_pause_is_heard_as_one():
-    plan = placed([unit(0, 1.0), unit(1, 12.0), unit(2, 13.0)])
+    plan = placed([unit(0, 1.0), unit(1, 12.0, frames=(b"a", b"b")), unit(2, 13.0)])
 
     assert starts(plan.user) == [0.0, 11.0, 12.0]
+    assert plan.frames == [(11.0, "a"), (11.5, "b")]
 
 
 def test_the_answer_is_heard_when_it_came_and_after_what_came_before():

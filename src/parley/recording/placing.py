@@ -204,7 +204,9 @@ def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> 
         if done.unit is not None:
             if done.unit.text:
                 _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
-            plan.frames += [(start_s, path.decode()) for path in done.unit.frames[:1]]
+            step_s = (end_s - start_s) / max(1, len(done.unit.frames))
+            for number, path in enumerate(done.unit.frames):
+                plan.frames.append((start_s + number * step_s, path.decode()))
 
 
 def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:
