@@ -53,7 +53,9 @@ export function drawWaveform(canvas, { cells, peaks, totalS, at }) {
   pen.globalAlpha = 0.12;
   pen.fillStyle = colours[1];
   for (const cell of cells.filter(({ mode }) => mode !== 'listen')) {
-    pen.fillRect((cell.at / totalS) * width, 0, Math.max(1, (cell.length / totalS) * width - 1), height);
+    // What a unit says is heard after it.
+    const from = cell.mode === 'speak' ? cell.at + cell.length : cell.at;
+    pen.fillRect((from / totalS) * width, 0, Math.max(1, (cell.length / totalS) * width - 1), height);
   }
   pen.globalAlpha = 1;
   const perPixel = (totalS * 20) / width;
