@@ -432,7 +432,7 @@ class Sessions:
             NotRebuilt: the client did not return within its window.
         """
         session.held.close()
-        session.held = self._admitted(session.session_id)
+        session.held = self._admitted(lost, is_counted=False)
         left_s = self.window_s if session.left_s is None else max(RETURNS_S, session.left_s)
         try:
             async with asyncio.timeout(left_s):
@@ -446,7 +446,7 @@ class Sessions:
         except TimeoutError:
             raise NotRebuilt("Its client did not come back.") from None
         session.held.close()
-        session.held = self._admitted_lost(lost)
+        session.held = self._admitted(lost)
 
     def _lose(self, session: GatewaySession, why: str) -> None:
         session.rebuilding, session.why = None, why
@@ -461,14 +461,14 @@ class Sessions:
             self.doubled.notify(lease)
             lease.release()
             return
-        self.keep(lease, self._admitted(lease.session_id, lease.address, lease.key_id))
+        self.keep(lease, self._admitted(lease))
 
     def _joined(self, worker: Worker) -> None:
         """A worker has reported its sessions: decide about those that it was expected to report."""
         for session in self._sought_at(worker.worker_id):
             assert session.lost is not None
             if session.lost.worker_pid != worker.hello.pid:
-                self._move(session, session.lost, self._admitted_lost(session.lost))
+                self._move(session, session.lost, self._admitted(session.lost))
             else:
                 # The same process no longer knows it: it has ended.
                 del self._sessions[session.session_id]
@@ -499,24 +499,21 @@ class Sessions:
                 )
             for session in sought:
                 assert session.lost is not None
-                self._move(session, session.lost, self._admitted_lost(session.lost))
+                self._move(session, session.lost, self._admitted(session.lost))
         finally:
             del self._seeking[one.worker_id]
 
-    def _admitted_lost(self, lost: LostSession) -> ExitStack:
-        return self._admitted(lost.session_id, lost.address, lost.key_id)
-
-    def _admitted(self, session_id: str, address: str = "", key_id: str | None = None) -> ExitStack:
+    def _admitted(self, known: LostSession | Lease, *, is_counted: bool = True) -> ExitStack:
         """Admit a session again that was admitted before.
 
         Args:
-            address, key_id: what it counts for; "" and None for nothing.
+            is_counted: True if it counts for its client's address and key.
         """
         held = ExitStack()
         with contextlib.suppress(Refused):
-            held.enter_context(self.admission.claim(session_id))
-            for caller in (address, key_id and f"key {key_id}"):
-                if caller:
+            held.enter_context(self.admission.claim(known.session_id))
+            for caller in (known.address, known.key_id and f"key {known.key_id}"):
+                if caller and is_counted:
                     held.enter_context(self.admission.count(caller))
         return held
 
