@@ -109,7 +109,7 @@ class _AssistantTrack:
         self.said: PlacedText | None = None
         """The answer in progress."""
 
-    def say(self, text: str, sound: PlacedPiece | None, at_s: float, *, ends: bool = False) -> None:
+    def say(self, text: str, sound: PlacedPiece | None, at_s: float) -> None:
         start_s = at_s
         if sound is not None:
             start_s = max(at_s, self._free_s)
@@ -121,8 +121,6 @@ class _AssistantTrack:
         if self.said is not None:
             self.said.text += text
             self.said.end_s = max(self.said.end_s, 0.0 if sound is None else self._free_s)
-        if ends:
-            self.said = None
 
     def interrupt(self, at_s: float, words: str | None = None) -> None:
         """Cut all audio after `at_s`, and its words.
@@ -172,9 +170,15 @@ def _units(entries: Iterable[RecordedEntry]) -> Plan:
                 if each.line.spoken_ago_ms is not UNSET:
                     start_s, end_s = (heard_s - ms / 1000 for ms in each.line.spoken_ago_ms)
                 said_s = _write(plan, text, start_s, end_s)
-            case UnitDone() as done:
+            case UnitDone(result=result):
                 _, heard_s = next(placed)
-                _assistant_unit(assistant, each, done)
+                if not result.is_listen:
+                    said, speech = each.said, None
+                    if said is not None:
+                        speech = PlacedPiece(said.path, 0.0, said.duration_s)
+                    assistant.say(result.text, speech, at_s)
+                if result.is_listen or result.end_of_turn:
+                    assistant.said = None
             case _:
                 pass
     return plan
@@ -207,17 +211,6 @@ def _place_user(plan: Plan, units: Sequence[tuple[RecordedEntry, UnitDone]]) -> 
             step_s = (end_s - start_s) / max(1, len(done.unit.frames))
             for number, path in enumerate(done.unit.frames):
                 plan.frames.append((start_s + number * step_s, path.decode()))
-
-
-def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:
-    result = done.result
-    if result.is_listen:
-        assistant.said = None
-        return
-    speech = None
-    if (said := each.said) is not None:
-        speech = PlacedPiece(said.path, 0.0, said.duration_s)
-    assistant.say(result.text, speech, each.at_ms / 1000, ends=result.end_of_turn)
 
 
 def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
