@@ -16,7 +16,6 @@ from typing import TypeVar
 from parley import logs
 from parley.engine import work
 from parley.engine.engine import PendingResult, SlotHandle
-from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.image import Pixels
@@ -24,6 +23,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, join
 from parley.media.resample import resample
 from parley.protocol.values import DuplexConfig
 from parley.views.plain import sound_of
+from parley.views.turns import SlotView
 
 log = logs.get(__name__)
 
@@ -65,11 +65,11 @@ class _Unit:
     text: str | None
 
 
-class DuplexView:
+class DuplexView(SlotView):
     """`prepare`, then units, then `cleanup`."""
 
     def __init__(self, slot: SlotHandle) -> None:
-        self._slot = slot
+        super().__init__(slot)
         self._max_slices: int | Sequence[int] = 1
         self._unit_start: work.Checkpoint | None = None
         self._segments: tuple[Segment, ...] = ()
@@ -82,15 +82,6 @@ class DuplexView:
         self._has_break = False
         self._units = 0
         self._due_s: float | None = None
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._slot.spec
-
-    @property
-    def kv_cache_length(self) -> int:
-        """Tokens in the context."""
-        return self._slot.context_tokens
 
     async def prepare(
         self,

@@ -1,4 +1,4 @@
-"""Shared by chat and half-duplex: answers the open turn of a slot, piece by piece."""
+"""Base classes of the views: what each has, and answering the open turn of a slot by pieces."""
 
 from __future__ import annotations
 
@@ -47,16 +47,11 @@ def command(generation: Generation, **how: Any) -> Generate:
     return Generate(**chosen, **how)
 
 
-class TurnView:
-    """The answering part of a view. One answer at a time."""
+class SlotView:
+    """What every view has."""
 
     def __init__(self, slot: SlotHandle) -> None:
         self._slot = slot
-        self.session_id: str | None = None
-        """Id of the session in the slot; None before the first prefill."""
-        self._decoding: PendingResult[GenerateResult] | None = None
-        self.decoded: GenerateResult | None = None
-        """Result of the last completed answer."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -66,6 +61,18 @@ class TurnView:
     def kv_cache_length(self) -> int:
         """Tokens in the context."""
         return self._slot.context_tokens
+
+
+class TurnView(SlotView):
+    """The answering part of a view. One answer at a time."""
+
+    def __init__(self, slot: SlotHandle) -> None:
+        super().__init__(slot)
+        self.session_id: str | None = None
+        """Id of the session in the slot; None before the first prefill."""
+        self._decoding: PendingResult[GenerateResult] | None = None
+        self.decoded: GenerateResult | None = None
+        """Result of the last completed answer."""
 
     def stop_generation(self) -> bool:
         """Stop the answer in progress, if there is one; the words so far remain in the context."""
