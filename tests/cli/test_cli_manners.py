@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from tests.support.command import run
 from tests.support.fake_server import Elsewhere, FakeServer
 from tests.support.programs import python
-from tests.support.recordings import recorded
 from tests.support.transcripts import find
 
 from parley.client import connection
@@ -108,17 +107,6 @@ def test_chat_answers_programs_with_one_object(
     answer = json.loads(capsys.readouterr().out)
     assert answer["text"] == "Hello! How can I help?"
     assert answer["generated_tokens"] > 0
-
-
-def test_recordings_are_exported_into_a_folder_that_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorded(tmp_path / "data", "one")
-
-    assert run("recordings", "export", "one", "--to", "new/folder") == 0
-
-    assert Path("new/folder/one.zip").is_file()
-    assert capsys.readouterr().out == "new/folder/one.zip\n"
 
 
 def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:

@@ -72,8 +72,11 @@ def test_a_folder_that_is_no_recording_is_never_deleted(tmp_path, capsys, name):
 def test_recordings_are_packed_mixed_and_deleted(tmp_path, capsys):
     folder = recorded(tmp_path / "data", "one")
 
-    assert run("recordings", "export", "one") == 0
-    assert zipfile.ZipFile(tmp_path / "one.zip").testzip() is None
+    for where in ((), ("--to", "new/folder")):
+        assert run("recordings", "export", "one", *where) == 0
+        path = "/".join((*where[1:], "one.zip"))
+        assert capsys.readouterr().out == f"{path}\n"
+        assert zipfile.ZipFile(tmp_path / path).testzip() is None
     assert run("recordings", "render", "one") == 0
     assert folder.replay_mp4.exists()
     assert run("recordings", "delete", "one", "--yes") == 0
