@@ -199,7 +199,6 @@ class TalkLoop:
         sound: Pcm | None,
         tail_s: float,
         plays: bool,
-        screen: Screen | None = None,
     ) -> None:
         self._client = client
         self._sound = sound
@@ -214,7 +213,7 @@ class TalkLoop:
         """When the last outage ended: several answers may follow."""
         self._first_sound_s: float | None = None
         self._heard_until_s = 0.0
-        self.screen = screen or Screen()
+        self.screen = Screen()
         self.answers: list[Pcm] = []
 
     async def run(self) -> None:
@@ -227,13 +226,16 @@ class TalkLoop:
         samples = self._client.chunk_samples
         with ExitStack() as devices:
             # Before connecting: without a microphone there is no reason to stand in the queue.
-            microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
+            source = (
+                devices.enter_context(Microphone(samples))
+                if self._sound is None
+                else FileSource(self._sound, samples)
+            )
             if self._plays:
                 speaker = self._speaker = devices.enter_context(Loudspeaker())
                 self._client.loudspeaker = lambda: speaker.left_s
             async with self._client as client:
                 await self._until_ready(client)
-                source = microphone or FileSource(self._spoken(), samples)
                 try:
                     async with asyncio.TaskGroup() as group:
                         speaking = group.create_task(self._speak(source), name="talk-speak")
@@ -242,10 +244,6 @@ class TalkLoop:
                 except ExceptionGroup as group_error:
                     # Both sides notice when the server goes away; one sentence is enough.
                     raise group_error.exceptions[0] from None
-
-    def _spoken(self) -> Pcm:
-        assert self._sound is not None
-        return self._sound
 
     async def _until_ready(self, client: LiveClient) -> None:
         async for event in client:
