@@ -9,6 +9,7 @@ Source: docs/understand/interruptions.md.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final
@@ -84,6 +85,13 @@ UNIT_ALIKE: Final = 0.55
 seconds of echo each (dry, rooms of 0.35 to 0.9 s with walls as loud as the direct sound) all are
 above it, and 95 of 100 from an overdriven loudspeaker; of people who speak over an echo that is 6
 dB softer, 5 of 100."""
+
+UNHEARD_ALIKE: Final = 0.75
+"""The same for speech that is louder than the last echo: of words in a quiet room 1 of 378 is above
+it (12 above the usual minimum), and 96 of 100 units of echo, should headphones be taken off."""
+
+LOUDER: Final = 10.0
+"""Power by which speech exceeds the largest echo, so that it is not one."""
 
 LOUD_SHARE, AROUND_FRAMES, AROUND_SHARE = 0.1, 3, 0.1
 """If that many frames of a unit should contain an echo of at least this share of the power of its
@@ -316,7 +324,7 @@ class PlayedSound:
         self._samples -= len(self._pieces.popleft().samples)
 
 
-def is_echo(heard: Samples, said: slice, played: Samples) -> bool:
+def is_echo(heard: Samples, said: slice, played: Samples, coupling: float = math.inf) -> bool:
     """True if the speech in a unit gets loud and soft in each band like the audio played some time
     before, and the rest of the unit is as loud as this echo would be. Less speech than
     `SPECTRA_LEAST_S` cannot be distinguished.
@@ -324,11 +332,14 @@ def is_echo(heard: Samples, said: slice, played: Samples) -> bool:
     Args:
         heard: the unit (N,), 16 kHz; `said` is its speech.
         played: (M,), 16 kHz.
+        coupling: the power of the microphone relative to what was played, when last no speech was
+            heard in it; infinite if this is not known.
     """
     seconds = len(heard[said]) / RATE_HZ
     if seconds < SPECTRA_LEAST_S:
         return False
-    least = max(UNIT_ALIKE, _least_alike(seconds))
+    is_louder = _loudest(heard[said]) > LOUDER * coupling * _loudest(played)
+    least = max(UNHEARD_ALIKE if is_louder else UNIT_ALIKE, _least_alike(seconds))
     theirs, ours = _powers(_slow(heard)), _powers(_slow(played))
     per_frame = _FRAME * RATE_HZ // ECHO_RATE_HZ
     first, end = said.start // per_frame, min(len(theirs), said.stop // per_frame)
@@ -337,6 +348,18 @@ def is_echo(heard: Samples, said: slice, played: Samples) -> bool:
         for each in (ours, _in_a_room(ours))
         for lag in np.flatnonzero(_alike(theirs[first:end], each) >= least)
     )
+
+
+def coupling_of(heard: Samples, played: Samples) -> float | None:
+    """The power of the microphone (N,) relative to what is played (M,); None if that is soft."""
+    power = float(np.square(played).mean()) if len(played) else 0.0
+    return float(np.square(heard).mean()) / power if power > 10 ** (PLAYED_DBFS / 10) else None
+
+
+def _loudest(heard: Samples) -> float:
+    """The largest power of 32 ms in (N,), N at least 512."""
+    frames = heard[: len(heard) // 512 * 512].reshape(-1, 512)
+    return float(np.square(frames).mean(axis=1).max(initial=0.0))
 
 
 def _is_heard_around(theirs: Powers, first: int, end: int, ours: Powers, shift: int) -> bool:

@@ -26,7 +26,7 @@ from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
 from parley.turns import TurnJudges
-from parley.turns.echo import is_echo
+from parley.turns.echo import coupling_of, is_echo
 from parley.turns.onset import ASKED_MS, OVER
 from parley.turns.units import Turns
 from parley.vad.base import WINDOW_SAMPLES
@@ -66,6 +66,20 @@ def test_what_is_like_our_voice_in_a_quiet_room_where_all_of_it_should_be_heard_
     assert not is_echo(alone, said, ours)
     # Before our voice began, or after it has ended, nothing else is expected.
     assert is_echo(alone, said, ours[RATE_HZ - 2400 :][said])
+
+
+def test_what_is_a_little_like_our_voice_is_not_an_echo_if_none_was_heard_before() -> None:
+    ours, said = noises.talk(2.0), slice(0, RATE_HZ)
+    theirs = ours[RATE_HZ:] + 0.5 * noises.talk(1.0, "en-gb-scotland", start=1)
+    room = np.random.default_rng(1).normal(0, 1e-4, RATE_HZ).astype(np.float32)
+    coupling = coupling_of(room, ours[:RATE_HZ])
+    assert coupling is not None
+
+    assert is_echo(theirs, said, ours)
+    assert not is_echo(theirs, said, ours, coupling)
+    # Headphones that are taken off.
+    assert is_echo(ours[RATE_HZ:], said, ours, coupling)
+    assert coupling_of(room, np.zeros(RATE_HZ, np.float32)) is None
 
 
 def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to_end() -> None:
@@ -345,7 +359,7 @@ def test_what_sounds_like_an_acknowledgement_stops_no_answer(odds, windows, stop
 def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
     """Where its first unit sounds like what was just played."""
     judged = iter([True, heard_s is None])
-    monkeypatch.setattr(prefill, "is_echo", lambda heard, said, played: next(judged, False))
+    monkeypatch.setattr(prefill, "is_echo", lambda *heard: next(judged, False))
     model: Any = small_cascade(rows=1)
     if heard_s is None:
         model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard("Air.")))
@@ -444,7 +458,7 @@ def test_an_answer_that_an_acknowledgement_interrupted_resumes(
 
 
 def test_speech_that_continues_an_interruption_is_not_dropped(monkeypatch) -> None:
-    monkeypatch.setattr(prefill, "is_echo", lambda heard, said, played: len(heard) < RATE_HZ // 2)
+    monkeypatch.setattr(prefill, "is_echo", lambda heard, *_: len(heard) < RATE_HZ // 2)
     model: Any = small_cascade(rows=1)
     cast = Cast(model)
     cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])

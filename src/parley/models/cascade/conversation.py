@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,6 +77,8 @@ class CascadeState:
     """State of a row; replaced as a whole.
 
     Args:
+        coupling: power of the microphone while we spoke and no speech was found in it, relative to
+            our speech; infinite if this is not known.
         promises: the chunks for which `echo` contains silence of the same length, oldest first.
         unread: number of tokens of the history that the language model has yet to read, or must
             read again.
@@ -93,6 +96,7 @@ class CascadeState:
     images: tuple[Pixels, ...] = ()
     telling: Telling | None = None
     echo: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    coupling: float = math.inf
     is_unit_open: bool = False
     is_unfinalized: bool = False
     is_interrupted: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
-from parley.turns.echo import SPECTRA_LEAST_S, is_echo
+from parley.turns.echo import SPECTRA_LEAST_S, coupling_of, is_echo
 from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
 from parley.turns.word_lists import is_acknowledgement, is_command
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
@@ -267,15 +268,20 @@ class PrefillJob(CascadeJob):
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
+        coupling = state.coupling
         if listened.is_echo:
             # The utterance is dropped unless more speech follows.
-            turns = replace(turns, is_open=False)
+            turns, coupling = replace(turns, is_open=False), math.inf
+        elif self._speaks_alone(listened.probabilities):
+            found = coupling_of(pcm.samples, state.echo[-len(pcm) :])
+            coupling = coupling if found is None else found
         self._state = replace(
             state,
             turns=turns,
             cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
             rest=rest,
             detector=listened.detector,
+            coupling=coupling,
             is_interrupted=state.is_interrupted or listened.interrupts,
         )
         if turns.wants_words:
@@ -309,6 +315,11 @@ class PrefillJob(CascadeJob):
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
 
+    def _speaks_alone(self, probabilities: tuple[float, ...]) -> bool:
+        """True if no speech is heard in a unit in which an answer is played."""
+        is_playing = self._state.telling is not None and not self._state.is_interrupted
+        return is_playing and max(probabilities, default=1.0) < QUIET
+
     def _continued(self, turns: Turns, probabilities: tuple[float, ...]) -> Turns:
         """Reopen the utterance that was considered an echo if the unit continues it for long enough
         to be distinguished from one."""
@@ -338,7 +349,7 @@ class PrefillJob(CascadeJob):
         voice."""
         turns = self._state.turns
         is_theirs = turns.is_open and turns.speech_ms >= SPECTRA_LEAST_S * 1000
-        return not is_theirs and is_echo(unit, said, ours)
+        return not is_theirs and is_echo(unit, said, ours, self._state.coupling)
 
     def _commit(self) -> None:
         state = self._state
