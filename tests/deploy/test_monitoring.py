@@ -141,7 +141,7 @@ FAULTS = {
         'parley_answer_seconds_bucket{mode="omni_duplex",le="2"}': "0+9",
         'parley_answer_seconds_bucket{mode="omni_duplex",le="+Inf"}': "0+9",
     },
-    "ParleyErrors": {'parley_errors_total{source="worker"}': "0+9"},
+    "ParleyErrors": {'parley_errors_total{source="worker",code="inference_error"}': "0+9"},
     "ParleyRecordingsLost": {"parley_recording_lost_entries_total": "0+1"},
     "ParleyLoopLag": {"parley_loop_lag_seconds": "0.06+0"},
     "ParleyDiskFull": {"parley_disk_free_bytes": "4e9+0"},
@@ -175,11 +175,21 @@ def test_every_alert_fires_at_its_fault(tmp_path: Path) -> None:
         return f'{name}{{job="parley",instance="gateway:8006",{labels or "}"}'
 
     firing = 'count(ALERTS{alertstate="firing",alertname="%s"})'
+    # A client that sends nonsense, and clients that ask again after a failover.
+    no_fault = {
+        'up{job="parley"}': "1+0",
+        'parley_errors_total{source="worker",code="too_large"}': "0+9",
+        'parley_resumptions_total{result="resumed"}': "0+9",
+        'parley_resumptions_total{result="not_yet_known"}': "0+9",
+    }
     evaluated(
         tmp_path,
         [
-            ({of_target(series): values for series, values in fault.items()}, firing % alert)
-            for alert, fault in faults
+            (no_fault, "(count(ALERTS) or vector(0)) + 1"),
+            *(
+                ({of_target(series): values for series, values in fault.items()}, firing % alert)
+                for alert, fault in faults
+            ),
         ],
     )
     assert FAULTS.keys() == rules().keys()
