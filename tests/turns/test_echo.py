@@ -47,6 +47,7 @@ def test_an_echo_is_looked_for_where_it_can_be():
     begin = heard(talk, 0.5)
 
     assert played.is_heard_in(begin, 100.5)
+    assert played.is_heard_in(begin + np.float32(0.05), 100.5)  # as of a microphone that adds it
     assert played.is_heard_in(begin, 104.0)
     assert not played.is_heard_in(heard(talk, 5.5), 101.0)
     assert not played.is_heard_in(begin, 108.0)

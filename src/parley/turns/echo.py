@@ -382,7 +382,9 @@ def _least_alike(seconds: float) -> float:
 
 
 def _slow(heard: Samples) -> Samples:
-    return resample(Pcm(heard, RATE_HZ), ECHO_RATE_HZ).samples
+    """`heard` at `ECHO_RATE_HZ`, without the constant that a microphone adds."""
+    constant = heard.mean() if len(heard) else 0.0
+    return resample(Pcm(heard - constant, RATE_HZ), ECHO_RATE_HZ).samples
 
 
 def spectral_likeness(heard: Samples, played: Samples) -> float:
