@@ -347,6 +347,14 @@ const scenarios = {
     const part = wire.sent[0].message.messages.at(-1).content[0];
     assert.equal(part.type, 'audio');
     assert.ok(floats(part.data).length > 16000);
+    // A microphone that is switched off has said nothing to send.
+    await silentMicrophone(page);
+    await page.reload();
+    await mic.click();
+    await page.locator('.recording').getByText('0:01').waitFor();
+    await mic.click();
+    await page.locator('.notices').getByText('No sound comes from your microphone.').waitFor();
+    assert.ok(await page.locator('.attached').isHidden());
   },
 
   async audio_duplex({ page }) {

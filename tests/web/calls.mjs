@@ -102,15 +102,17 @@ async function fullScreen(page) {
   await allReachable(page, 'full screen');
   assert.ok(await page.locator('.dock .status .now').isVisible(), 'the state is there');
   assert.match(await page.locator('.dock .status .num').textContent(), /\d:\d\d/, 'and the time');
-  await page.evaluate(async () =>
-    (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
-      'call.headphones',
-    ),
-  );
+  await showToast(page);
   assert.ok(await page.locator('.toast').isVisible());
   await allReachable(page, 'no message lies over them');
   await spaceMutes(page);
 }
+
+const showToast = (/** @type {import('playwright-core').Page} */ page) =>
+  page.evaluate(async () => {
+    const { toast } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'));
+    toast('call.headphones');
+  });
 
 /** W13: on a phone, the controls of a call stay within reach, whatever slides over it. @param {import('playwright-core').Page} page */
 export async function phoneSheets(page) {
@@ -121,11 +123,7 @@ export async function phoneSheets(page) {
     await pressMore(page, name.toLowerCase());
     await allReachable(page, name, name === 'Text' ? ['.writing textarea', '.writing button:last-child'] : []);
     assert.ok(await page.locator('.dock .status .now').isVisible());
-    await page.evaluate(async () =>
-      (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
-        'call.headphones',
-      ),
-    );
+    await showToast(page);
     await page.locator('.toast').first().waitFor();
     await allReachable(page, `${name}, with a message`);
     await page.keyboard.press('Escape');

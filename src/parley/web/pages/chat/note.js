@@ -2,7 +2,7 @@
 
 import { mayBegin } from '../../elements/consent.js';
 import { say } from '../../elements/dom.js';
-import { barrierNotice, mediaNotice } from '../../elements/notice.js';
+import { mediaNotice, notice } from '../../elements/notice.js';
 import { join } from '../../audio/wav.js';
 import { encodePcm } from '../../wire/codec.js';
 import { clock } from '../../words/words.js';
@@ -24,6 +24,7 @@ export class VoiceNote {
   #isStarting = false;
   #heldSince = 0;
   #wasRunning = false;
+  #ways = [{ words: 'action.dismiss', act: () => this.notices.replaceChildren() }];
 
   /**
    * @param {import('./parts.js').ChatPage} page
@@ -70,9 +71,7 @@ export class VoiceNote {
 
   /** @param {import('../../audio/devices.js').MediaTrouble} trouble */
   #refused(trouble) {
-    const ways = [{ words: 'action.dismiss', act: () => this.notices.replaceChildren() }];
-    const node = trouble === 'insecure' ? barrierNotice() : mediaNotice({ trouble, device: 'microphone' }, ways);
-    if (node) this.notices.replaceChildren(node);
+    this.notices.replaceChildren(mediaNotice({ trouble, device: 'microphone' }, this.#ways));
   }
 
   /** @param {'attach' | 'send' | 'cancel'} then */
@@ -85,7 +84,8 @@ export class VoiceNote {
     const samples = join(parts);
     const seconds = samples.length / RATE_HZ;
     if (then !== 'cancel' && seconds >= LEAST_S) {
-      this.done({ type: 'audio', data: encodePcm(samples), seconds }, then === 'send');
+      if (samples.some(Boolean)) this.done({ type: 'audio', data: encodePcm(samples), seconds }, then === 'send');
+      else this.notices.replaceChildren(notice('warn', 'media.no_sound', 'media.no_sound_fix', { ways: this.#ways }));
     }
     this.page.changed();
   }
