@@ -203,6 +203,8 @@ async def test_the_client_cancels_an_answer():
     assert done.response.status == "cancelled"
     assert done.response.status_details.reason == "client_cancelled"
     assert (error.code, error.event_id) == ("response_cancel_not_active", "again")
+    # LiveKit looks for these words.
+    assert error.message.startswith("Cancellation failed")
 
 
 async def test_a_limit_makes_an_answer_incomplete():
@@ -238,14 +240,18 @@ async def test_a_response_apart_answers_its_own_input_and_is_forgotten():
     model = TalkingModel()
     async with talking(model) as (_, talk):
         await talk.write("kept")
+        talk.events.clear()
         apart = await talk.answer(
             conversation="none",
             instructions="Only this.",
             output_modalities=["text"],
             input=[message("aside")],
         )
+        kinds = {event.type for event in talk.events}
         await talk.answer()
 
+    assert "response.output_item.added" in kinds
+    assert not kinds & {"conversation.item.added", "conversation.item.done"}
     assert apart.conversation_id is None
     assert model.contexts[0] == ["Only this.", "aside"]
     assert "aside" not in model.contexts[-1]

@@ -23,15 +23,6 @@ from parley.media.wav import encode_wav
 from parley.session.session import VOICES_BURST
 
 
-async def test_nothing_to_cancel_begins_with_the_words_that_livekit_looks_for():
-    async with talking(TalkingModel()) as (_, talk):
-        await talk.connection.response.cancel()
-        error = await talk.error()
-
-    assert error.code == "response_cancel_not_active"
-    assert error.message.startswith("Cancellation failed")
-
-
 async def test_an_item_twice_and_an_output_without_a_call_are_errors_with_their_codes():
     async with talking(CallingModel(SUNNY)) as (_, talk):
         await talk.write("one", id="a")
@@ -54,15 +45,6 @@ async def test_an_item_comes_behind_the_last_one_in_order():
         added = await talk.write("two", id="b")
 
     assert added.previous_item_id == "a"
-
-
-async def test_an_answer_apart_is_not_told_as_an_item():
-    async with talking(TalkingModel()) as (_, talk):
-        await talk.answer(conversation="none", output_modalities=["text"])
-        kinds = {event.type for event in talk.events}
-
-    assert "response.output_item.added" in kinds
-    assert not kinds & {"conversation.item.added", "conversation.item.done"}
 
 
 async def test_an_unknown_voice_is_an_error_and_changes_nothing():
