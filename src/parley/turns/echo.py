@@ -324,7 +324,7 @@ class PlayedSound:
         self._samples -= len(self._pieces.popleft().samples)
 
 
-def is_echo(heard: Samples, said: slice, played: Samples, coupling: float = math.inf) -> bool:
+def is_echo(heard: Samples, said: slice, played: Samples, coupling: float | None = None) -> bool:
     """True if the speech in a unit gets loud and soft in each band like the audio played some time
     before, and the rest of the unit is as loud as this echo would be. Less speech than
     `SPECTRA_LEAST_S` cannot be distinguished.
@@ -333,12 +333,13 @@ def is_echo(heard: Samples, said: slice, played: Samples, coupling: float = math
         heard: the unit (N,), 16 kHz; `said` is its speech.
         played: (M,), 16 kHz.
         coupling: the power of the microphone relative to what was played, when last no speech was
-            heard in it; infinite if this is not known.
+            heard in it; None if this is not known.
     """
     seconds = len(heard[said]) / RATE_HZ
     if seconds < SPECTRA_LEAST_S:
         return False
-    is_louder = _loudest(heard[said]) > LOUDER * coupling * _loudest(played)
+    most = math.inf if coupling is None else LOUDER * coupling * _loudest(played)
+    is_louder = _loudest(heard[said]) > most
     least = max(UNHEARD_ALIKE if is_louder else UNIT_ALIKE, _least_alike(seconds))
     theirs, ours = _powers(_slow(heard)), _powers(_slow(played))
     per_frame = _FRAME * RATE_HZ // ECHO_RATE_HZ

@@ -11,6 +11,7 @@ from tests.models.cascade.parts import memory_of, small_cascade
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
+from parley.models.cascade import prefill
 from parley.models.cascade import units as cascade_units
 from parley.models.cascade.llama import quantize
 from parley.models.cascade.model import Cascade
@@ -89,12 +90,18 @@ def cascade() -> Cascade:
 
 
 @pytest.mark.parametrize(
-    ("steps", "unit_cost", "sounding"),
-    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 4)],
-    ids=["duplex", "duplex_spread_over_units", "half_duplex"],
-)
-def test_from_every_point_it_continues_as_the_first(steps, unit_cost, sounding, monkeypatch):
+    ("steps", "unit_cost", "sounding", "acknowledges"),
+    [
+        (units(), 10_000, 3, False), (units(), 60, 1, False), (units(), 10_000, 3, True),
+        (spoken_turns(), 10_000, 4, False),
+    ],
+    ids=["duplex", "duplex_spread_over_units", "duplex_paused", "half_duplex"],
+)  # fmt: skip
+def test_from_every_point_it_continues_as_the_first(
+    steps, unit_cost, sounding, acknowledges, monkeypatch
+):
     monkeypatch.setattr(cascade_units, "UNIT_COST", unit_cost)
+    monkeypatch.setattr(prefill, "is_acknowledgement", lambda text: acknowledges)
     model = cascade()
     cast = Cast(model)
     first = cast.play(0, [work for step in steps for work in step])

@@ -43,6 +43,7 @@ class Listened:
         needed_ms: duration of quiet after which the utterance is over, if that was judged.
         interrupts: True if the user interrupts our speech.
         quiet_ms: duration of the quiet that was judged.
+        coupling: how loud our echo can be, if it is known (`echo.coupling_of`).
     """
 
     probabilities: tuple[float, ...]
@@ -51,6 +52,7 @@ class Listened:
     needed_ms: int | None = None
     interrupts: bool = False
     quiet_ms: int = 0
+    coupling: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,7 +77,7 @@ class CascadeState:
 
     Args:
         coupling: power of the microphone while we spoke and no speech was found in it, relative to
-            our speech; infinite if this is not known.
+            our speech; None if this is not known.
         promises: the chunks for which `echo` contains silence of the same length, oldest first.
         unread: number of tokens of the history that the language model has yet to read, or must
             read again.
@@ -96,7 +95,7 @@ class CascadeState:
     images: tuple[Pixels, ...] = ()
     telling: Telling | None = None
     echo: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
-    coupling: float = math.inf
+    coupling: float | None = None
     is_unit_open: bool = False
     is_unfinalized: bool = False
     is_interrupted: bool = False

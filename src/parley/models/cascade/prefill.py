@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -268,20 +267,16 @@ class PrefillJob(CascadeJob):
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
-        coupling = state.coupling
         if listened.is_echo:
             # The utterance is dropped unless more speech follows.
-            turns, coupling = replace(turns, is_open=False), math.inf
-        elif self._speaks_alone(listened.probabilities):
-            found = coupling_of(pcm.samples, state.echo[-len(pcm) :])
-            coupling = coupling if found is None else found
+            turns = replace(turns, is_open=False)
         self._state = replace(
             state,
             turns=turns,
             cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
             rest=rest,
             detector=listened.detector,
-            coupling=coupling,
+            coupling=listened.coupling,
             is_interrupted=state.is_interrupted or listened.interrupts,
         )
         if turns.wants_words:
@@ -308,17 +303,18 @@ class PrefillJob(CascadeJob):
         turns = self._continued(self._state.turns, found)
         for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
-        is_interrupted = self._state.telling is not None and turns.interrupts(judges.onsets)
+        telling, coupling = self._state.telling, self._state.coupling
+        is_playing = telling is not None and not self._state.is_interrupted
+        if is_playing and max(found, default=1.0) < QUIET:
+            heard = windows.reshape(-1)
+            now = coupling_of(heard, ours[-len(heard) :])
+            coupling = coupling if now is None else now
+        is_interrupted = telling is not None and turns.interrupts(judges.onsets)
         needed_ms = None
         if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
             turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
             needed_ms = turns.needed_ms
-        return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
-
-    def _speaks_alone(self, probabilities: tuple[float, ...]) -> bool:
-        """True if no speech is heard in a unit in which an answer is played."""
-        is_playing = self._state.telling is not None and not self._state.is_interrupted
-        return is_playing and max(probabilities, default=1.0) < QUIET
+        return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms, coupling)
 
     def _continued(self, turns: Turns, probabilities: tuple[float, ...]) -> Turns:
         """Reopen the utterance that was considered an echo if the unit continues it for long enough
