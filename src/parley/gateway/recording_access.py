@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from parley.errors import ParleyError
 from parley.gateway.authenticator import SHARE_PREFIX, Authenticator
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.render_queue import RenderQueue
+from parley.recording.store import hide_ids
 from parley.settings import StorageSettings
 
 
@@ -57,6 +61,11 @@ class Found:
     def name(self) -> str:
         """The id that responses contain."""
         return self.shown_id or self.folder.recording_id
+
+    def encoded(self, value: Any) -> bytes:
+        """The value as JSON, without ids that must not be shown. Reads the disk."""
+        data = msgspec.json.encode(value)
+        return hide_ids(data, self.folder, self.shown_id) if self.shown_id else data
 
 
 @dataclass(eq=False, repr=False)

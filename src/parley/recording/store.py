@@ -252,13 +252,22 @@ def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes
             inner.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
             with open_plain(path) as source, packed.open(inner, "w") as target:
                 if is_text and shown_id:
-                    data = source.read()
-                    target.write(data.replace(folder.recording_id.encode(), shown_id.encode()))
+                    target.write(hide_ids(source.read(), folder, shown_id))
                 while piece := source.read(PIECE_BYTES):
                     target.write(piece)
                     yield outlet.take()
             yield outlet.take()
     yield outlet.take()
+
+
+def hide_ids(data: bytes, folder: Folder, shown_id: str) -> bytes:
+    """Replace the ids of a recording and of the one that it continues, which a share link must not
+    reveal."""
+    head = lines.read_head(folder.journal)
+    for hidden in (folder.recording_id, head.continues if head is not None else ""):
+        if hidden:
+            data = data.replace(hidden.encode(), shown_id.encode())
+    return data
 
 
 def open_plain(path: Path) -> BinaryIO:

@@ -45,7 +45,7 @@ from parley.gateway.recording_access import (
     RecordingComing,
 )
 from parley.gateway.runtime import GatewayRuntime
-from parley.recording import store
+from parley.recording import lines, store
 from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
 from parley.recording.timeline import iso
@@ -290,15 +290,14 @@ def routes(runtime: GatewayRuntime) -> Router:
         answer=shown(META_EXAMPLE),
         errors=(403, 404),
     )
-    async def session(session_id: str) -> dict[str, Any]:
+    async def session(session_id: str) -> Response:
         """A recording's `meta.json`, its type, and the progress of its replay."""
         found = await find(session_id)
         try:
             meta = await asyncio.to_thread(store.describe, found.folder)
         except BrokenRecording:
             raise NoRecording from None
-        meta["session_id"] = found.name
-        return meta
+        return Response(await asyncio.to_thread(found.encoded, meta), media_type=JSON)
 
     @router.get(
         "/api/sessions/{session_id}/recording",
@@ -320,8 +319,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise NoRecording from None
         if timeline is None:
             return JSONResponse({"status": "recording", "session_id": found.name}, 202)
-        timeline.session_id = found.name
-        return Response(msgspec.json.encode(timeline), media_type="application/json")
+        return Response(await asyncio.to_thread(found.encoded, timeline), media_type=JSON)
 
     @router.add("HEAD", "/api/sessions/{session_id}/assets/{path:path}", is_documented=False)
     @router.get(
@@ -476,17 +474,15 @@ def _running(folders: RecordingFolders, ids: set[str]) -> list[RunningSession]:
         folder = folders.find(one)
         if folder is None or not folder.is_live():
             continue
+        head = lines.read_head(folder.journal)
         live.append(
-            RunningSession(session_id=one, worker_id=_worker(folder), last_active=_active(folder))
+            RunningSession(
+                session_id=one,
+                worker_id="" if head is None else head.worker_id,
+                last_active=_active(folder),
+            )
         )
     return live
-
-
-def _worker(folder: Folder) -> str:
-    try:
-        return str(store.read_meta(folder).get("worker_id", ""))
-    except BrokenRecording:
-        return ""
 
 
 def _active(folder: Folder) -> str | None:
