@@ -326,7 +326,7 @@ def test_a_replay_that_cannot_be_made_says_so(tmp_path):
     maker = RenderQueue()
 
     maker.put(folder)
-    maker.wait()
+    maker._waiting.join()
     maker.close()
 
     assert json.loads(folder.replay_state.read_bytes())["state"] == "failed"
@@ -343,7 +343,7 @@ def test_replays_that_a_restart_cut_off_are_made_aside_after_it(tmp_path):
 
     maker = RenderQueue()
     assert all(map(maker.put, left))
-    maker.wait()
+    maker._waiting.join()
     maker.close()
 
     assert [one.recording_id for one in left] == ["one"]

@@ -62,9 +62,6 @@ class RenderQueue:
             return False
         return True
 
-    def wait(self) -> None:
-        self._waiting.join()
-
     def close(self) -> None:
         """Stop rendering. Queued recordings are skipped and can be requested again. Safe to
         repeat."""

@@ -41,8 +41,6 @@ class SpeechTimes:
         self._heard_s += pcm.duration_s
         size = max(1, round(FRAME_S * pcm.rate_hz))
         count = len(pcm) // size
-        if count == 0:
-            return
         frames = pcm.samples[: count * size].reshape(count, size)
         for i, level in enumerate(np.sqrt(np.mean(np.square(frames), axis=1))):
             self._hear(float(level), start_s + i * FRAME_S)

@@ -104,8 +104,9 @@ class SessionLog:
         head: Callable[[], Any] = lambda: None,
         limit_bytes: int = 0,
     ) -> None:
-        self._writer: SessionLogWriter | None = None
-        self._write_to(writer)
+        self._writer = writer
+        if writer is not None:
+            writer.on_forgotten = self._write_again
         self._clock = clock
         self._bounds = outputs
         self._head = head
@@ -253,11 +254,6 @@ class SessionLog:
             self._stored_seq = self._sent_seq = self.last_seq
             self._protect()
 
-    def _write_to(self, writer: SessionLogWriter | None) -> None:
-        self._writer = writer
-        if writer is not None:
-            writer.on_forgotten = self._write_again
-
     def adopt(
         self,
         writer: SessionLogWriter,
@@ -283,7 +279,7 @@ class SessionLog:
             self.add(output.frame)
         self.handled = self._received = self._received_sent = received
         self.is_changed = True
-        self._write_to(writer)
+        self._writer, writer.on_forgotten = writer, self._write_again
         self._pending = [framed(each) for each in split_entries(entries)]
         self._kept_bytes = len(entries)
         self._stored_seq = self._sent_seq = self.last_seq

@@ -386,10 +386,9 @@ class RedisSessionLogs(SessionLogs):
             async with self.scripts.requesting(ANSWER_S) as redis:
                 fields = ("session", "at", "seen")
                 head, at, seen = await redis.hmget(self.keys(name)[0], *fields)
-            if head is None:
-                async with self.scripts.requesting(ANSWER_S) as redis:
+                if head is None:
                     await redis.hdel(self.keys("")[3], name)
-                continue
+                    continue
             with contextlib.suppress(*FOREIGN):
                 has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
                 age_s = max(0.0, now - float(at))

@@ -188,18 +188,13 @@ function details(meta) {
   );
 }
 
-/** @param {any} recording @returns {[path: string, key: string][]} files of the whole conversation */
-function filesOf(recording) {
-  const merged = recording?.merged_replay_video ?? recording?.merged_replay;
-  /** @type {[string, string][]} */
-  const found = merged ? [[merged, 'replay.merged']] : [];
-  if (recording?.frontend_replay) found.push([recording.frontend_replay, 'replay.from_browser']);
-  return found;
-}
-
 /** @param {HTMLElement} place @param {any} recording @param {Timeline} timeline */
 function mountMedia(place, recording, timeline) {
-  const found = filesOf(recording);
+  const files = [
+    [recording?.merged_replay_video ?? recording?.merged_replay, 'replay.merged'],
+    [recording?.frontend_replay, 'replay.from_browser'],
+  ];
+  const found = files.filter(([path]) => path);
   timeline.isSilent = found.length === 0;
   for (const [i, [path, key]] of found.entries()) {
     const isFilm = /\.(mp4|webm)$/.test(path);
