@@ -199,6 +199,25 @@ def test_the_doctor_says_what_is_missing_and_what_fits(tmp_path: Path, monkeypat
     )
 
 
+@pytest.mark.parametrize(
+    ("group", "where", "left"),
+    [("/", "", 700), ("/a.slice/b.service", "a.slice", 700), ("/a.slice", "b.slice", 9000 * 1024)],
+    ids=["container", "service", "of others"],
+)
+def test_the_limit_of_a_container_or_service_counts(group, where, left, tmp_path: Path):
+    folder = tmp_path / "sys/fs/cgroup" / where
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 10000 kB\nMemAvailable: 9000 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"4:memory:/x\n0::{group}\n")
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text("1000\n")
+    (folder / "memory.current").write_text("500\n")
+    (folder / "memory.stat").write_text("anon 300\ninactive_file 200\n")
+
+    assert loader.available_bytes(tmp_path) == left
+    assert loader.available_bytes(tmp_path / "sys") is None
+
+
 def test_a_file_that_is_not_a_voice_is_refused(tmp_path: Path):
     (tmp_path / "voice.onnx").write_bytes(b"")
 

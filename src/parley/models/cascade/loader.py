@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -140,14 +141,34 @@ def needed_bytes(settings: ModelSettings) -> int:
     return WORKER_BYTES + sum(path.stat().st_size for path in files)
 
 
-def available_bytes() -> int | None:
-    """Free or reclaimable memory; None if the system does not report it."""
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Free or reclaimable memory of the machine, or of the container or service whose limit is
+    smaller; None if the system does not report it."""
+    lines = _lines(root / "proc/meminfo")
+    found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min((*found, *_left_in_groups(root)), default=None)
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """What the limits of this process's control groups (version 2) leave. A container sees its own
+    group as the root."""
+    groups = root / "sys/fs/cgroup"
+    own = next(
+        (line for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")), "0::/"
+    )
+    group = groups / own.removeprefix("0::").lstrip("/").strip()
+    for folder in (group, *group.parents[: len(group.parts) - len(groups.parts)]):
+        limit, used = _lines(folder / "memory.max"), _lines(folder / "memory.current")
+        if limit and used and limit[0].strip().isdigit():
+            stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+            yield max(0, int(limit[0]) - int(used[0]) + int(stat.get("inactive_file", 0)))
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return path.read_text("ascii").splitlines()
     except OSError:
-        return None
-    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * found[0] if found else None
+        return []
 
 
 def bundled_bytes(folder: Path) -> int:
