@@ -130,6 +130,8 @@ export async function phoneSheets(page) {
   }
   await pressMore(page, 'text');
   await allReachable(page, 'Text, once more');
+  await page.setViewportSize({ width: 740, height: 360 });
+  await allReachable(page, 'Text, sideways', ['.writing textarea']);
   await hangUp(page);
 }
 
