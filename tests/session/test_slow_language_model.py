@@ -88,6 +88,7 @@ async def test_what_is_said_while_a_failed_turn_is_taken_back_is_heard(monkeypat
     rollback = HalfDuplexView.rollback
 
     async def fails(view, *_, **__):
+        view.decoded = GenerateResult(Ending.DONE, "", True, 0, 0, 0, problem="It is away.")
         yield StreamingChunk(0, is_final=True)
 
     async def slow(view):
@@ -96,9 +97,7 @@ async def test_what_is_said_while_a_failed_turn_is_taken_back_is_heard(monkeypat
         await released.wait()
         return await rollback(view)
 
-    failed = GenerateResult(Ending.DONE, "", True, 0, 0, 0, problem="It is away.")
     monkeypatch.setattr(HalfDuplexView, "generate", fails)
-    monkeypatch.setattr(HalfDuplexView, "decoded", failed)
     monkeypatch.setattr(HalfDuplexView, "rollback", slow)
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await harness.ready("half_duplex", config={})

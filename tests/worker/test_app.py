@@ -50,11 +50,11 @@ def test_a_lease_knows_whose_it_is_from_the_gateways_note():
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 200),
-        ({"host": "localhost:9"}, 200),
-        ({"host": "[::1]:9"}, 200),
-        ({"host": "gpu7.example.com:9"}, 200),
-        ({"host": "worker-0.parley.svc.cluster.local"}, 200),
+        ({}, 503),
+        ({"host": "localhost:9"}, 503),
+        ({"host": "[::1]:9"}, 503),
+        ({"host": "gpu7.example.com:9"}, 503),
+        ({"host": "worker-0.parley.svc.cluster.local"}, 503),
         ({"host": "rebound.example.org"}, 421),
         ({"host": "gpu7.example.com.evil.org"}, 421),
         ({"host": ""}, 421),
