@@ -11,7 +11,7 @@ from parley.models.cascade.notes.said import ASKED, MEANT, asked_back, lowered, 
 from parley.models.cascade.tables import blocks_of, patterns
 
 _SAYS: Final = patterns("care")
-LEAST: Final = 0.43
+LEAST: Final = 0.44
 """Minimum probability of danger for which a sentence gets such an answer. A missed danger is worse
 than one kind answer too many."""
 LEAST_SHORT: Final = 0.6
