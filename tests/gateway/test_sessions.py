@@ -248,8 +248,8 @@ async def test_comments_are_kept_changed_and_removed(http, tmp_path):
 
 
 async def test_a_share_link_shows_but_reports_no_id_and_changes_nothing(http, tmp_path):
-    first = {"continues": "the_first_id"}
-    recorded(tmp_path, "the_real_id", config=first, **first)
+    first = "the_first_id"
+    recorded(tmp_path, "the_real_id", config={"continues": first}, continues=first)
     link = (await http.post("/api/sessions/the_real_id/share", json={})).json()
     base = f"/api/sessions/{link['token']}"
 
