@@ -306,7 +306,8 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
     """The note for a question about the subject of the last answers."""
     if _SAYS["among"].search(low):
         return None
-    answers = [one for one in answers[-3:] if not _SAYS["lost"].search(one)] or [""]
+    told = (one for one in answers[-3:] if not one.endswith("?"))
+    answers = [one for one in told if not _SAYS["lost"].search(one)] or [""]
     spoken = answers[-1:]
     if _SAYS["person"].search(low):  # People remain the subject for longer than things.
         spoken = [one for one in answers[::-1] if not one.startswith(("The ", "A ", "An "))]
