@@ -149,8 +149,8 @@ def test_a_misheard_question_is_answered(phrases: Phrases):
     ("heard", "near", "said"),
     [
         # Both are known: the likelier one, but what is often said needs less.
-        ("Where do penguins life?", -1.0, "Where do penguins live?"),
-        ("Where do penguins life?", -9.0, "Where do penguins life?"),
+        ("How fast can cheetahs ran?", -1.0, "How fast can cheetahs run?"),
+        ("How fast can cheetahs ran?", -9.0, "How fast can cheetahs ran?"),
         ("What is the opposite of gold?", -6.0, "What is the opposite of cold?"),
         # One is not known, but what was written has its form, too.
         ("What does happy mean?", -6.0, "What does hobby mean?"),
