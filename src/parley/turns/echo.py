@@ -32,7 +32,7 @@ from parley.turns.echo_levels import (
     powers_of,
     powers_of_slow,
 )
-from parley.vad.base import RATE_HZ
+from parley.vad.base import RATE_HZ, power_of
 
 ECHO_ALIKE: Final = 0.6
 """Minimum correlation of an echo, at times when an echo is expected. 97 of 100 echoes are above
@@ -87,11 +87,13 @@ above it, and 95 of 100 from an overdriven loudspeaker; of people who speak over
 dB softer, 5 of 100."""
 
 UNHEARD_ALIKE: Final = 0.75
-"""The same for speech that is louder than the last echo: of words in a quiet room 1 of 378 is above
-it (12 above the usual minimum), and 96 of 100 units of echo, should headphones be taken off."""
+"""The same for speech that is louder than any echo is expected to be. Of 378 words in a quiet room
+one is above it (12 are above the usual minimum). Of units of echo, as they occur when headphones
+are taken off, 96 of 100 are."""
 
 LOUDER: Final = 10.0
-"""Power by which speech exceeds the largest echo, so that it is not one."""
+"""Speech counts as louder than an echo if it has this many times the power of the loudest possible
+one."""
 
 LOUD_SHARE, AROUND_FRAMES, AROUND_SHARE = 0.1, 3, 0.1
 """If that many frames of a unit should contain an echo of at least this share of the power of its
@@ -353,14 +355,14 @@ def is_echo(heard: Samples, said: slice, played: Samples, coupling: float | None
 
 def coupling_of(heard: Samples, played: Samples) -> float | None:
     """The power of the microphone (N,) relative to what is played (M,); None if that is soft."""
-    power = float(np.square(played).mean()) if len(played) else 0.0
-    return float(np.square(heard).mean()) / power if power > 10 ** (PLAYED_DBFS / 10) else None
+    power = power_of(played) if len(played) else 0.0
+    return power_of(heard) / power if power > 10 ** (PLAYED_DBFS / 10) else None
 
 
 def _loudest(heard: Samples) -> float:
     """The largest power of 32 ms in (N,), N at least 512."""
     frames = heard[: len(heard) // 512 * 512].reshape(-1, 512)
-    return float(np.square(frames).mean(axis=1).max(initial=0.0))
+    return float(frames.var(axis=1).max(initial=0.0))
 
 
 def _is_heard_around(theirs: Powers, first: int, end: int, ours: Powers, shift: int) -> bool:

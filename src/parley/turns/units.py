@@ -35,6 +35,7 @@ from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.onset import ASKED_MS, LEAST_ODDS, OVER, Onsets
 from parley.turns.word_lists import GHOSTS
 from parley.vad import utterance
+from parley.vad.base import without_constant
 from parley.vad.utterance import SpeakerLevel
 
 RATE_HZ = 16_000
@@ -207,7 +208,7 @@ def hushed_ms(said: Samples) -> int:
     """Number of milliseconds at the end of `said` (N,) that are `HUSHED_DB` softer than its last
     second."""
     last = said[-RATE_HZ:][len(said[-RATE_HZ:]) % FRAME_SAMPLES :]
-    powers = np.square(last - last.mean(dtype=np.float64)).reshape(-1, FRAME_SAMPLES).mean(1)
+    powers = np.square(without_constant(last)).reshape(-1, FRAME_SAMPLES).mean(1)
     (loud,) = np.nonzero(powers > powers.mean() / 10 ** (HUSHED_DB / 10))
     return 10 * (len(powers) - 1 - int(loud[-1])) if len(loud) else 0
 

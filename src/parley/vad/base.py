@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 
@@ -24,6 +25,13 @@ HALF_SAMPLES = WINDOW_SAMPLES // 2
 
 WINDOWS_AT_ONCE = 32
 """Maximum number of windows per call: two seconds, so that a long recording needs little memory."""
+
+
+def without_constant(samples: Samples) -> npt.NDArray[np.float64]:
+    """`samples`, shape (..., N), without the constant that some microphones add. float64, because
+    the square of a sample beyond full scale must not overflow."""
+    centred: npt.NDArray[np.float64] = samples - samples.mean(-1, np.float64, keepdims=True)
+    return centred
 
 
 def power_of(samples: Samples) -> float:

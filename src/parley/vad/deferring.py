@@ -33,6 +33,7 @@ from parley.vad.base import (
     DetectorFactory,
     restore,
     snapshot,
+    without_constant,
 )
 
 STILL_DBFS: Final = -65.0
@@ -153,9 +154,7 @@ class DeferringDetector:
 def _energies(windows: Samples) -> list[float]:
     """Energy of the loudest part of each window, without the constant that some microphones add;
     windows of shape (B, WINDOW_SAMPLES)."""
-    # float64: the square of a sample beyond full scale must not overflow.
-    centred = windows - windows.mean(axis=1, keepdims=True, dtype=np.float64)
-    parts = centred.reshape(len(windows), -1, _PART_SAMPLES)
+    parts = without_constant(windows).reshape(len(windows), -1, _PART_SAMPLES)
     energies = np.einsum("bps,bps->bp", parts, parts)
     found: list[float] = energies.max(axis=1).tolist()
     return found

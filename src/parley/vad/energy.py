@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from parley.media.pcm import Samples
+from parley.vad.base import without_constant
 
 FRAME_SAMPLES = 64
 """Length of a frame, 4 ms: short enough that a click does not fill a window."""
@@ -20,9 +21,7 @@ class EnergyDetector:
     """Returns the fraction of a window that is louder than `QUIET_RMS`. Stateless."""
 
     def probabilities(self, windows: Samples) -> list[float]:
-        # float64: a square of a sample beyond full scale must not overflow into infinity.
-        centred = windows - windows.mean(axis=1, keepdims=True, dtype=np.float64)
-        frames = centred.reshape(len(windows), -1, FRAME_SAMPLES)
+        frames = without_constant(windows).reshape(len(windows), -1, FRAME_SAMPLES)
         power = np.mean(frames * frames, axis=2)
         found: list[float] = np.mean(power >= QUIET_RMS**2, axis=1).tolist()
         return found
