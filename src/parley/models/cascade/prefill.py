@@ -259,11 +259,7 @@ class PrefillJob(CascadeJob):
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
         rest = sound[whole:]
         listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
-        turns = self._continued(turns, listened.probabilities)
-        for window, probability in zip(windows, listened.probabilities, strict=True):
-            turns = turns.take(window, probability)
-            if listened.is_echo and turns.quiet_ms >= PAUSE_MS:
-                turns = turns.without()
+        turns = self._taken(windows, listened.probabilities, is_ours=listened.is_echo)
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
@@ -289,25 +285,22 @@ class PrefillJob(CascadeJob):
             windows: (B, `WINDOW_SAMPLES`).
             rest: samples after the last whole window (N,).
         """
-        ours, judges = self._state.echo, self._parts.judges
+        unit, ours, judges = windows.reshape(-1), self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
-        found = tuple(float(chance) for _, chance in heard_in(detector, windows.reshape(-1)))
+        found = tuple(float(chance) for _, chance in heard_in(detector, unit))
         kept = snapshot(detector)
-        ended = self._echo_end(windows.reshape(-1), found, ours)
+        ended = self._echo_end(unit, found, ours)
         found = (0.0,) * ended + found[ended:]
         spoken = np.flatnonzero(np.array(found) >= SPEECH) * WINDOW_SAMPLES
         if len(ours) and len(spoken):
             said = slice(int(spoken[0]), int(spoken[-1]) + WINDOW_SAMPLES)
-            if self._is_echo(windows.reshape(-1), said, ours):
+            if self._is_echo(unit, said, ours):
                 return Listened(found, kept, is_echo=True)
-        turns = self._continued(self._state.turns, found)
-        for window, probability in zip(windows, found, strict=True):
-            turns = turns.take(window, probability)
+        turns = self._taken(windows, found)
         telling, coupling = self._state.telling, self._state.coupling
         is_playing = telling is not None and not self._state.is_interrupted
         if is_playing and max(found, default=1.0) < QUIET:
-            heard = windows.reshape(-1)
-            now = coupling_of(heard, ours[-len(heard) :])
+            now = coupling_of(unit, ours[-len(unit) :])
             coupling = coupling if now is None else now
         is_interrupted = telling is not None and turns.interrupts(judges.onsets)
         needed_ms = None
@@ -315,6 +308,17 @@ class PrefillJob(CascadeJob):
             turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms, coupling)
+
+    def _taken(
+        self, windows: Samples, probabilities: tuple[float, ...], *, is_ours: bool = False
+    ) -> Turns:
+        """The speech since the last answer with a unit, (B, `WINDOW_SAMPLES`)."""
+        turns = self._continued(self._state.turns, probabilities)
+        for window, probability in zip(windows, probabilities, strict=True):
+            turns = turns.take(window, probability)
+            if is_ours and turns.quiet_ms >= PAUSE_MS:
+                turns = turns.without()
+        return turns
 
     def _continued(self, turns: Turns, probabilities: tuple[float, ...]) -> Turns:
         """Reopen the utterance that was considered an echo if the unit continues it for long enough
