@@ -6,7 +6,9 @@ wait in the queue. Other files are sent unchanged: the server decides what it ca
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,8 @@ SPOKEN_LIMIT_S: Final = 3600.0
 VOICE_LIMIT_S: Final = 60.0
 """Maximum length of a reference voice. Source: service.md 4.0."""
 
+CONVERT: Final = "Convert it to WAV, for example with ffmpeg or sox."
+
 
 def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     """The sound of a file: WAV, FLAC, MP3 or Ogg; M4A and WebM where PyAV is installed.
@@ -32,18 +36,10 @@ def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     Raises:
         SetupError: it cannot be read, is too long or empty; names the file.
     """
-    try:
-        pcm = decode_sound(path.read_bytes(), limit_s=limit_s)
-    except BadInput as error:
-        hint = "M4A and WebM need PyAV: pip install av. Or convert it to WAV."
-        raise SetupError(f"{path}: {error}", hint=hint) from None
-    return _not_empty(path, pcm)
-
-
-def _not_empty(path: Path, pcm: Pcm) -> Pcm:
-    if len(pcm) == 0:
-        raise SetupError(f"{path}: The file contains no sound.")
-    return pcm
+    hint = CONVERT
+    if importlib.util.find_spec("av") is None:
+        hint = f"M4A and WebM need PyAV: pip install av. {CONVERT}"
+    return _sound(path, lambda: decode_sound(path.read_bytes(), limit_s=limit_s), hint)
 
 
 def sample() -> Pcm:
@@ -58,12 +54,18 @@ def voice(path: Path) -> bytes:
     Raises:
         SetupError: it is not a WAV file, empty or too long.
     """
-    try:
-        _not_empty(path, wav.load(path, limit_s=VOICE_LIMIT_S))
-    except BadInput as error:
-        hint = "Convert it to WAV, for example with ffmpeg or sox."
-        raise SetupError(f"{path}: {error}", hint=hint) from None
+    _sound(path, lambda: wav.load(path, limit_s=VOICE_LIMIT_S), CONVERT)
     return path.read_bytes()
+
+
+def _sound(path: Path, read: Callable[[], Pcm], hint: str) -> Pcm:
+    try:
+        pcm = read()
+    except BadInput as error:
+        raise SetupError(f"{path}: {error}", hint=hint) from None
+    if len(pcm) == 0:
+        raise SetupError(f"{path}: The file contains no sound.")
+    return pcm
 
 
 def picture(path: Path) -> bytes:
