@@ -198,7 +198,8 @@ def _consists_of(
     before: Set[str] = frozenset(),
     after: Set[str] = frozenset(),
 ) -> bool:
-    """True if the text is at least one of the phrases, with any of `before` and `after` around."""
+    """True if the text consists of phrases, at least one. Words of `before` may precede a phrase,
+    and words of `after` may follow it."""
     words = plain(text).split()
     # Positions up to which the words precede a phrase, and up to which they are phrases. A
     # pattern would try every division of "no no no".
