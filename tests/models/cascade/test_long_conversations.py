@@ -22,10 +22,15 @@ def test_a_hundred_turns_fit_and_the_name_is_still_known():
         0, [turn("user", Text("My name is Saskia."), is_closed=False), Generate(max_new_tokens=4)]
     )
 
+    writer: Any = model.parts.writer
     for number in range(100):
         said = turn("user", Text(f"This is turn {number} of many."), is_closed=False)
+        cast.play(0, [Prefill(())])
+        read = writer.point(0).chunks
         (_, reply) = cast.play(0, [said, Generate(max_new_tokens=2, speak=False)])
         assert result_of(reply).context_tokens <= model.spec.context_limit_tokens
+        # The window slides before the user speaks, not while they wait.
+        assert writer.point(0).chunks[: len(read)] == read
 
     history = memory_of(model).history
     assert history.system == "Be kind."

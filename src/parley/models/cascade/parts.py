@@ -36,6 +36,9 @@ STEADY = 0.5
 HIGH_SHARE, LOW_SHARE = 0.6, 0.35
 """If the conversation exceeds the first share of the context, the oldest rounds are dropped down to
 the second."""
+FULL_SHARE = 0.7
+"""The same with a question that waits for its answer: the rest is read again while the user waits,
+so an answer leaves room for the next question."""
 NOTHING_HEARD = "um"
 """Text of a turn without words in the context."""
 GREETED = "Hello!"
@@ -159,10 +162,10 @@ class CascadeParts:
         if needed > limit:
             raise ContextFull(max(needed, limit + 1), limit, setting=self.writer.limit_setting)
 
-    def windowed(self, history: History) -> History:
-        """The history, without its oldest rounds if it has become too long."""
+    def windowed(self, history: History, share: float = HIGH_SHARE) -> History:
+        """The history, without its oldest rounds if it exceeds this share of the context."""
         limit = self.writer.limit_tokens
-        if self.writer.count(history) <= HIGH_SHARE * limit:
+        if self.writer.count(history) <= share * limit:
             return history
         lines = history.lines
         while (

@@ -10,7 +10,7 @@ from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line
-from parley.models.cascade.parts import GREETED, NOTHING_HEARD, CascadeParts
+from parley.models.cascade.parts import FULL_SHARE, GREETED, NOTHING_HEARD, CascadeParts
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import AnswerRequest, Draft
 
@@ -25,7 +25,7 @@ class ReplyJob(CascadeJob):
         self._parts, self._conversation, self._work = parts, conversation, work
         self._choices = Choices(work.again, conversation.opening.wall_clock)
         state = conversation.state
-        history = parts.windowed(state.history)
+        history = parts.windowed(state.history, FULL_SHARE)
         lines = history.lines
         if not lines or lines[-1].role == "assistant":
             said = NOTHING_HEARD if lines else GREETED
@@ -146,6 +146,8 @@ class ReplyJob(CascadeJob):
         history = replace(self._history, lines=(*self._history.lines, answer))
         if draft.is_apology:
             history = self._history.without_question()
+        # What the window keeps is read again when the user starts to speak.
+        history = self._parts.windowed(history)
         state = replace(
             conversation.state, history=history, draws=self._draws, picture=None,
             tokens=self._parts.writer.count(history), role=None,
