@@ -7,7 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from structlog.testing import capture_logs
 from tests.support.gateways import (
     RunningGateway,
     refusal_of,
@@ -25,7 +27,9 @@ from parley.errors import SetupError
 from parley.gateway import maintenance
 from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.http.routing import Route
+from parley.gateway.main import Gateway
 from parley.gateway.state import MIGRATIONS, Key, State
+from parley.settings import GatewaySettings, Settings
 
 ADMIN = {"authorization": "Bearer the-admin"}
 CAPABILITIES = "/v1/realtime/capabilities"
@@ -114,6 +118,40 @@ async def test_a_folder_where_the_database_goes_is_a_set_up_error(tmp_path):
             pass
 
     assert "storage.data_dir" in caught.value.hint
+
+
+async def test_a_gateway_waits_while_another_process_has_the_database_for_itself(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as frozen:
+        frozen.execute("BEGIN EXCLUSIVE")
+        made = GatewaySettings(host="127.0.0.1", port=0, http=True)
+        waiting = [Gateway(Settings(gateway=made, storage={"data_dir": tmp_path})) for _ in "ab"]
+        with capture_logs() as logged:
+            serving = [asyncio.create_task(each.serve()) for each in waiting]
+            async with httpx.AsyncClient() as http:
+                answers = [await http.get(f"{each.url}/ready") for each in waiting]
+            waiting[0].stop()
+            await serving[0]
+            frozen.execute("COMMIT")
+            await until(lambda: waiting[1].app.runtime is not None)
+            waiting[1].stop()
+            await serving[1]
+
+    assert [answer.json()["ready"] for answer in answers] == [False, False]
+    assert waiting[0].app.runtime is None
+    assert [line["event"] for line in logged].count("state_locked") == 2
+
+
+async def test_a_server_starts_and_answers_while_another_process_writes(tmp_path):
+    async with gateway(tmp_path):
+        pass
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
+            await running.runtime.stores.state._all("PRAGMA busy_timeout = 0")
+            refused = await http.post("/api/admin/keys", json={"name": "a"})
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "storage_unavailable")
 
 
 async def test_transactions_of_several_callers_take_turns(tmp_path):

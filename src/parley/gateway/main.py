@@ -20,7 +20,8 @@ from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.parts import connections_of_one
 from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.standby import refuse, stand_by
+from parley.gateway.standby import answering_as_standby, refuse, stand_by
+from parley.gateway.state import STATE_FILE, is_locked
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
 from parley.transport import OpenConnections, UvicornServer, listen
@@ -99,12 +100,32 @@ class Gateway:
         """
         try:
             async with self._leading() as is_active:
-                if is_active:
+                if is_active and await self._can_read_state():
                     await self._serve(started)
         finally:
             if self._internal is not None:
                 self._internal.close()
             self._listener.close()
+
+    async def _can_read_state(self) -> bool:
+        """Wait until no other process has the database for itself, as a gateway has that was frozen
+        while it wrote; returns False if this gateway is stopped first."""
+        path = self.settings.storage.data_dir / STATE_FILE
+        if not await asyncio.to_thread(is_locked, path):
+            return True
+        log.warning(
+            "state_locked",
+            file=str(path),
+            hint="Another process, perhaps a frozen gateway, is writing to it. Resume or kill it; "
+            "this gateway waits.",
+        )
+        async with answering_as_standby(self._listener, self._server.config.ssl, self._clients()):
+            while not self._stopping.is_set() and await asyncio.to_thread(is_locked, path):
+                pass
+        return not self._stopping.is_set()
+
+    def _clients(self) -> OpenConnections:
+        return OpenConnections(connections_of_one(self.settings))
 
     async def _serve(self, started: Callable[[], Any] | None) -> None:
         serving = asyncio.create_task(self._server.serve_until_told([self._listener]))
@@ -141,7 +162,7 @@ class Gateway:
                 leadership,
                 self._listener,
                 tls=self._server.config.ssl,
-                clients=OpenConnections(connections_of_one(self.settings)),
+                clients=self._clients(),
                 url=self.url,
                 stopping=self._stopping,
             )

@@ -162,8 +162,6 @@ class Maintenance:
         """Write the last changes; a failing disk does not delay the shutdown."""
         try:
             await self.save()
-            # Another server on the same folder may have revoked one.
-            await self.load_keys()
         except (OSError, sqlite3.Error) as error:
             log.error("last_changes_lost", why=str(error))
 

@@ -25,7 +25,7 @@ from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.resumption import Resumption
 from parley.gateway.session_relay import SessionRelay
 from parley.gateway.sessions import Sessions
-from parley.gateway.state import State
+from parley.gateway.state import STATE_FILE, State
 from parley.gateway.tls import own_names
 from parley.gateway.upstream import DialPolicy, UpstreamSettings
 from parley.gateway.usage import KeyUsage
@@ -80,7 +80,7 @@ class Stores:
         self.presets = Presets(storage.data_dir)
         self.recordings = RecordingAccess(self.folders, access.authenticator, storage)
         self.state = State(
-            storage.data_dir / "state.db",
+            storage.data_dir / STATE_FILE,
             on_several_hosts=settings.standby.redis_url is not None,
         )
         self.maintenance = Maintenance(

@@ -49,7 +49,7 @@ async def stand_by(
         # If no gateway is active, do not log that this one waits.
         await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done() and not stopping.is_set():
-            async with _answering(listener, tls, clients):
+            async with answering_as_standby(listener, tls, clients):
                 log.info("gateway_on_standby", url=url, leader=leadership.leader or "unknown")
                 await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
         if acquiring.done():
@@ -62,9 +62,10 @@ async def stand_by(
 
 
 @contextlib.asynccontextmanager
-async def _answering(
+async def answering_as_standby(
     listener: socket.socket, tls: ssl.SSLContext | None, clients: OpenConnections
 ) -> AsyncIterator[None]:
+    """Refuse everything on a listening socket, which stays open."""
     server = UvicornServer(
         refuse, tls=tls, clients=clients, proxy_headers=False, timeout_graceful_shutdown=1
     )

@@ -26,6 +26,8 @@ from parley import logs
 from parley.errors import SetupError
 from parley.private import keep_private
 
+STATE_FILE: Final = "state.db"
+
 MIGRATIONS: Final = (
     """
     CREATE TABLE apps (app_id TEXT PRIMARY KEY, enabled INTEGER NOT NULL) STRICT;
@@ -222,18 +224,11 @@ class State:
         try:
             keep_private(path.parent)
             self._database = await _connect(path, self._journal_mode)
+        except (OSError, sqlite3.OperationalError) as error:
+            raise _cannot_write(path, error) from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise _cannot_write(path, error) from error
             self.problems = (put_aside(path, str(error)),)
             self._database = await _connect(path, self._journal_mode)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        try:
-            await _migrate(self._database)
-        except BaseException:
-            await self._database.close()
-            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -263,10 +258,13 @@ class State:
         await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     async def secret(self, name: str, make: bytes) -> bytes:
-        """A secret of this server; if there is none yet, `make` is stored."""
-        await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
-        ((value,),) = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
-        return bytes(value)
+        """A secret of this server; if there is none yet, `make` is stored. Otherwise nothing is
+        written, so a server starts while its disk is full or another process writes."""
+        found = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
+        if not found:
+            await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
+            found = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
+        return bytes(found[0][0])
 
     # ---- keys ------------------------------------------------------------------------------
 
@@ -482,6 +480,9 @@ async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
             )
         await database.execute(f"PRAGMA journal_mode = {journal_mode}")
         await database.execute("PRAGMA synchronous = NORMAL")
+        for number in range(version, len(MIGRATIONS)):
+            script = f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
+            await database.executescript(script)
     except BaseException:
         await database.close()
         raise
@@ -489,16 +490,19 @@ async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     return database
 
 
-def _try_to_open(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+def _try_to_open(path: Path, timeout_s: float = 5.0) -> None:
+    with contextlib.closing(sqlite3.connect(path, timeout_s, isolation_level=None)) as database:
         database.execute("PRAGMA user_version")
 
 
-async def _migrate(database: aiosqlite.Connection) -> None:
-    ((version,),) = await database.execute_fetchall("PRAGMA user_version")
-    for number in range(version, len(MIGRATIONS)):
-        script = f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
-        await database.executescript(script)
+def is_locked(path: Path) -> bool:
+    """True if another process has had the file for itself for a second. Blocks as long."""
+    try:
+        if path.exists():
+            _try_to_open(path, 1.0)
+    except (OSError, sqlite3.Error) as error:
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return False
 
 
 def _cannot_write(path: Path, error: Exception) -> SetupError:

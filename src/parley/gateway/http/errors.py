@@ -149,7 +149,7 @@ NOWHERE: Final = """<!doctype html>
 
 
 def storage_status(error: Exception) -> int | None:
-    """507 for a full disk, 503 for one that is not writable; None for other errors."""
+    """507 for a full disk, 503 for one that cannot be written now; None for other errors."""
     match error:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return 507
@@ -161,6 +161,8 @@ def storage_status(error: Exception) -> int | None:
                 case sqlite3.SQLITE_FULL:
                     return 507
                 case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
+                    return 503
+                case sqlite3.SQLITE_BUSY:  # another process writes, and does not finish
                     return 503
     return None
 
