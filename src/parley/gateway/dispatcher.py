@@ -63,10 +63,10 @@ class Dispatcher:
         self._must_rerun = False
         self.worker_pool.changed.listen(self.run)
 
-    def follow(self, secret: bytes, window_s: float) -> None:
+    def follow(self, secret: bytes, starts: int, *, window_s: float) -> None:
         """Take over from an earlier gateway. For `window_s`, its clients, and our own that are cut
         off, may return to their places; see `Queue.follow`."""
-        self.queue.follow(secret, self.clock.time())
+        self.queue.follow(secret, starts)
         self._window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
 

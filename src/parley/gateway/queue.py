@@ -33,7 +33,10 @@ STEPS_BACK: Final = 64
 that its caller already has."""
 
 ORDER_BYTES: Final = 6
-ORDERS_PER_S: Final = 100_000
+ORDERS_PER_START: Final = 1 << 28
+STARTS: Final = 1 << 20
+"""After so many starts of gateways their orders begin again; the clients then waiting, if any, lose
+their places."""
 SEALED_BYTES: Final = 8
 """Length of the sealed part of a ticket's id: its order and random bytes. The seal follows and is
 as long."""
@@ -109,12 +112,12 @@ class Queue:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(self._tickets)
 
-    def follow(self, secret: bytes, began_time: float) -> None:
-        """Take over from earlier gateways. `secret` is common to all gateways, `began_time` is in
-        Unix seconds. The orders of earlier gateways are lower, even those of callers far back,
-        provided that they had fewer arrivals than `ORDERS_PER_S`."""
+    def follow(self, secret: bytes, starts: int) -> None:
+        """Take over from earlier gateways, with which `secret` is common. `starts`: number of
+        starts of all of them. Their orders are lower, even those of callers far back, provided that
+        they had fewer arrivals than `ORDERS_PER_START`."""
         self._secret = secret
-        self._began = self._joined = round(ORDERS_PER_S * began_time)
+        self._began = self._joined = starts % STARTS * ORDERS_PER_START
 
     def rejoin(self, ticket: Ticket, ticket_id: str) -> bool:
         """Take the place of a ticket of an earlier gateway. Returns False if `ticket_id` is not

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -114,7 +115,8 @@ class GatewayRuntime:
             await asyncio.to_thread(keep_private, stores.folders.root)
             await stores.maintenance.restore()
             secret = await stores.state.secret("tickets", secrets.token_bytes(32))
-            self.dispatcher.follow(secret, self.settings.limits.resume_window_s)
+            window_s = self.settings.limits.resume_window_s
+            self.dispatcher.follow(secret, await self._count_start(), window_s=window_s)
             await stores.handover.restore()
             serving.worker_control.store_id = await asyncio.to_thread(
                 store_id, self.settings.storage.data_dir
@@ -151,6 +153,16 @@ class GatewayRuntime:
                 await asyncio.to_thread(stores.recordings.close)
                 await asyncio.to_thread(decoding.close)
                 await asyncio.to_thread(self._tracing.close)
+
+    async def _count_start(self) -> int:
+        state = self.stores.state
+        starts = 1 + (await state.fact("queue.starts") or 0)
+        try:
+            await state.set_fact("queue.starts", starts)
+        except sqlite3.Error as error:
+            # Clients that wait when this gateway dies then lose their places.
+            log.warning("start_not_counted", why=str(error))
+        return starts
 
     async def shut_down(
         self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0, keep: bool = False

@@ -27,6 +27,8 @@ from parley.errors import SetupError
 from parley.private import keep_private
 
 STATE_FILE: Final = "state.db"
+BUSY_S: Final = 5.0
+"""Time for which a statement waits for another process that writes."""
 
 MIGRATIONS: Final = (
     """
@@ -465,10 +467,9 @@ def put_aside(path: Path, why: str) -> str:
 async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
     # Checked first, because the thread of a failed aiosqlite connection outlives the event loop.
-    await asyncio.to_thread(_try_to_open, path)
-    database = await aiosqlite.connect(path, isolation_level=None)
+    await asyncio.to_thread(_try_to_open, path, BUSY_S)
+    database = await aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
-        await database.execute("PRAGMA busy_timeout = 5000")
         for row in await database.execute_fetchall("PRAGMA quick_check(1)"):
             if row[0] != "ok":
                 raise sqlite3.DatabaseError(str(row[0]))
@@ -490,7 +491,7 @@ async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     return database
 
 
-def _try_to_open(path: Path, timeout_s: float = 5.0) -> None:
+def _try_to_open(path: Path, timeout_s: float) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout_s, isolation_level=None)) as database:
         database.execute("PRAGMA user_version")
 
