@@ -264,9 +264,6 @@ class WorkerPool:
                 worker.is_draining = known.is_draining
                 for lease in (*worker.leases.values(), *worker.closing.values()):
                     lease.worker = worker
-                worker.said_free = hello.slots - sum(
-                    lease.phase is not None for lease in worker.leases.values()
-                )
             else:
                 self._lose(known)
         self._workers[hello.worker_id] = worker
@@ -288,7 +285,6 @@ class WorkerPool:
         for lease in list(worker.leases.values()):
             if lease.resume is not None and lease.lease_id not in told:
                 lease.phase = Phase.ENDED
-                worker.said_free = min(worker.slots, worker.said_free + 1)
                 self.ended.notify(lease, lease.tokens)
 
     def heard(self, worker: Worker, heartbeat: Heartbeat) -> None:
