@@ -94,7 +94,8 @@ def test_a_key_that_used_its_minutes_begins_no_session_and_ends_those_that_run()
 
 def test_tokens_of_the_day_survive_a_restart():
     counted = Counted(tokens_per_day=100)
-    counted.usage.fill([UsageRow("k_1", counted.usage.day(), 1, 5.0, 99)])
+    for day in ("2000-01-01", counted.usage.day()):
+        counted.usage.fill([UsageRow("k_1", day, 1, 5.0, 99)])
     counted.usage.check("k_1")
 
     counted.session(1, tokens=1)
@@ -124,11 +125,12 @@ def test_tokens_are_counted_while_a_session_runs_and_once():
 def test_tokens_of_a_worker_that_died_are_counted():
     counted = Counted()
     running = counted.lease()
+    running.was_opened = True
+    running.release()
     heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: 70})
     counted.pool.heard(counted.worker, heartbeat)
 
     counted.pool.left(counted.worker)
-    running.release()
 
     assert counted.usage.today("k_1").tokens == 70
 

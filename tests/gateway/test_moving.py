@@ -74,6 +74,8 @@ class Draining(Young):
         control = Mock(hand_over=self._hand_over, end_doubled=self._end)
         self.moving = Moving(sessions=self.kept, worker_control=control)
         self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+        (lease,) = self.pool.leases
+        lease.granted_at = -600.0  # Whatever the system's clock was set to since then.
         self.other = self.pool.welcome(hello(worker_id="other"), object())
         self.pool.heard(self.other, Heartbeat("idle", 2, 0, 0.0, 0))
         self.worker.is_draining = True
@@ -123,7 +125,8 @@ async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: D
     await until(lambda: draining.state is SessionState.AWAY)
     assert (before, draining.stopped) == ([], ["lease"])
     assert successor.ordered == ["take_over"]
-    assert present(present(draining.kept.get("call")).lease).worker is draining.other
+    lease = present(present(draining.kept.get("call")).lease)
+    assert (lease.worker, lease.granted_at) == (draining.other, -600.0)
     await until(lambda: draining.ended == ["lease"])
 
 

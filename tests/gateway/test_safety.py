@@ -395,8 +395,9 @@ def test_wrong_tokens_do_not_open(token: str):
 
 
 def test_workers_on_other_hosts_need_a_secret():
-    with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
-        admission().check_worker("10.0.0.5", headers())
+    for peer, said in (("10.0.0.5", headers()), ("127.0.0.1", headers(x_real_ip="10.0.0.5"))):
+        with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
+            admission().check_worker(peer, said)
     with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
         admission().check_worker_url("http://10.0.0.5:1")
 

@@ -28,6 +28,7 @@ from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import RelayEnd, SessionRelay
 from parley.gateway.sessions import (
+    OVER_LIMIT,
     NotYetKnown,
     Sessions,
     SessionState,
@@ -36,6 +37,7 @@ from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
+    RESUME_STATUSES,
     SESSION_HEADER,
     Heartbeat,
     Hello,
@@ -56,7 +58,7 @@ def of_session(
 ) -> SessionPhase:
     resume = ResumeState("duplex", left_s=WINDOW_S, note=note, log_id=lease_id, **more)
     return SessionPhase(
-        lease_id, session_id, Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume
+        lease_id, session_id, Kind.AUDIO_DUPLEX, phase, was_ready=True, tokens=7, resume=resume
     )
 
 
@@ -156,11 +158,12 @@ async def test_a_worker_may_bring_a_session_late(young: Young) -> None:
 
 
 async def test_a_session_that_ended_without_a_gateway_has_last_words(young: Young) -> None:
-    young.pool.welcome(hello(of_session(Phase.ENDED)), object())
+    many = [of_session(Phase.ENDED, str(number), str(number)) for number in range(OVER_LIMIT)]
+    young.pool.welcome(hello(*many, of_session(Phase.ENDED)), object())
 
     lease = present(await young.kept.find("call"))
     assert young.kept.take(lease) is None, "it has no slot any more"
-    assert (young.kept.away, young.free_slots()) == (0, 2)
+    assert (young.kept.count(), young.free_slots()) == ({"ended": OVER_LIMIT}, 2)
 
 
 async def ended_and_lost(gateway: Young) -> Lease:
@@ -378,7 +381,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
 
 @pytest.mark.parametrize(
     ("status", "is_lost", "told"),
-    [(None, False, 1), (500, False, 0), (400, False, 0), (None, True, 0)],
+    [(None, False, 1), (500, False, 0), (400, False, 0), (404, False, 0), (None, True, 0)],
 )
 async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     status: int | None, is_lost: bool, told: int
@@ -387,6 +390,8 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     lease = lease_of(gateway.pool, "lease")
     lease.is_lost = is_lost
+    # Another process, which knows nothing of the session, may have a dead worker's address.
+    lease.worker.is_connected = status != RESUME_STATUSES["unknown"]
     resumption = Resumption(
         sessions=gateway.kept,
         moving=Mock(move_unreachable=said.append),
@@ -522,7 +527,7 @@ async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
     young.pool.welcome(hello(of_session(Phase.ACTIVE, note=note, ran_s=540.0)), object())
 
     (lease,) = young.pool.leases
-    assert young.clock.monotonic() - lease.granted_at == 600.0
+    assert (young.clock.monotonic() - lease.granted_at, lease.tokens) == (600.0, 7)
     assert young.admission.sessions_by_address == {"127.0.0.1": 1, "key key": 1}
 
 
@@ -549,12 +554,15 @@ async def test_of_two_sessions_with_one_id_the_one_that_began_last_is_found(
     young: Young, newest: str
 ) -> None:
     both = (of_session(Phase.ACTIVE, lease_id) for lease_id in ("first", "second"))
-    young.pool.welcome(hello(*both), object())
+    worker = young.pool.welcome(hello(*both), object())
 
     # Its client began again before its first session was known here.
     young.kept.connect(lease_of(young.pool, newest))
 
     assert present(await young.kept.find("call")).lease_id == newest
+    (other,) = {"first", "second"} - {newest}
+    young.pool.phase(worker, of_session(Phase.ENDED, other))
+    assert young.kept.count() == {"connected": 1}
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -594,13 +602,16 @@ async def test_a_session_whose_worker_is_gone_too_continues_at_another(
     assert young.dropped == []
 
 
-@pytest.mark.parametrize(("away_s", "is_rebuilt"), [(1.0, True), (11.0, False)])
+@pytest.mark.parametrize(("away_s", "is_rebuilt"), [(1.0, True), (11.0, False), (WINDOW_S, False)])
 async def test_only_sessions_whose_clients_are_expected_take_slots(
     young: Young, away_s: float, is_rebuilt: bool
 ) -> None:
     rebuilt = young.rebuilds()
     worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     young.pool.welcome(hello(worker_id="v"), object())
+    # That its client asked for it once, and was there, does not count any more.
+    resumed = present(young.kept.take(present(await young.kept.find("call"))))
+    young.kept.keep(resumed, ExitStack())
     young.clock.advance(away_s)
 
     young.pool.disconnected(worker)

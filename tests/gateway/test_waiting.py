@@ -107,21 +107,24 @@ async def test_places_in_the_queue_outlive_their_gateway(
 
 
 @pytest.mark.usefixtures("worker")
-@pytest.mark.parametrize("is_noticed", [True, False])
-async def test_a_client_that_was_cut_off_has_its_place_again(gateway, is_noticed: bool):
+@pytest.mark.parametrize(("how", "place"), [("noticed", 1), ("unnoticed", 1), ("closes", 2)])
+async def test_a_client_that_was_cut_off_has_its_place_again(gateway, how: str, place: int):
     path = PATHS["duplex"]
     async with occupied(gateway), contextlib.AsyncExitStack() as clients:
         first = await clients.enter_async_context(connect(gateway.ws(path)))
         ticket = (await hear(first))["ticket_id"]
         behind = await clients.enter_async_context(connect(gateway.ws(PATHS["realtime"])))
         await hear(behind)
-        if is_noticed:
+        if how == "closes":
+            await first.close()
+        if how == "noticed":
             first.transport.abort()
-            await until(lambda: len(gateway.runtime.dispatcher.queue) == 1)
+        left = 2 if how == "unnoticed" else 1
+        await until(lambda: len(gateway.runtime.dispatcher.queue) == left)
         again = await clients.enter_async_context(connect(gateway.ws(path) + f"&ticket={ticket}"))
         told = await hear(again)
 
-    assert (told["position"], told["ticket_id"]) == (1, ticket)
+    assert (told["position"], told["ticket_id"] == ticket) == (place, place == 1)
 
 
 @pytest.mark.gateway(security={"trust_proxy": True}, queue={"update_every_s": 60})

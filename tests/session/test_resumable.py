@@ -340,6 +340,9 @@ async def test_a_journal_over_its_limit_asks_for_a_resync_and_takes_no_memory(
     assert gap["from_seq"] == 2
     await client.until("said")
     assert client.sent[2]["seq"] == gap["to_seq"] + 1
+    again = await bench.come_back(gap["to_seq"] - 1)
+    gap = await again.until("session.resync_required")
+    assert gap["from_seq"] == gap["to_seq"], "one is missing, too"
 
 
 async def test_what_is_not_delivered_is_waited_for_and_not_given_up(bench: Bench) -> None:

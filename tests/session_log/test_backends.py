@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
 from tests.support.patience import HANG_S
 from tests.support.redis_server import RedisServer, redis_server
 
+from parley.gateway.log_sweep import LogSweep
 from parley.protocol.kinds import Kind
 from parley.session_log import file_logs, places
 from parley.session_log.contract import (
@@ -25,6 +27,7 @@ from parley.session_log.contract import (
     LogUpdate,
     SessionLogs,
     SessionLogWriter,
+    StoredLog,
     StoredOutput,
     framed,
     split_entries,
@@ -238,6 +241,25 @@ async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) ->
     assert found["a"].size_bytes > 10_000 > found["b"].size_bytes
     assert found["a"].has_writer
     assert found["a"].age_s < HANG_S
+
+
+async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest() -> None:
+    listed = [
+        StoredLog(logged("known"), size_bytes=20, age_s=99.0, has_writer=False),
+        StoredLog(logged("large"), size_bytes=50, age_s=0.0, has_writer=True),
+        StoredLog(logged("written"), size_bytes=10, age_s=99.0, has_writer=True),
+        StoredLog(logged("stray"), size_bytes=1, age_s=61.0, has_writer=False),
+        StoredLog(logged("fresh"), size_bytes=30, age_s=59.0, has_writer=False),
+    ]
+    stored = Mock(stored=AsyncMock(return_value=listed), drop=AsyncMock(), touch=AsyncMock())
+    sweep = LogSweep(stored)
+    sweep.total_bytes = 60
+
+    await sweep._sweep(lambda: {"known"})
+
+    assert [call.args for call in stored.drop.await_args_list] == [("stray",), ("large",)]
+    stored.touch.assert_awaited_once_with("known")
+    assert (sweep.count, sweep.size_bytes, sweep.dropped) == (3, 60, 1)
 
 
 def test_where_sessions_are_not_logged_there_is_no_writer() -> None:
