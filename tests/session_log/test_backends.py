@@ -586,7 +586,8 @@ async def test_a_redis_without_room_refuses_until_it_has_some(
     writer = await started(stored)
     await stored.scripts.client.config_set("maxmemory", 1)
 
-    assert await append(writer, update(b"more")) == "refused"
+    refused = update(b"more"), update(b"new", whole=True)
+    assert [await append(writer, each) for each in refused] == ["refused", "refused"]
     with pytest.raises(LogUnreadable) as told:
         await stored.take_over("lease/1", logged(pid=2))
     await stored.scripts.client.config_set("maxmemory", 0)

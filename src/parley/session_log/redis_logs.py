@@ -60,6 +60,8 @@ if epoch > tonumber(ARGV[1]) then return 'fenced' end
 -- A Redis that has forgotten the log, or has what an older writer wrote since, needs everything.
 if epoch ~= tonumber(ARGV[1]) and ARGV[2] ~= '1' then return 'unavailable' end
 if ARGV[2] == '1' then
+    -- A full Redis refuses this, but not what a script writes after a `del`.
+    redis.call('hset', KEYS[1], 'epoch', ARGV[1])
     redis.call('del', KEYS[1], KEYS[2], KEYS[3])
     redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3])
 end
