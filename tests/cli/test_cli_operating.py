@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 from tests.support.certificates import self_signed
 from tests.support.fake_server import FakeServer
-from tests.support.gateways import occupied, running_gateway
+from tests.support.gateways import occupied, running_gateway, until
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, hear
 from tests.support.transcripts import find
@@ -19,6 +20,7 @@ from parley import cli
 from parley.cli import reach
 from parley.cli.remote import Titled, VerbReport, show
 from parley.client.access import Access
+from parley.protocol.control import Heartbeat
 
 TOKEN = "t" * 32
 
@@ -56,13 +58,18 @@ async def test_status_says_whether_sessions_are_taken(gateway: Any, capsys: Any)
     code, out, _ = await parley(capsys, gateway.url, "status")
     assert (code, out.splitlines()[0]) == (1, "ready: no. No worker can take a session.")
 
-    async with StandInWorker(gateway.url, name="w7"):
+    async with StandInWorker(gateway.url, name="w7", beat_every_s=HANG_S) as worker:
+        # Its Redis is full.
+        await worker._say(Heartbeat("idle", 1, 0, 0.0, 0, sessions_without_log=2))
+        (heard,) = gateway.runtime.dispatcher.worker_pool
+        await until(lambda: heard.heartbeat and heard.heartbeat.sessions_without_log)
         # The URL may also be an argument.
         code, out, _ = await parley(capsys, gateway.url, "status", gateway.url)
         found = await as_json(capsys, gateway.url, "status")
 
     assert (code, out.splitlines()[0]) == (0, "ready: yes")
     assert "w7" in out
+    assert "sessions whose log cannot be written, lost with their worker: 2" in out.splitlines()
     assert (found["ready"], found["total_workers"]) == (True, 1)
 
 

@@ -143,6 +143,7 @@ FAULTS = {
     },
     "ParleyErrors": {'parley_errors_total{source="worker",code="inference_error"}': "0+9"},
     "ParleyRecordingsLost": {"parley_recording_lost_entries_total": "0+1"},
+    "ParleySessionsWithoutLog": {"parley_sessions_without_log": "1+0"},
     "ParleyLoopLag": {"parley_loop_lag_seconds": "0.06+0"},
     "ParleyDiskFull": {"parley_disk_free_bytes": "4e9+0"},
     "ParleyRecordingsStay": {'parley_recordings_waiting{worker="w0"}': "1+0"},

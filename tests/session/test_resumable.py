@@ -536,9 +536,11 @@ async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(ans
         logs.answer = answer
         await bench.socket.send(message("unprotected"))
         await sent_last(bench, "unprotected")
+        lacked_log = bench.socket.lacks_log
         logs.answer = "stored"
         await until(lambda: bench.log.is_current)
 
+        assert (lacked_log, bench.socket.lacks_log) == (True, False)
         assert logs.updates[-1].is_whole
         assert [each.seq for each in logs.taken[-1].outputs] == [2]
         assert logs.taken[-1].entries == logs.taken[0].entries

@@ -20,12 +20,15 @@ def status(server: RemoteServer) -> VerbReport:
     ready = server.ask("GET", "/ready")
     found = server.ask("GET", "/status")
     workers = server.ask("GET", "/workers")["workers"]
+    missing = found["session_logs"].get("missing", 0)
+    without_log = f"sessions whose log cannot be written, lost with their worker: {missing}"
     return VerbReport(
         data={**ready, **found},
         lines=[
             f"ready: {'yes' if ready['ready'] else 'no. ' + ready['why']}",
             f"queue: {found['queue_length']} of {found['max_queue_size']}",
             f"version: {_version(found)}",
+            *((without_log,) if missing else ()),
             *(f"worker {index}: {why}" for index, why in found["waiting_workers"].items()),
             *(
                 f"{one['worker_id']}: the gateway cannot connect to {one['url'] or 'it'}. "

@@ -173,6 +173,11 @@ class Metrics:
             self._interruptions[state] += count
         self.recording_lost += heartbeat.recording_lost
 
+    @property
+    def sessions_without_log(self) -> int:
+        beats = (worker.heartbeat for worker in self._dispatcher.worker_pool)
+        return sum(beat.sessions_without_log for beat in beats if beat is not None)
+
     def lag(self, seconds: float) -> None:
         self.loop_lag_s = seconds
         self.loop_lag_worst_s = max(self.loop_lag_worst_s, seconds)
@@ -247,6 +252,8 @@ class Metrics:
         protected = "Sessions that another worker could continue."
         yield _gauge("parley_session_logs", protected, logged.count)
         yield _gauge("parley_session_log_bytes", "Size of their logs.", logged.size_bytes)
+        without = "Sessions whose log cannot be written; they are lost with their worker."
+        yield _gauge("parley_sessions_without_log", without, self.sessions_without_log)
         yield _counter(
             "parley_session_logs_dropped",
             "Logs dropped because all of them together were too large.",

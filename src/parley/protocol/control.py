@@ -258,6 +258,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     recordings_waiting: int | None = None
     """Number of recordings on the worker's disk that the gateway should fetch; None if both share a
     data folder."""
+    sessions_without_log: int = 0
+    """Number of sessions whose log cannot be written."""
 
 
 STAGE_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 750, 1000, 2000, 5000)

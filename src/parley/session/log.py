@@ -129,6 +129,8 @@ class SessionLog:
         """True if there are changes other than messages that are not stored yet."""
         self.is_protecting = False
         """True if another worker could continue the session from this log."""
+        self.is_failing = False
+        """True since the backend refused an update or was late, until one is stored."""
         self.is_waited_for = False
         """True if messages to the client have to wait until they are stored."""
         self._loop = asyncio.get_running_loop()
@@ -445,10 +447,12 @@ class SessionLog:
             case "stored":
                 self._stored_seq, self._received = self._sent_seq, self._received_sent
                 self._refused.reset()
+                self.is_failing = False
                 self._notify()
                 self.send_soon()
             case "unavailable" | "refused":
                 self._is_available, self._is_whole_due = False, True
+                self.is_failing = True
                 pause_s = self._refused.take() if result == "refused" else REOPEN_S
                 self._reopening = self._loop.call_later(pause_s, self._reopen)
                 self._notify()
@@ -457,6 +461,7 @@ class SessionLog:
                 self.on_fenced()
             case "dropped" | "full":
                 self.stop(result)
+                self.is_failing = True
 
     def _reopen(self) -> None:
         self._is_available = self.is_changed = True
@@ -468,7 +473,7 @@ class SessionLog:
         self.send_soon()
 
     def _be_late(self) -> None:
-        self._is_late = True
+        self._is_late = self.is_failing = True
         self._account()
         if self._complaints.is_news("late", self._clock.monotonic()):
             _log.warning("session_log_late", waited_s=LATE_S)

@@ -466,6 +466,11 @@ class ResumableSocket:
         """True if another worker could continue the session."""
         return self._log.is_protecting
 
+    @property
+    def lacks_log(self) -> bool:
+        """True if its log cannot be written: the session would be lost with this worker."""
+        return self._log.is_failing
+
     def _state(self) -> dict[str, Any] | None:
         """State in the log beyond entries and messages."""
         remembered = self._remembered if self._closing is not None else self.remember()

@@ -656,6 +656,9 @@ class Host:
             recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
             is_leaving=self._is_leaving and self._may_move,
             recordings_waiting=None if self.finished is None else self.finished.waiting,
+            sessions_without_log=sum(
+                held.socket is not None and held.socket.lacks_log for held in self._held.values()
+            ),
             tokens={
                 lease_id: held.meter.tokens
                 for lease_id, held in self._held.items()

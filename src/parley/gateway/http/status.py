@@ -148,6 +148,9 @@ class SessionLogHealth(msgspec.Struct, kw_only=True):
     place: Annotated[Literal["off", "file", "redis"], Meta(description="where the logs are")] = (
         "off"
     )
+    missing: Annotated[
+        int, Meta(description="sessions whose log cannot be written: lost with their worker")
+    ] = 0
 
 
 class SessionInfo(msgspec.Struct, kw_only=True):
@@ -369,7 +372,11 @@ def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
 def session_log_health(metrics: Metrics) -> SessionLogHealth:
     logged = metrics.session_logs
     return SessionLogHealth(
-        sessions=logged.count, bytes=logged.size_bytes, dropped=logged.dropped, place=logged.place
+        sessions=logged.count,
+        bytes=logged.size_bytes,
+        dropped=logged.dropped,
+        place=logged.place,
+        missing=metrics.sessions_without_log,
     )
 
 

@@ -163,7 +163,7 @@ async function refresh() {
     drawTotals(status);
     drawWorkers(workers.workers);
     drawQueue(queue.items ?? queue.entries ?? []);
-    drawSessions(status.sessions ?? []);
+    drawSessions(status.sessions ?? [], status.session_logs?.missing ?? 0);
     drawRunning(queue.running_tasks ?? status.running_tasks ?? []);
     drawErrors(metrics);
     drawAnswers(metrics);

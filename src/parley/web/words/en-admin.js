@@ -33,6 +33,7 @@ export const en = {
   'admin.sessions': 'Sessions',
   'admin.th_for': 'For',
   'admin.th_protected': 'Protected',
+  'admin.logs_missing': 'Logs that cannot be written: {count}. These sessions would be lost with their worker.',
   'admin.yes': 'yes',
   'admin.no': 'no',
   'admin.end': 'End',

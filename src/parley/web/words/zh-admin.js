@@ -31,6 +31,7 @@ export const zh = {
   'admin.sessions': '会话',
   'admin.th_for': '持续',
   'admin.th_protected': '受保护',
+  'admin.logs_missing': '无法写入的日志：{count}。这些会话会随其工作进程一起丢失。',
   'admin.yes': '是',
   'admin.no': '否',
   'admin.end': '结束',

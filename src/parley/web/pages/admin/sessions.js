@@ -7,11 +7,16 @@ import { ask, dangerButton, show, table } from './shared.js';
 /** Appearance of the states of sessions. @type {Record<string, string>} */
 const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
 
-/** Shows the location of each session that has not ended. @param {any[]} sessions */
-export function drawSessions(sessions) {
+/**
+ * Shows the location of each session that has not ended.
+ * @param {any[]} sessions
+ * @param {number} missing sessions whose log cannot be written
+ */
+export function drawSessions(sessions, missing) {
   const underway = sessions.filter(({ state }) => state !== 'ended');
   show(
     'sessions',
+    ...(missing > 0 ? [h('p', { words: ['admin.logs_missing', { count: missing }] })] : []),
     table(
       ['session', 'state', 'for', 'worker', 'protected', ''],
       underway.map(({ session_id: id, state, for_s: seconds, worker, is_protected: isProtected, why }) => [
