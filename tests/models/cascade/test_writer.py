@@ -5,7 +5,7 @@ from tests.models.cascade.parts import byte_tokenizer, small_llama
 
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line, plain
-from parley.models.cascade.prompt import PERSONA, persona_of
+from parley.models.cascade.prompt import PERSONA, named, persona_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import AnswerRequest, Draft
 
@@ -65,3 +65,16 @@ def test_a_prompt_that_says_nothing_leaves_our_own(asked, is_ours):
     assert (persona_of(asked) == PERSONA) is is_ours
     if not is_ours:
         assert persona_of(asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (PERSONA, "Parley"),
+        ("You are Max.", "Max"),
+        ("Be brief. your name is Captain Jo, an old pirate", "Captain Jo"),
+        ("You are an AI. You are English teacher", "Parley"),
+    ],
+)
+def test_a_persona_answers_with_its_own_name(asked, name):
+    assert named("I am Parley.", asked) == f"I am {name}."

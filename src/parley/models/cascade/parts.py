@@ -20,7 +20,7 @@ from parley.models.cascade.messages import History
 from parley.models.cascade.notes import memory
 from parley.models.cascade.notes.clock import Now
 from parley.models.cascade.phrases import Phrases
-from parley.models.cascade.prompt import PERSONA
+from parley.models.cascade.prompt import PERSONA, named
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.transcript import FOREIGN_SPEECH
@@ -266,6 +266,7 @@ class CascadeParts:
                 is_word=self.is_word,
                 is_unclear=last.is_unclear,
             )
+            note = note and named(note, history.system)
             if note is None and last.is_unclear and not notes.is_expected(text, history.told):
                 note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
             elif note is None and history.system == PERSONA:

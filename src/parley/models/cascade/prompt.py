@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+NAME = "Parley"
 PERSONA = (
-    "You are Parley, a small friendly voice assistant. You answer in one or two short spoken "
+    f"You are {NAME}, a small friendly voice assistant. You answer in one or two short spoken "
     "sentences. You are a program, not a person. If you do not know something, you say so."
 )
 """System prompt of conversations without one."""
@@ -39,6 +40,18 @@ _GENERIC = re.compile(
     r"english))?\W*"
 )
 """Prompts that add nothing to our own, such as those that clients and pages send by default."""
+
+
+_NAMES = re.compile(
+    r"(?:(?i:your name is|you are (?:called|named)|you(?: are|'re)))"
+    r" ((?!AI\b)[A-Z][\w'-]*(?: [A-Z][\w'-]*){0,2})(?=[,.;:!]|\s+(?:and|who|from|the)\b|\s*$)"
+)
+
+
+def named(note: str, system: str) -> str:
+    """A note with the persona's name, if it has one, in place of ours."""
+    found = _NAMES.search(system)
+    return note if found is None else note.replace(NAME, found[1])
 
 
 def persona_of(system: str) -> str:
