@@ -57,9 +57,8 @@ def _loud_frames(pcm: Pcm) -> npt.NDArray[np.intp]:
     frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
     if not len(frames):
         return np.zeros(0, np.intp)
-    # Some microphones add a constant.
-    frames = frames - frames.mean(dtype=np.float64)
-    loudness = np.sqrt(np.mean(np.square(frames), axis=1))
+    # Without each frame's own mean: microphones add a constant, and some voices do in speech only.
+    loudness = frames.std(axis=1, dtype=np.float64)
     loud = float(np.percentile(loudness, 95))
     return np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
 
