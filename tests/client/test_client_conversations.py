@@ -357,7 +357,7 @@ async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
         Listening, Speaking, Speaking, Paused, Problem, Resumed, Listening, Ended,
     ]  # fmt: skip
     speaking = events[1]
-    assert isinstance(speaking, Speaking)
+    assert isinstance(speaking, Piece)
     assert speaking.sound is not None
     assert (speaking.text, len(speaking.sound)) == ("Hello", 240)
     assert server.paths == ["/ws/duplex/omni_demo?extensions=true"]

@@ -203,7 +203,7 @@ class PacedCall:
         now_s = self._clock.monotonic()
         for message in self._talk.socket.sent[self._read :]:
             match self._translate(message):
-                case Piece(sound=sound) | Speaking(sound=sound) if sound is not None and len(sound):
+                case Piece(sound=sound) if sound is not None and len(sound):
                     self._play(sound, now_s)
                 case Interruption(state="stopped", heard_ms=heard_ms):
                     self.stopped_s, self.plays_until_s = now_s, now_s

@@ -351,13 +351,14 @@ class TalkLoop:
             case events.Piece(text=text, sound=sound):
                 screen.text(text)
                 self._heard(sound)
+                if isinstance(event, events.Speaking) and event.end_of_turn:
+                    screen.note(f"[{self._wait()}; context {event.context_tokens} tokens]")
+                    self._is_answered = True
             case events.TurnDone():
                 self._turn_done(event)
             case events.Listening(context_tokens=tokens, latency_ms=latency_ms):
                 screen.end_text()
                 screen.live(f"listening ({_ms(latency_ms)}, context {tokens})")
-            case events.Speaking():
-                self._speaking(event)
             case events.Paused(timeout_s=timeout_s):
                 screen.note(f"paused for at most {timeout_s:.0f} s")
             case events.Resumed():
@@ -390,13 +391,6 @@ class TalkLoop:
         spoken = f"{event.sound_ms / 1000:.1f} s of speech"
         self.screen.note(f"[answer {event.turn + 1}{how}: {spoken}, {self._wait()}]")
         self._is_answered = True
-
-    def _speaking(self, event: events.Speaking) -> None:
-        self.screen.text(event.text)
-        self._heard(event.sound)
-        if event.end_of_turn:
-            self.screen.note(f"[{self._wait()}; context {event.context_tokens} tokens]")
-            self._is_answered = True
 
     def _wait(self) -> str:
         if self._first_sound_s is None:

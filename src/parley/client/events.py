@@ -120,11 +120,9 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaking:
+class Speaking(Piece):
     """Duplex: the model speaks. Text precedes its audio; either may be empty."""
 
-    text: str
-    sound: Pcm | None
     end_of_turn: bool
     context_tokens: int
     latency_ms: float | None

@@ -41,12 +41,10 @@ class Collected:
         match event:
             case Piece(text=text, sound=sound):
                 self._add(text, sound)
+                if isinstance(event, Speaking) and event.end_of_turn:
+                    return self._done()
             case TurnDone():
                 return self._done(event)
-            case Speaking(text=text, sound=sound, end_of_turn=is_last):
-                self._add(text, sound)
-                if is_last:
-                    return self._done()
             case Listening() if self._words or self._sounds:
                 return self._done(was_interrupted=True)
             case Problem(error=error):

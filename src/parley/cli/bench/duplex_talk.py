@@ -23,7 +23,7 @@ from parley.cli.bench.noises import coughs, music, room
 from parley.cli.bench.people import with_pause
 from parley.cli.bench.talkers import Told, send
 from parley.client.access import ConnectionLost
-from parley.client.events import Interruption, Piece, Problem, Speaking, TurnDone
+from parley.client.events import Interruption, Piece, Problem, TurnDone
 from parley.client.live import LiveClient
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
@@ -75,7 +75,7 @@ class SimulatedLoudspeaker:
     def take(self, event: Told) -> None:
         now_s = self._loop.time()
         match event:
-            case Piece(sound=sound) | Speaking(sound=sound) if sound is not None:
+            case Piece(sound=sound) if sound is not None:
                 if level_dbfs(sound) > HEARD_DBFS:
                     self._play(sound.duration_s, now_s)
             case Interruption(state="stopped") | TurnDone(was_interrupted=True):

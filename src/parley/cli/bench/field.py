@@ -20,7 +20,7 @@ from parley.cli import files, reach
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
 from parley.cli.bench.talkers import Dialect, Told, client_of
 from parley.client.access import AccessOptions
-from parley.client.events import Piece, Speaking
+from parley.client.events import Piece
 from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
@@ -107,7 +107,7 @@ class _Tape(SimulatedLoudspeaker):
         before_s = self.played[-1].end_s if self.played else 0.0
         count = len(self.played)
         super().take(event)
-        sound = event.sound if isinstance(event, Piece | Speaking) else None
+        sound = event.sound if isinstance(event, Piece) else None
         if sound is None or not self.played:
             return
         last = self.played[-1]
