@@ -47,6 +47,7 @@ def gateway(tmp_path: Path, **security: Any):
 
 
 async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
+    tmp_path /= "d\udce4ta"  # its name is in Latin-1
     async with gateway(tmp_path) as running, running.http(headers=ADMIN) as http:
         await http.put("/api/admin/apps/omni", json={"enabled": False})
         await http.put("/api/config/eta", json={"eta_chat_s": 7.5})

@@ -55,7 +55,7 @@ def open_session_logs(settings: Settings) -> SessionLogs:
 
 def _folders(data_dir: Path) -> list[Path]:
     """Candidate folders for the files, best first: in memory, then in the data folder."""
-    digest = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
     memory = [MEMORY / f"parley-{os.geteuid()}-{digest}"] if os.access(MEMORY, os.W_OK) else []
     return [*memory, data_dir / FOLDER]
 
