@@ -165,6 +165,15 @@ async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):
     standby._listener.close()
 
 
+async def test_workers_of_this_machine_reach_a_gateway_that_listens_at_another_address():
+    async with running_gateway(gateway={"host": "::1", "port": 0, "http": True}) as running:
+        url = await running.gateway.open_internal()
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"{url}/health")
+
+    assert (answer.status_code, running.gateway.url[:13]) == (200, "http://[::1]:")
+
+
 async def test_the_log_says_who_had_a_session_and_who_asked():
     security = {"admin_token": "t" * 32}
     with capture_logs() as lines:

@@ -262,9 +262,8 @@ class Gateway:
 
     async def open_internal(self) -> str:
         """Open a second, plain HTTP listener on loopback for workers of this machine, which then
-        need not trust the certificate. Returns its URL."""
-        if self.settings.gateway.http:
-            return f"http://127.0.0.1:{self.port}"
+        need not trust the certificate, and reach it if `gateway.host` is not a loopback address.
+        Returns its URL."""
         loop = asyncio.get_running_loop()
         self._internal = await loop.create_server(self._server.protocol, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
