@@ -12,6 +12,7 @@ import uvicorn
 from tests.support.gateways import authenticator, settings
 from tests.support.patience import HANG_S
 from tests.support.present import present
+from tests.support.recordings import recorded
 
 from parley.clock import SystemClock
 from parley.gateway.eta import EtaTracker
@@ -107,6 +108,21 @@ async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path):
         "one/meta.json": 2,
         "one/user_audio/000.wav": 256_000,
     }
+
+
+async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_path):
+    hosts = Hosts(tmp_path)
+    for name, first in (("rest", "deleted"), ("other", "kept")):
+        recorded(hosts.there, name, continues=first)
+
+    async with hosts.state:
+        await hosts.handover.refuse_rest(["deleted"])
+    hosts = Hosts(tmp_path)
+    async with hosts.joined():
+        await hosts.handover.restore()
+        await hosts.handover.round()
+
+    assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == (["other"], [])
 
 
 async def test_what_is_being_rendered_waits_unless_a_person_asks_for_it(tmp_path):

@@ -318,11 +318,16 @@ async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_pat
     other = recorded(tmp_path, "20261128_151622_rt_99")
     rest = recorded(tmp_path, "20261128_151622_rt_77", continues=recording)
     link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()
+    parts = [
+        (await http.get(f"/api/sessions/{one}")).json().get("parts")
+        for one in (recording, rest.recording_id, other.recording_id, link["token"])
+    ]
 
     by_the_link = await http.delete(f"/api/sessions/{link['token']}")
     still_there = folder.path.is_dir()
     by_its_id = await http.delete(f"/api/sessions/{recording}")
 
+    assert parts == [[recording, rest.recording_id]] * 2 + [None, None]
     assert by_the_link.status_code in (401, 403)
     assert still_there
     assert by_its_id.json() == {"success": True}

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import sqlite3
 import tarfile
 import time
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ TAKEN_LIMIT: Final = 10_000
 FILES_LIMIT: Final = 100_000
 PIECE_BYTES: Final = 256 << 10
 TAKEN_FACT: Final = "recordings.taken"
+DELETED_FACT: Final = "recordings.deleted"
+DELETED_LIMIT: Final = 1000
 INCOMING: Final = ".incoming-"
 ID: Final = re.compile(layout.ID_PATTERN)
 
@@ -80,6 +83,9 @@ class Handover:
         self._to_remove: dict[str, None] = {}
         """Ids of recordings that were copied and that their worker has not removed yet; oldest
         first."""
+        self._deleted: list[str] = []
+        """Ids of recordings that were deleted, newest last: later parts of their sessions may still
+        be on other workers, and are deleted when they arrive."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -96,7 +102,15 @@ class Handover:
         remembered = await self.state.fact(TAKEN_FACT)
         if isinstance(remembered, list):
             self._to_remove = {str(one): None for one in remembered}
+        self._deleted = await self.state.fact(DELETED_FACT) or []
         await asyncio.to_thread(_drop_incoming, self.folders.root)
+
+    async def refuse_rest(self, recording_ids: list[str]) -> None:
+        """These recordings are going to be deleted, with all parts of their sessions."""
+        self._deleted = [*self._deleted, *recording_ids][-DELETED_LIMIT:]
+        # On a full disk they are remembered in memory, because deleting makes room.
+        with contextlib.suppress(sqlite3.Error):
+            await self.state.set_fact(DELETED_FACT, self._deleted)
 
     async def run(self) -> None:
         while True:
@@ -176,7 +190,9 @@ class Handover:
             if self.folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
-                if store.replay_state(folder) is None:
+                if await asyncio.to_thread(store.first_part, folder) in self._deleted:
+                    await asyncio.to_thread(store.delete, folder)
+                elif store.replay_state(folder) is None:
                     await asyncio.to_thread(self.recordings.make_replay, folder)
             self._to_remove[recording_id] = None
             while len(self._to_remove) > TAKEN_LIMIT:

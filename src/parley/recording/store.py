@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from parley.errors import BadInput, TooLarge
+from parley.protocol.kinds import Kind
 from parley.recording import lines, timeline
 from parley.recording.finish import fold
 from parley.recording.journal import remove
@@ -298,8 +299,25 @@ def delete(folder: Folder) -> None:
     remove(folder.path)
 
 
+def first_part(folder: Folder) -> str:
+    """Id of the first recording of a recording's session; its own if the session ran at one
+    worker."""
+    head = lines.read_head(folder.journal)
+    return (head and head.continues) or folder.recording_id
+
+
+def part_ids(folder: Folder) -> list[str]:
+    """Ids of the recordings of a recording's session that are here, oldest first."""
+    first = folder.path.with_name(first_part(folder))
+    found = [Folder(first)] if first.is_dir() else []
+    return [part.recording_id for part in (*found, *continuations(Folder(first)))]
+
+
 def continuations(first: Folder) -> list[Folder]:
     """The later recordings of a session that continued at other workers, oldest first."""
+    own = lines.read_head(first.journal)
+    if own is not None and own.app_type is Kind.CHAT:
+        return []
     # Ids contain that of the session, before their random part; some start with a time.
     stem = re.sub(r"^\d{8}_\d{6}_", "", first.recording_id).rpartition("_")[0]
     found = []

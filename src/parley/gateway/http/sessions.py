@@ -271,6 +271,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         ones. Revoke the key first, so that no session starts meanwhile."""
         await maintenance.refresh_index()
         _, rows = await state.recordings(limit=-1, key_id=key)
+        await handover.refuse_rest([row.id for row in rows])
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
         await state.forget(gone)
         responses = await state.forget_responses_by(owner_of_key(key))
@@ -297,6 +298,10 @@ def routes(runtime: GatewayRuntime) -> Router:
             meta = await asyncio.to_thread(store.describe, found.folder)
         except BrokenRecording:
             raise NoRecording from None
+        # A share link shows one recording and no other ids.
+        parts = [] if found.shown_id else await asyncio.to_thread(store.part_ids, found.folder)
+        if len(parts) > 1:
+            meta["parts"] = parts
         return Response(await asyncio.to_thread(found.encoded, meta), media_type=JSON)
 
     @router.get(
@@ -435,6 +440,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise Unauthorized
         request.state.is_audited = who.is_admin
         found = await find(session_id, to_change=True)
+        await handover.refuse_rest([found.folder.recording_id])
         gone = await asyncio.to_thread(store.delete_session, found.folder)
         await state.forget(gone)
         await state.forget_responses_of(gone)

@@ -151,6 +151,7 @@ function header(meta, words) {
       { class: 'stack title' },
       h('h1', null, String(meta.title || words || kind || t('replay.title'))),
       h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, kind), ` ${facts.filter(Boolean).join(' · ')}`),
+      partsOf(meta),
     ),
     h(
       'div',
@@ -174,6 +175,19 @@ function header(meta, words) {
           }),
     ),
   );
+}
+
+/** Links to the other recordings of a session that another worker continued. @param {any} meta */
+function partsOf({ parts = [] }) {
+  const links = parts.map((/** @type {string} */ part, /** @type {number} */ index) =>
+    h('a', {
+      class: 'button slim',
+      href: at(`/s/${encodeURIComponent(part)}`),
+      'aria-current': part === id ? 'page' : null,
+      words: ['replay.part', { number: index + 1 }],
+    }),
+  );
+  return links.length > 0 ? h('nav', { class: 'row' }, ...links) : null;
 }
 
 /** Returns ids and settings; they are not shown on shared links. @param {any} meta */

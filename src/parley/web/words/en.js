@@ -572,6 +572,7 @@ export const en = {
   'replay.processing': 'This recording is still being put together.',
   'replay.processing_more': 'It appears here when it is ready.',
   'replay.link': 'Copy the link',
+  'replay.part': 'Part {number}',
   'replay.zip': 'Download',
   'replay.config': 'How it was configured',
   'replay.merged': 'The whole conversation: you on the left, the assistant on the right',

@@ -550,6 +550,7 @@ export const zh = {
   'replay.processing': '录制还在整理中。',
   'replay.processing_more': '页面会自动再次查看。',
   'replay.link': '复制链接',
+  'replay.part': '第 {number} 部分',
   'replay.zip': '下载',
   'replay.config': '当时的配置',
   'replay.merged': '完整对话：左声道是你，右声道是助手',
