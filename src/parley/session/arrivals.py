@@ -68,8 +68,9 @@ class Arrivals:
         now_s = self._clock.monotonic()
         if self._last_s is not None:
             gap_s = now_s - self._last_s - seconds
-            if gap_s >= STOOD_STILL_S and gap_s > self._left_s:
-                self.end_gap(gap_s)
+            if gap_s >= STOOD_STILL_S:
+                # The first audio after `end_gap` shows the same gap again; later ones, another.
+                self.end_gap(gap_s + (self._left_s if self._heard_s else 0.0))
         self._last_s = now_s
         if not self._heard_s:
             self._heard_since_s = now_s
