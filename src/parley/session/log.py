@@ -277,7 +277,6 @@ class SessionLog:
         self.last_seq = outputs[0].seq - 1 if outputs else last_seq
         self.given_up = self._acknowledged = self.last_seq
         for output in outputs:
-            self.last_seq = output.seq - 1
             self.add(output.frame)
         self.handled = self._received = self._received_sent = received
         self.is_changed = True

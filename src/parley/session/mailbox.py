@@ -73,7 +73,7 @@ class Mailbox:
         """
         is_unit = len(heard.pcm) == self._unit_samples and self.partial is None
         units = [heard] if is_unit else self._cut(heard)
-        limit = max(self._limit + backlog, len(units))
+        limit = self._limit + backlog
         while self.units and len(self.units) + len(units) > limit:
             oldest = self.units.popleft()
             self._drop(oldest)
