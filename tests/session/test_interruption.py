@@ -357,12 +357,12 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
         assert after["kv_cache_length"] == last["kv_cache_length"] + 3 * listened + 1 + words
 
 
-def interrupting(clock: ManualClock) -> Interruptions:
+def interrupting(clock: ManualClock, told: list[Any]) -> Interruptions:
     session: Any = SimpleNamespace(
         clock=clock,
         deadlines=Deadlines(),
         drop_output=lambda: 600.0,
-        emit=lambda event: None,
+        emit=told.append,
     )
     interruptions = Interruptions(session, index=lambda: 0, stop=lambda at_sample: None)
     interruptions.arm(InterruptionOptions(mode="stop"), EnergyDetector)
@@ -371,11 +371,13 @@ def interrupting(clock: ManualClock) -> Interruptions:
 
 
 async def test_what_the_fence_held_back_is_not_counted_as_sent():
-    clock = ManualClock()
-    interruptions = interrupting(clock)
+    clock, told = ManualClock(), list[Any]()
+    interruptions = interrupting(clock, told)
     interruptions.say("a", None, 1000)
 
-    interruptions._follow(InterruptionEvent("interrupted", 0))
+    for kind in ("suspected", "interrupted", "over", "suspected"):
+        interruptions._follow(InterruptionEvent(kind, 0))
+    assert [event.state for event in told] == ["suspected", "stopped"]
     interruptions.begin()
     interruptions.say("b", None, 1000)
     clock.advance(1.0)
@@ -391,7 +393,7 @@ async def test_a_detector_that_fails_stops_no_conversation(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(InterruptionDetector, "feed", fail)
-    interruptions = interrupting(ManualClock())
+    interruptions = interrupting(ManualClock(), [])
     async with asyncio.timeout(HANG_S):
         interruptions.hear(stranger(0.1))
         assert await interruptions.hand_over() == ()

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -43,19 +44,8 @@ def values(mailbox: Mailbox) -> list[float]:
     return taken
 
 
-def ramp(samples: int, start: int = 0) -> Pcm:
-    return Pcm(np.arange(start, start + samples, dtype=np.float32), 16_000)
-
-
-def test_the_oldest_unit_is_dropped_when_a_third_one_comes():
-    lost: list[float] = []
-    mailbox = few(lost.append)
-
-    for value in (1, 2, 3):
-        mailbox.hear(sound(value), 0.0)
-
-    assert values(mailbox) == [2, 3]
-    assert lost == [4 / 16_000]
+def ramp(samples: int) -> Pcm:
+    return Pcm(np.arange(samples, dtype=np.float32), 16_000)
 
 
 def test_a_backlog_waits_in_order_and_without_its_pictures():
@@ -117,17 +107,6 @@ def test_sound_is_cut_into_units_of_one_second(samples, lengths):
     assert [piece.frames for piece in pieces] == ([(b"jpeg",)] + [()] * 9)[: len(lengths)]
 
 
-def test_a_short_rest_is_put_in_front_of_the_next_message():
-    mailbox = seconds()
-
-    pieces = cut(mailbox, AudioInput(ramp(17_600)))
-    pieces += cut(mailbox, AudioInput(ramp(16_000, 17_600)))
-
-    heard = np.concatenate([piece.pcm.samples for piece in pieces])
-    assert np.array_equal(heard, np.arange(32_000))
-    assert [len(piece.pcm) for piece in pieces] == [16_000, 16_000]
-
-
 def lengths_of(mailbox: Mailbox, *samples: int) -> list[list[int]]:
     """How long the units are that each message completes."""
     return [[len(unit.pcm) for unit in cut(mailbox, AudioInput(ramp(each)))] for each in samples]
@@ -136,11 +115,13 @@ def lengths_of(mailbox: Mailbox, *samples: int) -> list[list[int]]:
 @pytest.mark.parametrize("chunk", [320, 1600, 4800, 8000, 16_000])
 def test_by_media_time_chunks_of_any_length_make_the_same_units(chunk):
     mailbox, spoken = seconds(own=OWN_BY_TIME), ramp(5 * 48_000)
+    # A rest waits in front of each, also of those that have the length of a unit.
+    bounds = [0, *range(320, len(spoken), chunk), len(spoken)]
 
     units = [
         unit.pcm.samples
-        for start in range(0, len(spoken), chunk)
-        for unit in cut(mailbox, AudioInput(spoken.slice(start, start + chunk)))
+        for start, end in itertools.pairwise(bounds)
+        for unit in cut(mailbox, AudioInput(spoken.slice(start, end)))
     ]
 
     assert [len(unit) for unit in units] == [16_000] * 15
@@ -164,10 +145,19 @@ def test_as_published_every_message_of_a_quarter_second_is_a_unit():
 def test_frames_and_the_request_to_listen_wait_with_their_sound():
     mailbox = seconds(own=OWN_BY_TIME)
     for index in range(5):
-        message = AudioInput(ramp(3000), (b"%d" % index,), force_listen=index == 1)
+        message = AudioInput(ramp(3000), (b"%d" % index,), index == 1, max_slices=index)
         assert cut(mailbox, message) == []
-    (unit,) = cut(mailbox, AudioInput(ramp(3000), max_slices=2))
+    (unit,) = cut(mailbox, AudioInput(ramp(3000)))
 
     assert unit.frames == (b"1", b"2", b"3", b"4")
     assert unit.force_listen
-    assert unit.max_slices == 2
+    assert unit.max_slices == 4
+
+
+def test_a_rest_is_made_a_unit_only_while_there_is_room():
+    mailbox = Mailbox(1, 16_000)
+    mailbox.hear(AudioInput(ramp(17_600)), 0.0)
+
+    assert not mailbox.close_unit(0.0)
+    assert mailbox.take() is not None
+    assert mailbox.close_unit(0.0)

@@ -256,7 +256,11 @@ def test_deadlines_expire_in_order_and_once():
     assert deadlines.next_due_s() == 1.0
     assert deadlines.take_expired(2.0) == ["a", "b"]
     assert deadlines.take_expired(2.0) == []
-    assert deadlines.get("c") == 3.0
+    for at_s in (2.0, 5.0):
+        deadlines.stop(at_s)
+    assert deadlines.left_s(9.0) == {"c": 1.0}
+    deadlines.go(9.0)
+    assert deadlines.get("c") == 10.0
 
 
 @pytest.mark.parametrize(

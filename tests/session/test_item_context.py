@@ -1,0 +1,86 @@
+"""What the context of a conversation of items contains, whatever the client and the model do."""
+
+from typing import Any
+from unittest.mock import AsyncMock, Mock, create_autospec
+
+import pytest
+
+from parley.clock import ManualClock
+from parley.dialects.events import HalfDuplexSetup, ResponseRequested
+from parley.errors import InferenceFailed
+from parley.protocol.content import Message
+from parley.protocol.values import TextPart
+from parley.results import PrefillResult
+from parley.session.item_context import ItemContext
+from parley.session.opened import Voices
+from parley.session_log.items import ConversationItem
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
+
+
+class Filling:
+    """A conversation whose model notes the texts in its context."""
+
+    def __init__(self) -> None:
+        self.filled: list[str] = []
+        self.failing = ""
+        self.view = view = create_autospec(HalfDuplexView, instance=True)
+        view.can_rollback = AsyncMock(return_value=True)
+        view.spec = Mock(can_speak=False, audio_tokens_per_s=10.0)
+        view.kv_cache_length = view.kept_tokens = 0
+        view.reset_session.side_effect = lambda *_, **more: self.filled.clear()
+        view.prefill.side_effect = self._prefill
+        self.context = ItemContext("s", view, ManualClock(), voices=Voices(9.0), seed=None)
+        self.items = [item("a")]
+
+    async def _prefill(self, request: TurnRequest, **more: Any) -> PrefillResult:
+        texts = [part.text for each in request.messages for part in each.parts]  # type: ignore[union-attr]
+        if self.failing in texts:
+            raise InferenceFailed
+        self.filled += texts
+        return PrefillResult(0, 0)
+
+    async def fill(self, answer: str) -> None:
+        asked, setup = ResponseRequested(), HalfDuplexSetup(system=())
+        await self.context.fill(self.items, answer, asked, setup, speaks=False)
+        self.items.append(item(answer, "assistant"))
+
+
+def item(name: str, role: Any = "user") -> ConversationItem:
+    return ConversationItem(name, Message(role, (TextPart(name),)))
+
+
+async def test_an_item_that_was_deleted_is_not_in_the_context_any_more() -> None:
+    talk = Filling()
+    await talk.fill("1")
+
+    talk.items = [*talk.items[1:], item("b")]
+    await talk.fill("2")
+
+    assert talk.filled == ["1", "b"]
+
+
+async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    talk.items += [item("brought", "assistant"), item("b")]
+    talk.failing = "b"
+    with pytest.raises(InferenceFailed):
+        await talk.fill("2")
+    talk.failing = ""
+
+    await talk.fill("3")
+
+    assert talk.filled == ["a", "1", "brought", "b"]
+
+
+async def test_an_answer_with_calls_behind_it_cannot_be_taken_back_alone() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    talk.context.add(["call"])
+
+    assert not await talk.context.take_back("1")
+    talk.items[1:] = [item("b")]
+    await talk.fill("2")
+
+    assert talk.filled == ["a", "b"]
+    talk.view.rollback.assert_not_awaited()
