@@ -110,7 +110,7 @@ async def run_all() -> Outcomes:
         async with turns:
             found.update(await run(clients, url))
 
-    storage = {"recording": True, "replays": False}
+    storage = {"recording": True}
     installed = [client for client in CLIENTS if client.command is not None]
     with obliging_llm() as llm:
         settings = {"llm": llm, "llm_model": "obliging"}

@@ -38,7 +38,7 @@ CAPABILITIES = "/v1/realtime/capabilities"
 
 def gateway(tmp_path: Path, **security: Any):
     return running_gateway(
-        storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False},
+        storage={"data_dir": tmp_path, "min_free_gb": 0},
         security={"admin_token": "the-admin", **security},
     )
 

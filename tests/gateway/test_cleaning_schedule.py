@@ -33,7 +33,6 @@ async def runtime(data_dir: Path, clock: ManualClock) -> AsyncIterator[GatewayRu
         "retention_days": 30,
         "max_gb": 0,
         "min_free_gb": 0,
-        "replays": False,
     }
     one = GatewayRuntime(settings(storage=storage), clock=clock, reload=Mock())
     async with one.stores.state:
@@ -92,7 +91,7 @@ async def test_the_gateway_does_it_while_it_serves(tmp_path, clock, monkeypatch)
     month_old(tmp_path, clock, "old")
     async with running_gateway(
         make_runtime=lambda settings, **more: GatewayRuntime(settings, clock=clock, **more),
-        storage={"data_dir": tmp_path, "retention_days": 30, "min_free_gb": 0, "replays": False},
+        storage={"data_dir": tmp_path, "retention_days": 30, "min_free_gb": 0},
     ):
         assert left(tmp_path) == {"old"}
         clock.advance(60)

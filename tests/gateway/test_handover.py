@@ -42,7 +42,7 @@ class Hosts:
 
     def __init__(self, tmp_path: Path, **storage: float) -> None:
         self.here, self.there = tmp_path / "gateway", tmp_path / "worker"
-        parts = settings(storage={"data_dir": self.here, "replays": False, **storage})
+        parts = settings(storage={"data_dir": self.here, **storage})
         self.folders = RecordingFolders(self.here)
         self.worker_side = FinishedRecordings(RecordingFolders(self.there))
         clock = SystemClock()

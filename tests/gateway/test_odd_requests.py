@@ -132,7 +132,7 @@ def problem_of(asked: Dice, answer: httpx.Response) -> str | None:
 
 
 async def test_every_route_answers_whatever_is_asked(tmp_path: Path) -> None:
-    storage = {"data_dir": tmp_path, "min_free_gb": 0, "replays": False, "recording": False}
+    storage = {"data_dir": tmp_path, "min_free_gb": 0}
     found: list[str] = []
     statuses: dict[int, int] = {}
     async with running_stack(

@@ -147,12 +147,7 @@ async def test_every_answer_is_as_documented(tmp_path: Path) -> None:
             folder = tmp_path / who
             running = await stack.enter_async_context(
                 running_stack(
-                    storage={
-                        "data_dir": folder,
-                        "min_free_gb": 0,
-                        "replays": False,
-                        "recording": False,
-                    },
+                    storage={"data_dir": folder, "min_free_gb": 0},
                     security={"admin_token": "the-admin"},
                     log={"client_traces": True},
                     # Hundreds of requests a second from one address, each on a connection of its

@@ -25,7 +25,7 @@ WAV = encode_wav(tone(0.1, 8000))
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    storage = {"data_dir": tmp_path, "min_free_gb": 0, "replays": False}
+    storage = {"data_dir": tmp_path, "min_free_gb": 0}
     async with running_gateway(storage=storage, security={"admin_token": "the-admin"}) as running:
         yield running
 

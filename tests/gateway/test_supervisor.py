@@ -87,7 +87,7 @@ async def test_one_bad_recording_stops_neither_the_watch_nor_the_others_recovery
     crashed.recording.unlink()
 
     async with (
-        running_gateway(storage={"data_dir": tmp_path, "replays": False}) as gateway,
+        running_gateway(storage={"data_dir": tmp_path}) as gateway,
         gateway.http() as http,
     ):
         await until(crashed.recording.exists)

@@ -56,10 +56,11 @@ QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S, probe_every_s=
 
 
 def settings(**parts: dict[str, Any]) -> Settings:
-    """Settings for tests: plain HTTP on a free loopback port, no recordings by default, and the
-    given parts."""
+    """Settings for tests: plain HTTP on a free loopback port, by default without recordings and
+    replays, and the given parts."""
     gateway = {"host": "127.0.0.1", "port": 0, "http": True, **parts.pop("gateway", {})}
-    if "data_dir" not in (storage := {"recording": False, **parts.get("storage", {})}):
+    storage = {"recording": False, "replays": False, **parts.get("storage", {})}
+    if "data_dir" not in storage:
         storage["data_dir"] = Path(_scratch.name, secrets.token_hex(8))
     parts["storage"] = storage
     return Settings.model_validate({"gateway": GatewaySettings(**gateway), **parts})

@@ -27,6 +27,8 @@ class Process:
             [sys.executable, "-m", "parley", verb, *flags],
             cwd=folder,
             env={
+                # Making one takes a process, and no test looks at it.
+                "PARLEY_STORAGE__REPLAYS": "false",
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
                 "PARLEY_SECURITY__WORKER_SECRET": SECRET,

@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 async def server(small_disk: Path) -> AsyncIterator[RunningStack]:
-    storage = {"data_dir": small_disk, "recording": True, "min_free_gb": 0, "replays": False}
+    storage = {"data_dir": small_disk, "recording": True, "min_free_gb": 0}
     async with running_stack(slots=2, storage=storage, worker={"vad": "energy"}) as running:
         yield running
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[RunningStack]:
-    storage = {"data_dir": tmp_path, "recording": True, "min_free_gb": 0, "replays": False}
+    storage = {"data_dir": tmp_path, "recording": True, "min_free_gb": 0}
     async with running_stack(storage=storage, worker={"vad": "energy"}) as running:
         yield running
 
