@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.models.cascade.endpoint import Script, scripted_endpoint
+from tests.models.cascade.parts import remote_cascade
 from tests.openai.sdk_client import chat, client_of, streamed_chat
 from tests.support.stack import running_stack
 
@@ -25,9 +26,8 @@ TOKENS = [
 @contextlib.asynccontextmanager
 async def own_llm(script: Script) -> AsyncIterator[AsyncOpenAI]:
     with scripted_endpoint(script) as url:
-        settings = {"llm": url, "llm_model": "m"}
         async with (
-            running_stack("cascade", model_settings=settings) as running,
+            running_stack(slots=2, load_model=lambda: remote_cascade(url)) as running,
             client_of(running) as client,
         ):
             yield client

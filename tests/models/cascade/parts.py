@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.llama import Llama, LlamaShape
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
+from parley.models.cascade.remote import RemoteWriter
 from parley.vad.energy import EnergyDetector
 
 
@@ -115,6 +117,17 @@ def small_cascade(rows: int = 3, **options) -> Cascade:
         EnergyDetector,
         rows=rows,
         **options,
+    )
+
+
+def remote_cascade(
+    url: str, *, timeout_s: float = 10.0, speaker: Any = None, **of_endpoint: Any
+) -> Cascade:
+    """A cascade whose language model is at an address."""
+    there = Endpoint(url, "scripted", timeout_s=timeout_s, **of_endpoint)
+    writer = RemoteWriter(there, rows=2, limit_tokens=8192)
+    return Cascade(
+        writer, LoudnessRecogniser(), speaker or ToneSpeaker(), SizeEyes(), EnergyDetector, rows=2
     )
 
 

@@ -13,9 +13,9 @@ from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.endpoint import Script, scripted_endpoint
 from tests.models.cascade.parts import (
     LoudnessRecogniser,
-    SizeEyes,
     ToneSpeaker,
     memory_of,
+    remote_cascade,
     result_of,
 )
 from tests.support.patience import HANG_S
@@ -31,7 +31,7 @@ from parley.models.cascade.loader import answers_early, find_writer
 from parley.models.cascade.messages import History
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.parts import CascadeParts
-from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.remote import RemoteSpeaker, check
 from parley.protocol.values import (
     AnswerFormat,
     DuplexConfig,
@@ -43,15 +43,7 @@ from parley.protocol.values import (
 )
 from parley.session.tool_calls import AnswerCalls
 from parley.settings import ModelSettings
-from parley.vad.energy import EnergyDetector
 from parley.views.tools import call_text, result_text, section
-
-
-def cascade(url: str, *, timeout_s: float = 10.0, speaker=None) -> Cascade:
-    writer = RemoteWriter(Endpoint(url, "scripted", timeout_s=timeout_s), rows=2, limit_tokens=8192)
-    return Cascade(
-        writer, LoudnessRecogniser(), speaker or ToneSpeaker(), SizeEyes(), EnergyDetector, rows=2
-    )
 
 
 def works(*, streaming: bool = True):
@@ -66,7 +58,7 @@ def works(*, streaming: bool = True):
 def answered(script: Script, asked: list[Work] | None = None) -> Any:
     """What becomes of the last piece of work with a server that does this."""
     with scripted_endpoint(script) as url:
-        return Cast(cascade(url)).play(0, asked or works())[-1]
+        return Cast(remote_cascade(url)).play(0, asked or works())[-1]
 
 
 def duplex_works():
@@ -81,7 +73,7 @@ def duplex_works():
 def test_the_words_of_the_address_are_shown_and_spoken_and_sent_with_the_next_turn():
     script = Script()
     with scripted_endpoint(script) as url:
-        played = Cast(cascade(url)).play(0, [*works(), *works()[2:]])
+        played = Cast(remote_cascade(url)).play(0, [*works(), *works()[2:]])
 
     outcome = played[3]
     assert result_of(outcome).ending is Ending.DONE
@@ -104,7 +96,7 @@ def test_a_message_of_a_minute_is_heard_to_its_end():
     start, system, _, answer = works()
     with scripted_endpoint(script) as url:
         heard = turn("user", Audio(said, "turn"), is_closed=False)
-        Cast(cascade(url)).play(0, [start, system, heard, answer])
+        Cast(remote_cascade(url)).play(0, [start, system, heard, answer])
 
     content = script.requests[0]["messages"][1]["content"]
     lengths = [int(found) / 10 for found in re.findall(r"You took (\d+)", content)]
@@ -151,7 +143,7 @@ IN_STREAM = (endpoint.BROKEN.spoken, "in its stream")
 )  # fmt: skip
 def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, spoken, told):
     with scripted_endpoint(script) as url:
-        model = cascade(url, timeout_s=0.3 if script.hangs else 10.0)
+        model = remote_cascade(url, timeout_s=0.3 if script.hangs else 10.0)
         outcome = Cast(model).play(0, works())[-1]
 
     assert spoken in outcome.text
@@ -161,7 +153,7 @@ def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, s
 
 
 def test_an_unreachable_address_is_reported_by_voice():
-    outcome = Cast(cascade("http://127.0.0.1:9/v1")).play(0, works())[-1]
+    outcome = Cast(remote_cascade("http://127.0.0.1:9/v1")).play(0, works())[-1]
 
     assert outcome.text == endpoint.UNREACHABLE.spoken
     assert "--llm" in result_of(outcome).problem
@@ -181,7 +173,7 @@ def test_a_chat_reports_it_in_the_result_alone():
 
 def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do_and_the_history_nothing():
     with scripted_endpoint(Script(status=503)) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         played = Cast(model).play(0, duplex_works())
 
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
@@ -213,7 +205,7 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
     script = Script(events=[*words, *calls])
     outcome = answered(script, WITH_TOOLS)
 
-    assert cascade("http://127.0.0.1:9/v1").spec.calls_tools
+    assert remote_cascade("http://127.0.0.1:9/v1").spec.calls_tools
     sent = script.requests[0]
     assert sent["messages"][0]["content"] == "Be brief."
     assert [one["function"]["name"] for one in sent["tools"]] == ["weather"]
@@ -265,7 +257,7 @@ def test_calls_are_understood_as_servers_send_them(pieces, towns):
 def test_a_call_that_is_cut_in_the_middle_is_neither_shown_nor_sent_back(pieces, words):
     script = Script(events=[{"choices": [{"delta": {"content": words}}]}, *pieces], is_cut=True)
     with scripted_endpoint(script) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         cast = Cast(model)
         outcome = cast.play(0, WITH_TOOLS)[-1]
         script.events, script.is_cut = [], False
@@ -313,7 +305,7 @@ def test_the_choice_of_a_function_is_passed_on(choice, sent):
     script = Script()
     asked = [works()[0], turn("system", Text(section(tools))), *works()[2:]]
     with scripted_endpoint(script) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         Cast(model).play(0, asked)
 
     request = script.requests[0]
@@ -354,7 +346,7 @@ def test_calls_and_their_results_go_back_as_the_address_knows_them():
 def test_a_duplex_conversation_speaks_with_it():
     script = Script()
     with scripted_endpoint(script) as url:
-        played = Cast(cascade(url)).play(0, duplex_works())
+        played = Cast(remote_cascade(url)).play(0, duplex_works())
 
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
     assert units[0].ending is Ending.LISTEN
@@ -365,7 +357,7 @@ def test_a_duplex_conversation_speaks_with_it():
 def test_a_voice_at_an_address_speaks():
     with scripted_endpoint(Script()) as url:
         speaker = RemoteSpeaker(Endpoint(url, "tts-1"), "alloy")
-        outcome = Cast(cascade(url, speaker=speaker)).play(0, works())[-1]
+        outcome = Cast(remote_cascade(url, speaker=speaker)).play(0, works())[-1]
 
     assert len(outcome.samples) == 2400 * len("Hello from far away.")
 
@@ -373,7 +365,7 @@ def test_a_voice_at_an_address_speaks():
 def test_warming_up_asks_an_own_language_model_nothing() -> None:
     script = Script()
     with scripted_endpoint(script) as url:
-        cascade(url).warm_up()
+        remote_cascade(url).warm_up()
 
     assert script.requests == []
 
@@ -403,7 +395,7 @@ SILENT_SERVERS = [Script(thinks=True), Script(hangs=True), Script(is_mute=True)]
 def test_who_stops_waiting_closes_the_request_immediately(kind, end):
     script = replace(SILENT_SERVERS[kind], gone=threading.Event(), over=threading.Event())
     with scripted_endpoint(script) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         job = started(model, works())
         assert not script.gone.is_set()
 
@@ -420,7 +412,7 @@ def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_r
     sounds = (quiet(1.0), quiet(1.0), voice(1.0), voice(1.0))
     waiting = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
     with scripted_endpoint(script) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         played = Cast(model).play(0, [*duplex_works(), *waiting[:6]])
         assert not script.gone.is_set()
         Cast(model).play(0, waiting[6:])
@@ -456,7 +448,7 @@ def test_thoughts_of_any_kind_are_not_shown(text, size):
 def test_thoughts_that_no_tag_opens_are_known_from_the_second_answer_on():
     script = Script(words=["Greetings go first. ", "</think>", "Hi."])
     with scripted_endpoint(script) as url:
-        cast = Cast(cascade(url))
+        cast = Cast(remote_cascade(url))
         first = cast.play(0, works())[-1]
         second = cast.play(0, works()[2:])[-1]
         script.words = ["I do ", "not think."]
@@ -470,7 +462,7 @@ def test_thoughts_that_no_tag_opens_are_known_from_the_second_answer_on():
 def test_what_one_client_has_the_model_write_holds_up_no_other_answer():
     script = Script(words=["Greetings go first. ", "</think>", "Hi."])
     with scripted_endpoint(script) as url:
-        cast = Cast(cascade(url))
+        cast = Cast(remote_cascade(url))
         cast.play(0, works())
         other = cast.play(1, works())[-1]
 
@@ -567,11 +559,7 @@ def test_further_fields_are_sent_and_null_leaves_one_out():
     ).llm_fields
     script = Script()
     with scripted_endpoint(script) as url:
-        writer = RemoteWriter(Endpoint(url, "scripted", extra=extra), rows=1, limit_tokens=8192)
-        model = Cascade(
-            writer, LoudnessRecogniser(), ToneSpeaker(), SizeEyes(), EnergyDetector, rows=1
-        )
-        Cast(model).play(0, works())
+        Cast(remote_cascade(url, extra=extra)).play(0, works())
 
     sent = script.requests[0]
     assert sent["chat_template_kwargs"] == {"enable_thinking": False}
@@ -615,8 +603,8 @@ def test_lines_lists_and_code_stay_in_what_is_written():
         Generate(speak=False, streaming=True),
     ]
     with scripted_endpoint(script) as url:
-        written = Cast(cascade(url)).play(0, asked)[-1]
-        spoken = Cast(cascade(url)).play(0, works())[-1]
+        written = Cast(remote_cascade(url)).play(0, asked)[-1]
+        spoken = Cast(remote_cascade(url)).play(0, works())[-1]
 
     assert written.text == spoken.text == MARKDOWN
 
@@ -624,7 +612,7 @@ def test_lines_lists_and_code_stay_in_what_is_written():
 @pytest.mark.parametrize("script", [Script(status=503), Script(words=[], finish="stop")])
 def test_a_turn_that_failed_is_not_in_the_history(script):
     with scripted_endpoint(script) as url:
-        model = cascade(url)
+        model = remote_cascade(url)
         cast = Cast(model)
         cast.play(0, works())
         script.status, script.words, script.finish = 200, ["Fine."], None

@@ -228,8 +228,9 @@ def loaded(*, speaks: bool = False, **changes: Any) -> MiniCPMO45:
 
 
 def talk(model: MiniCPMO45, style: Style = STYLE) -> list[Outcome]:
-    """A half-duplex turn next to another one."""
-    parts: dict[int, Sequence[Work]] = {row: style.turns(seed=3 + row) for row in range(2)}
+    """Two half-duplex turns next to two others; of spoken ones, which are dear, one each."""
+    end = 4 if style.speaks else 6
+    parts: dict[int, Sequence[Work]] = {row: style.turns(seed=3 + row)[:end] for row in range(2)}
     outcomes = Cast(model).play_together(parts, delays={0: 0, 1: 2})
     return [*outcomes[0], *outcomes[1]]
 
