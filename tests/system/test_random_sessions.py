@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from parley.engine.work import Stage
 from parley.models.parrot import Parrot
 
+LIVES: Final = times(120, 300)
 AT_ONCE = 8
 FAILS = 0.1
 """Share of clients in whose time a step of the model fails."""
@@ -83,8 +84,8 @@ async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> 
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files in /proc")
-@pytest.mark.parametrize("lives", [40, pytest.param(times(120, 300), marks=pytest.mark.slow)])
-async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
+@pytest.mark.slow
+async def test_no_lease_seat_task_thread_or_file_is_left() -> None:
     limits = {"sessions_per_client": 100, "resume_window_s": 1}
     model, dice = Faulty(Parrot(3)), random.Random(0)
     stack = running_stack(
@@ -101,7 +102,7 @@ async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
         files, tasks = open_files(), len(asyncio.all_tasks())
 
         pending: set[asyncio.Task[None]] = set()
-        for index in range(lives):
+        for index in range(LIVES):
             if dice.random() < FAILS:
                 model.fail_at(dice.choice(list(Stage)))
             pending.add(asyncio.create_task(one_life(server, index, random.Random(index))))
@@ -114,7 +115,7 @@ async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
         await until(lambda: host.state == "idle" and host.engine.free_slots == 3)
         gc.collect()
 
-        assert host.meter.total_requests > lives / 20  # else only the queue was looked at
+        assert host.meter.total_requests > LIVES / 20  # else only the queue was looked at
         assert not host.broken.is_set()
         budget = server.runtime.links.budget
         assert budget.peak_bytes > 0  # else nobody sent anything that counts
