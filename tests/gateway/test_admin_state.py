@@ -112,10 +112,12 @@ async def test_a_database_of_any_older_version_is_migrated_with_its_keys(tmp_pat
     assert (now, path.stat().st_mode & 0o077) == (len(MIGRATIONS), 0)
 
 
-async def test_a_folder_where_the_database_goes_is_a_set_up_error(tmp_path):
+@pytest.mark.parametrize(("free", "why"), [(2 << 20, "unable to open"), (0, "its disk is full")])
+async def test_a_database_that_cannot_be_opened_is_a_set_up_error(tmp_path, monkeypatch, free, why):
+    monkeypatch.setattr(state_module, "free_bytes", lambda _: free)
     (tmp_path / "state.db").mkdir()
 
-    with pytest.raises(SetupError, match="cannot be used to keep state") as caught:
+    with pytest.raises(SetupError, match=f"cannot be used to keep state: {why}") as caught:
         async with State(tmp_path / "state.db"):
             pass
 

@@ -25,6 +25,7 @@ import aiosqlite
 from parley import logs
 from parley.errors import SetupError
 from parley.private import keep_private
+from parley.recording.layout import free_bytes
 
 STATE_FILE: Final = "state.db"
 BUSY_S: Final = 5.0
@@ -512,7 +513,10 @@ def _cannot_write(path: Path, error: Exception) -> SetupError:
         why = "it is a file, not a folder"
     elif path.parent.is_dir() and not os.access(path.parent, os.W_OK):
         why = "this user may not write in it, or its disk is read-only"
+    elif free_bytes(path) < 1 << 20:  # SQLite then reports an I/O error
+        why = "its disk is full"
     return SetupError(
         f"{path.parent} cannot be used to keep state: {why}.",
-        hint="Choose a folder that this user may write, with --data-dir (storage.data_dir).",
+        hint="Free some space if it is full, or choose a folder that this user may write, with "
+        "--data-dir (storage.data_dir).",
     )
