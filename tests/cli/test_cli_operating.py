@@ -152,11 +152,11 @@ async def test_every_session_is_listed_with_its_state(gateway: Any, capsys: Any)
     assert second["session_id"] in out
 
 
-def test_a_narrow_terminal_shortens_no_id(
+def test_a_narrow_terminal_shortens_no_id_and_words_are_printed_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    row = {"id": "worker-0-8442a76a", "url": "https://a-host-with-a-long-name.example.org:8007"}
+    row = {"id": "[/b]:ok:-0-8442a76a", "url": "https://a-host-with-a-long-name.example.org:8007"}
     table = Titled({"worker": "id", "address": "url"}, [row], none="No workers.")
 
     show(VerbReport(data={}, table=table), as_json=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,7 +12,8 @@ import msgspec
 import typer
 
 from parley.cli import flags
-from parley.cli.bench.figures import columns
+from parley.cli.remote import Columns, Titled, VerbReport
+from parley.cli.remote import show as print_report
 from parley.errors import BadInput, SetupError
 from parley.recording import render as renderer
 from parley.recording import retention, store
@@ -21,8 +23,6 @@ from parley.recording.store import BrokenRecording
 from parley.recording.timeline import RecordingJson
 from parley.replacing import replacing
 from parley.settings import load
-
-COLUMNS: Final = ("id", "kind", "began", "seconds", "title")
 
 app = typer.Typer(no_args_is_help=True, help="Manage recorded sessions.")
 
@@ -64,14 +64,8 @@ def list_(
     found = [_row(folder) for folder in RecordingFolders(_data_dir(data_dir, config))]
     found.sort(key=lambda row: str(row["created_at"]), reverse=True)
     found = found[:limit]
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    if not found:
-        typer.echo("No recordings.")
-        return
-    for line in columns([COLUMNS, *(_cells(row) for row in found)]):
-        typer.echo(line)
+    table = Titled(COLUMNS, found, none="No recordings.")
+    print_report(VerbReport(data=found, table=table), as_json=as_json)
 
 
 @app.command()
@@ -198,7 +192,7 @@ def clean(
         dry_run=dry_run,
     )
     if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=1))
+        typer.echo(json.dumps(asdict(report), indent=1))
         return
     for recording_id, reason in report.victims:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {recording_id} ({reason})")
@@ -230,17 +224,20 @@ def _row(folder: Folder) -> dict[str, Any]:
     return {name: meta.get(name) for name in fields}
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    if "problem" in row:
-        return (str(row["session_id"]), "broken", "", "", str(row["problem"]))
-    seconds = row["duration_s"]
-    return (
-        str(row["session_id"]),
-        str(row["app_type"]),
-        str(row["created_at"])[:19].replace("T", " "),
-        "running" if seconds is None else f"{seconds:.1f}",
-        renderer.clean(str(row["title"] or "")),
-    )
+def _seconds(row: dict[str, Any]) -> str:
+    seconds = row.get("duration_s")
+    if seconds is None:
+        return "" if "problem" in row else "running"
+    return f"{seconds:.1f}"
+
+
+COLUMNS: Final[Columns] = {
+    "id": "session_id",
+    "kind": lambda row: row.get("app_type", "broken"),
+    "began": lambda row: row["created_at"][:19].replace("T", " "),
+    "seconds": _seconds,
+    "title": lambda row: renderer.clean(row.get("problem") or row["title"] or ""),
+}
 
 
 def _said(recording: RecordingJson | None) -> list[tuple[float, str, str]]:

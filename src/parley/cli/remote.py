@@ -143,4 +143,5 @@ def _show_text(report: VerbReport) -> None:
     for row in report.table.rows:
         cells = [row[of] if isinstance(of, str) else of(row) for of in columns.values()]
         table.add_row(*("" if cell is None else str(cell) for cell in cells))
-    Console(soft_wrap=True, width=TABLE_COLUMNS).print(table)
+    # Names and titles are users' words: `[/b]` and `:ok:` are printed as they are.
+    Console(soft_wrap=True, width=TABLE_COLUMNS, markup=False, emoji=False).print(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cryptography.fernet import Fernet
@@ -193,7 +193,7 @@ class Maintenance:
         if not dry_run:
             if days >= 0:
                 await self.state.expire_responses(now_s - days * DAY_S)
-            facts = {**report.as_dict(), "at_s": now_s}
+            facts = {**asdict(report), "at_s": now_s}
             facts.pop("victims")
             log.info("recordings_cleaned_up", **facts)
             await self.state.set_fact("retention.last", facts)

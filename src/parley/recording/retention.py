@@ -8,9 +8,9 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from parley import logs
 from parley.recording.layout import GB, Folder, RecordingFolders
@@ -38,9 +38,6 @@ class RetentionReport:
     remaining_size_mb: float = 0.0
     errors: int = 0
     victims: list[tuple[str, Reason]] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -129,7 +130,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         report = await maintenance.clean(
             dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
         )
-        values = report.as_dict()
+        values = asdict(report)
         victims = values.pop("victims")
         return CleanReport(
             **values,

@@ -24,6 +24,7 @@ from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.installation import build_id
+from parley.protocol.control import ContextPages
 from parley.recording.timeline import iso
 
 READY_AGAIN_S: Final = 5
@@ -66,13 +67,6 @@ class FastPath(msgspec.Struct, kw_only=True):
     reason: Annotated[str | None, Meta(description="why it is not fast")] = None
 
 
-class ContextPagesInfo(msgspec.Struct, kw_only=True):
-    """Pages of a worker's context memory."""
-
-    used: Annotated[int, Meta(examples=[120])]
-    free: Annotated[int, Meta(examples=[40])]
-
-
 class WorkerInfo(msgspec.Struct, kw_only=True):
     """One worker. `url`, `host` and `port` are visible only to admins."""
 
@@ -103,7 +97,7 @@ class WorkerInfo(msgspec.Struct, kw_only=True):
         ),
     ] = []
     context_pages: Annotated[
-        ContextPagesInfo | None,
+        ContextPages | None,
         Meta(description="of the memory that its contexts share; null where each has its own"),
     ] = None
     slots: Annotated[int, Meta(examples=[4])]
@@ -282,7 +276,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         voice_problem=hello.details.get("voice_problem"),
         slots_limit=hello.details.get("slots_limit"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
-        context_pages=context_pages(worker),
+        context_pages=worker.heartbeat and worker.heartbeat.context_pages,
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
@@ -308,11 +302,6 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
             FastPath(part=part, state=state, reason=(reason or None) if is_admin else None)
         )
     return found
-
-
-def context_pages(worker: Worker) -> ContextPagesInfo | None:
-    pages = None if worker.heartbeat is None else worker.heartbeat.context_pages
-    return None if pages is None else filled(ContextPagesInfo, pages)
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
