@@ -76,6 +76,12 @@ def test_turn_detection_keeps_what_a_change_does_not_name_and_never_times_out():
     assert first["audio"]["input"]["turn_detection"]["silence_duration_ms"] == 500
 
 
+def test_there_are_neither_tools_without_a_model_that_calls_them_nor_other_rates():
+    assert changed(tools=[{"type": "function", "name": "look"}])["tools"] == []
+    with pytest.raises(InvalidRequest, match="a rate of 24000"):
+        changed(audio={"input": {"format": {"type": "audio/pcm", "rate": 16_000}}})
+
+
 def test_a_session_that_transcribes_says_nothing_and_shows_only_its_input():
     session = changed(type="transcription")
     settings = sessions.settings_of(session)

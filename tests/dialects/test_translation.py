@@ -15,7 +15,7 @@ from parley.dialects import events
 from parley.dialects.base import Dialect, close_reason
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import SoundDialect, WireSound
-from parley.errors import InferenceFailed, InvalidPayload
+from parley.errors import InferenceFailed, InvalidPayload, InvalidRequest
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
@@ -379,6 +379,12 @@ def test_a_live_session_hears_nothing_only_while_it_is_muted():
     assert heard == [True, False, True]
 
 
+def test_a_live_session_repeats_only_a_delegation_that_there_is():
+    for kind, told in (("client", {"type": "client"}), ("other", None)):
+        (started,) = written(live(delegation={"type": kind}), events.SessionReady(0))
+        assert started["session"]["delegation"] == told
+
+
 def test_the_conversation_before_a_live_session_is_in_its_prompt():
     items = [
         {"role": role, "content": [{"type": "input_text", "text": text}]}
@@ -403,16 +409,66 @@ def test_usage_of_v2_counts_each_token_once():
     assert done["usage"]["output_token_details"] == {"text_tokens": 3, "audio_tokens": 4}
 
 
+def act(dialect: Dialect, message: dict) -> list:
+    return list(dialect.events(read(dialect, message, "active"), Phase.ACTIVE))
+
+
 def openai_response(conversation: str = "auto", **facts) -> tuple[Dialect, dict]:
     """A spoken answer "hi", and its `response.done`."""
     dialect = connection("openai_realtime")
     asked = {"type": "response.create", "response": {"conversation": conversation}}
     found = dialect.events(read(dialect, asked, "active"), Phase.ACTIVE)
     request = next(each for each in found if isinstance(each, events.ResponseRequested))
+    assert request.is_apart == (conversation == "none")
     dialect.encode(events.TurnStarted("resp_1", "item_1", None, is_spoken=True, request=request))
     done = written(dialect, events.TurnCompleted(0, "hi", item_id="item_1", **facts))[-2]
     assert done["type"] == "response.done"
     return dialect, done["response"]
+
+
+TRUNCATE = {"type": "conversation.item.truncate", "content_index": 0}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({**TRUNCATE, "item_id": "item_1", "audio_end_ms": 101}, "audio_end_ms"),
+        ({**TRUNCATE, "item_id": "asked", "audio_end_ms": 0}, "item_id"),
+        ({"type": "session.update", "session": {"type": "transcription"}}, "session.type"),
+        (
+            {"type": "response.create", "response": {"metadata": {str(n): "" for n in range(17)}}},
+            "response.metadata",
+        ),
+    ],
+)
+def test_what_a_conversation_of_openai_does_not_allow_is_refused_with_its_field(message, field):
+    dialect, _ = openai_response()
+    words = [{"type": "input_text", "text": "Hi"}]
+    item = {"id": "asked", "type": "message", "role": "user", "content": words}
+    act(dialect, {"type": "conversation.item.create", "item": item})
+
+    with pytest.raises(InvalidRequest) as refused:
+        act(dialect, message)
+    assert refused.value.field == field
+
+
+def test_a_truncated_answer_has_no_words_that_a_client_could_take_for_heard():
+    dialect, _ = openai_response()
+    act(dialect, {**TRUNCATE, "item_id": "item_1", "audio_end_ms": 100})
+
+    (reply,) = act(dialect, {"type": "conversation.item.retrieve", "item_id": "item_1"})
+
+    assert reply.messages[0].item["content"] == [{"type": "output_audio"}]
+
+
+def test_sound_is_read_in_the_format_that_was_set_last():
+    dialect = connection("openai_realtime")
+    session = {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}
+    act(dialect, {"type": "session.update", "session": session})
+
+    heard = act(dialect, {"type": "input_audio_buffer.append", "audio": b64(b"\xff" * 8000)})[-1]
+
+    assert heard.pcm.duration_s > 0.9
 
 
 def test_usage_of_openai_has_each_count_in_its_field():

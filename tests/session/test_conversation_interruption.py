@@ -64,6 +64,8 @@ async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_tur
         talk = await talking(harness, SERVER_VAD)
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.output_audio.delta")
+        talk.say({"type": "response.create"})
+        refused = await talk.until("error")
         feed(talk, stranger(0.6))
         done = await talk.until("response.done")
         fence = len(talk.socket.sent)
@@ -71,6 +73,7 @@ async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_tur
         committed = await talk.until("input_audio_buffer.committed", 2)
         await talk.until("response.created", 2)
 
+        assert refused["error"]["code"] == "conversation_already_has_active_response"
         between = talk.types[fence : talk.types.index("input_audio_buffer.committed", fence)]
         assert done["response"]["status_details"]["reason"] == "turn_detected"
         assert "response.output_audio.delta" not in between
@@ -78,6 +81,25 @@ async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_tur
         started = await talk.until(STARTED, 2)
         assert started["item_id"] == committed["item_id"]
         assert started["audio_start_ms"] == pytest.approx(2000, abs=200)
+
+
+async def test_turns_that_come_together_have_one_answer_and_committed_ones_wait_to_be_asked_for():
+    turn = (speak(1.0), silence(0.7))
+    async with worker_harness(clock=ManualClock(), model=TalkingModel(answer=ANSWER)) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), *turn, *turn), chunk_s=9.0)
+        await talk.until("response.done")
+        await harness.pass_time(5.0, due="played")
+        assert talk.types.count("response.created") == 1
+        feed(talk, sound(silence(0.3), speak(1.0)))
+        await talk.until(STARTED, 3)
+        talk.say({"type": "input_audio_buffer.commit"})
+        await talk.until("input_audio_buffer.committed", 3)
+        talk.say({"type": "response.create"})
+        await talk.until("response.done", 2)
+
+        assert talk.types.count("response.created") == 2
+        assert "error" not in talk.types
 
 
 async def test_an_acknowledgement_is_not_a_turn_where_turns_are_told_by_their_sense():
