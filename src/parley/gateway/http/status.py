@@ -260,7 +260,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
     if is_admin:
         parts = urlsplit(worker.hello.url)
         address = {"url": worker.hello.url, "host": parts.hostname, "port": parts.port}
-    hello = worker.hello
+    hello, beat = worker.hello, worker.heartbeat
     return WorkerInfo(
         worker_id=worker.worker_id,
         index=hello.index,
@@ -276,15 +276,13 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         voice_problem=hello.details.get("voice_problem"),
         slots_limit=hello.details.get("slots_limit"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
-        context_pages=worker.heartbeat and worker.heartbeat.context_pages,
+        context_pages=None if beat is None else beat.context_pages,
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
         unreachable=worker.is_connected and worker.is_unreachable,
-        total_requests=max(
-            worker.total_requests, worker.heartbeat.total_requests if worker.heartbeat else 0
-        ),
-        avg_inference_time_ms=worker.heartbeat.avg_inference_time_ms if worker.heartbeat else 0.0,
+        total_requests=max(worker.total_requests, beat.total_requests if beat else 0),
+        avg_inference_time_ms=beat.avg_inference_time_ms if beat else 0.0,
         last_heartbeat=iso(worker.last_seen_time),
         task_started_at=since,
         busy_since=since,
