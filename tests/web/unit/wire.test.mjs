@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { chosenApi } from '../../../src/parley/web/wire/api.js';
 import { decodePcm, encodeBlob, encodePcm } from '../../../src/parley/web/wire/codec.js';
-import { goodbyeUrl, makeSessionId, socketUrl } from '../../../src/parley/web/wire/address.js';
+import { goodbyeUrl, makeSessionId, socketUrl, unreachable } from '../../../src/parley/web/wire/address.js';
 import { reasonOf } from '../../../src/parley/web/wire/reasons.js';
 import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
 import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
@@ -91,6 +91,17 @@ test('a server that is not there is told within seconds, with what to look at', 
   assert.equal(detail.reason, 'lost');
   assert.equal(detail.sentence, first.sentence);
   assert.ok(Date.now() - began < 9000, 'long before an open would have been given up');
+});
+
+test('a page of another site is told how to be let in, and the own pages nothing', (t) => {
+  Object.assign(globalThis, { document: {}, location: { origin: 'http://localhost:5173' } });
+  t.after(() => Object.assign(globalThis, { document: undefined, location: undefined }));
+
+  assert.match(
+    unreachable('wss://talk.test/ws/chat'),
+    / https:\/\/talk\.test here\..*ORIGINS=http:\/\/localhost:5173\.$/,
+  );
+  assert.equal(unreachable('ws://localhost:5173/ws/chat'), '');
 });
 
 test('close codes have words', () => {

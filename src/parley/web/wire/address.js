@@ -43,15 +43,19 @@ export function makeSessionId(prefix) {
 }
 
 /**
- * Returns a hint on what to check if the server does not answer; '' in pages, which show their own text.
+ * Returns what to check if the server does not answer; '' in its own pages, which show their own text.
  * @param {string} address
  */
 export function unreachable(address) {
-  if ('document' in globalThis) return '';
   const { origin, pathname, protocol, host } = new URL(address);
-  const hint =
-    protocol === 'wss:'
-      ? 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.'
-      : `If the server speaks HTTPS, its address is https://${host}.`;
-  return `No connection to ${origin}${pathname}. Is the server running, and is the port right? ${hint}`;
+  const server = origin.replace(/^ws/, 'http');
+  if (globalThis.location?.origin === server) return '';
+  let hint = 'Is the server running, and is the port right? ';
+  if (globalThis.document) {
+    // Browsers do not tell pages why a socket was refused.
+    hint = `Open ${server} here. If that works, start it with PARLEY_SECURITY__ALLOWED_ORIGINS=${location.origin}.`;
+  } else if (protocol === 'wss:')
+    hint += 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.';
+  else hint += `If the server speaks HTTPS, its address is https://${host}.`;
+  return `No connection to ${origin}${pathname}. ${hint}`;
 }
