@@ -21,6 +21,11 @@ function conversations() {
       else all.at(-1).lines.push(entry);
     }
   }
+  // A call ends when its configuration is refused; these go on with another one.
+  for (const one of all) {
+    const start = one.lines.findIndex(({ message }) => ['prepared', 'session.created'].includes(message?.type));
+    one.lines = one.lines.filter(({ message }, at) => at > start || message?.type !== 'error');
+  }
   return all;
 }
 

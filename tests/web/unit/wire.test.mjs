@@ -79,7 +79,7 @@ test('a path before the server is kept, and a key goes along', () => {
     assert.equal(new URL(client.url).searchParams.get('token'), 'pk_1');
 });
 
-test('a server that is not there is told within seconds, with what to look at', NEEDS_SOCKETS, async () => {
+test('the client says within seconds that a server is not there, and what to look at', NEEDS_SOCKETS, async () => {
   const chat = new ChatClient({ messages: [] }, { base: 'https://127.0.0.1:9' });
   const retrying = once(chat, 'retrying');
   const ended = once(chat, 'ended');
@@ -93,7 +93,7 @@ test('a server that is not there is told within seconds, with what to look at', 
   assert.ok(Date.now() - began < 9000, 'long before an open would have been given up');
 });
 
-test('a page of another site is told how to be let in, and the own pages nothing', (t) => {
+test('the end names the setting that lets a page of another site in; the own pages have their own words', (t) => {
   Object.assign(globalThis, { document: {}, location: { origin: 'http://localhost:5173' } });
   t.after(() => Object.assign(globalThis, { document: undefined, location: undefined }));
 
@@ -477,6 +477,18 @@ test('the server says why before it closes', () => {
   assert.deepEqual(seen, [
     ['ended', { reason: 'busy', code: 'queue_full', sentence: 'Queue full (9 requests)', wasReady: false }],
   ]);
+});
+
+test('a configuration that is refused ends a call, although the server would wait for another', () => {
+  const { sockets, connection } = surroundings();
+  const client = new RealtimeClient({ instructions: '' }, 'audio', connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'session.queue_done' }, { type: 'error', error: { code: 'invalid_payload', message: 'No.' } });
+
+  assert.equal(sockets[0].sent[0].session.instructions, 'You are a helpful assistant.');
+  assert.deepEqual(seen, [['ended', { reason: 'bad', code: 'invalid_payload', sentence: 'No.', wasReady: false }]]);
 });
 
 for (const [reason, want] of [

@@ -52,7 +52,7 @@ export function unreachable(address) {
   if (globalThis.location?.origin === server) return '';
   let hint = 'Is the server running, and is the port right? ';
   if (globalThis.document) {
-    // Browsers do not tell pages why a socket was refused.
+    // Browsers hide from pages why a socket was refused.
     hint = `Open ${server} here. If that works, start it with PARLEY_SECURITY__ALLOWED_ORIGINS=${location.origin}.`;
   } else if (protocol === 'wss:')
     hint += 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.';

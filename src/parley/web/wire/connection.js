@@ -346,6 +346,8 @@ export class Connection extends Emitter {
   /** Sets the reason for the close that follows. @param {Partial<Ending>} why */
   farewell(why) {
     this.#farewell = why;
+    // Some dialects wait for a correction of a configuration that they refused, and there is none.
+    if (this.phase === 'assigned' && reasonOf(1008, why.code ?? '') === 'bad') this.finish({ reason: 'bad', ...why });
   }
 
   /**

@@ -65,7 +65,7 @@ export class LegacyConnection extends Connection {
   onError({ code, sentence }) {
     this.#isFull ||= code === 'context_full';
     const reason = sentence === 'Cancelled' ? 'cancelled' : undefined;
-    this.farewell({ code, sentence, ...(reason ? { reason } : {}) });
     this.emit('trouble', { code, sentence, reason: reason ?? reasonOf(1008, code) });
+    this.farewell({ code, sentence, ...(reason ? { reason } : {}) });
   }
 }

@@ -10,6 +10,8 @@ import { placeOf } from './place.js';
 
 /** Maximum seconds of a session, including the time in the queue. Source: service.md 4.5. */
 const LIMIT_S = { video: 300, audio: 600 };
+/** Those of the other dialects; this one refuses empty ones. */
+const DEFAULT_INSTRUCTIONS = 'You are a helpful assistant.';
 
 /**
  * Transcript of the user's speech, with the event names of OpenAI's realtime interface. Only servers that transcribe
@@ -89,8 +91,8 @@ export class RealtimeClient extends Connection {
         break;
       case 'error': {
         const { code, message: sentence } = message.error;
-        this.farewell({ code, sentence });
         this.emit('trouble', { code, sentence });
+        this.farewell({ code, sentence });
         break;
       }
     }
@@ -125,7 +127,7 @@ export class RealtimeClient extends Connection {
   #update() {
     const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {import('./protocol.js').realtime.SessionOptions} */
-    const session = { instructions, max_slice_nums: slices, transcribe: true };
+    const session = { instructions: instructions || DEFAULT_INSTRUCTIONS, max_slice_nums: slices, transcribe: true };
     if (voice) session.ref_audio = voice;
     if (ttsVoice) session.tts_ref_audio = ttsVoice;
     if (config) session.voice_config = config;
