@@ -607,6 +607,37 @@ test('an answer that is left belongs to the chat it was asked in', () => {
   );
 });
 
+test('a chat that is too long continues without its oldest half', () => {
+  const { sockets, connection } = surroundings();
+  const talk = new ChatTalk({ connection });
+  const refuse = (socket) => {
+    socket.accept();
+    socket.say({ type: 'error', error: 'Too long', message: '', code: 'context_full' });
+    socket.hangUp(1008);
+  };
+  talk.messages = ['a', 'b', 'c'].flatMap((id) => [
+    { id, role: 'user', parts: [{ type: 'text', text: id }], at: 0 },
+    { id: `${id}!`, role: 'assistant', parts: [{ type: 'text', text: `${id}!` }], at: 0 },
+  ]);
+  talk.send([{ type: 'text', text: 'd' }], settings);
+  refuse(sockets[0]);
+
+  assert.deepEqual(
+    sockets.map(({ sent }) => sent[0]?.messages?.map(({ content }) => content)),
+    [['Be kind.', 'a', 'a!', 'b', 'b!', 'c', 'c!', 'd'], undefined],
+  );
+  refuse(sockets[1]);
+  refuse(sockets[2]);
+  assert.deepEqual(
+    sockets.map(({ sent }) => sent[0].messages.length),
+    [8, 4, 2],
+  );
+  assert.equal(talk.messages.length, 8);
+  assert.deepEqual([talk.messages[7].error, talk.phase], ['context_full', 'idle']);
+  // The question alone is too long, so the others stay.
+  assert.equal(buildRequest(talk.messages, settings).messages.length, 8);
+});
+
 test('a refused chat leaves its error in the answer', () => {
   const { sockets, connection } = surroundings();
   const talk = new ChatTalk({ connection });

@@ -4,7 +4,8 @@
  *   idle ─send→ connecting → (queued) → prefill → generating ─done→ idle
  *
  * If an answer is cancelled, the text so far is kept and marked. A request is repeated, up to three times, only until
- * the server has responded. Does not use the DOM.
+ * the server has responded. A chat that is too long for the model's memory continues without its oldest half. Does not
+ * use the DOM.
  */
 
 import { join } from '../audio/wav.js';
@@ -24,6 +25,8 @@ import { Emitter } from '../emitter.js';
  * @property {'user' | 'assistant'} role
  * @property {Part[]} parts
  * @property {boolean} [isInterrupted]
+ * @property {boolean} [isLeftOut] it is not sent any more
+ * @property {boolean} [leavesOut] earlier messages were left out for this answer
  * @property {string} [error] error code
  * @property {Float32Array | null} [sound] 24 kHz
  * @property {{firstMs: number | null, totalMs: number}} [timing]
@@ -68,7 +71,7 @@ export function buildRequest(messages, settings) {
   const wire = [];
   const system = settings.system.filter((part) => part.type !== 'text' || part.text.trim());
   if (system.length > 0) wire.push({ role: 'system', content: content(system) });
-  for (const { role, parts, error } of messages) {
+  for (const { role, parts, error } of messages.filter(({ isLeftOut }) => !isLeftOut)) {
     const said = parts.filter((part) => part.type !== 'text' || part.text);
     if (said.length > 0 && !(role === 'assistant' && error)) wire.push({ role, content: content(said) });
   }
@@ -95,6 +98,17 @@ export function buildRequest(messages, settings) {
       ref_audio_data: settings.voice ? settings.ttsVoice : null,
     },
   };
+}
+
+/**
+ * Leaves out the older half of the questions with their answers. If there is only one question, which is too long by
+ * itself, leaves out none of them and returns false.
+ */
+function leaveOutOldest(/** @type {ChatMessage[]} */ messages) {
+  const asked = messages.filter(({ role, isLeftOut }) => role === 'user' && !isLeftOut);
+  const first = asked.length > 1 ? messages.indexOf(asked[Math.ceil(asked.length / 2)]) : 0;
+  for (const [at, message] of messages.entries()) message.isLeftOut = at < first;
+  return first > 0;
 }
 
 /** @param {Part[]} parts @returns {WireMessage['content']} */
@@ -176,11 +190,12 @@ export class ChatTalk extends Emitter {
     if (this.messages.length > 0) this.#ask(settings);
   }
 
-  /** @param {ChatSettings} settings */
-  #ask(settings) {
+  /** @param {ChatSettings} settings @param {boolean} [leavesOut] */
+  #ask(settings, leavesOut) {
     const request = buildRequest(this.messages, settings);
     /** @type {ChatMessage} */
     const answer = { id: newId(), role: 'assistant', parts: [{ type: 'text', text: '' }], at: Date.now(), sound: null };
+    if (leavesOut) answer.leavesOut = true;
     this.messages.push(answer);
     const text = /** @type {{type: 'text', text: string}} */ (answer.parts[0]);
     // The page may switch to another chat before this answer is complete.
@@ -220,6 +235,7 @@ export class ChatTalk extends Emitter {
     client.on('ended', (ending) => {
       this.#client = null;
       this.queue = null;
+      if (this.#goesOnWithout(messages, answer, settings)) return;
       answer.timing = { firstMs, totalMs: this.now() - askedAt };
       if (sounds.length > 0) answer.sound = join(sounds);
       if (ending.reason !== 'stopped') answer.error ??= ending.code || ending.reason;
@@ -231,6 +247,20 @@ export class ChatTalk extends Emitter {
     });
     this.#enter('connecting');
     client.open();
+  }
+
+  /**
+   * Asks again without the oldest messages if the chat was too long; returns false if it was not.
+   * @param {ChatMessage[]} messages
+   * @param {ChatMessage} answer
+   * @param {ChatSettings} settings
+   */
+  #goesOnWithout(messages, answer, settings) {
+    const isFull = answer.error === 'context_full' && answer.parts.every((part) => part.type === 'text' && !part.text);
+    if (!isFull || messages !== this.messages || !leaveOutOldest(messages)) return false;
+    messages.pop();
+    this.#ask(settings, true);
+    return true;
   }
 
   /** @param {ChatClient} client */

@@ -535,6 +535,7 @@ export const en = {
   'chat.resend': 'Send again from here',
   'chat.regenerate': 'Answer again',
   'chat.save_sound': 'Save the sound',
+  'chat.left_out': 'The oldest messages do not fit into its memory any more. This answer was made without them.',
   'chat.first': 'first word {time}',
   'chat.total': 'total {time}',
   'chat.tokens': '{input} tokens in, {output} out',

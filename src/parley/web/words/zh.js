@@ -514,6 +514,7 @@ export const zh = {
   'chat.resend': '从这里重发',
   'chat.regenerate': '重新回答',
   'chat.save_sound': '保存声音',
+  'chat.left_out': '最早的消息已超出它的记忆，这个回答没有参考它们。',
   'chat.first': '首字 {time}',
   'chat.total': '共 {time}',
   'chat.tokens': '输入 {input} token，输出 {output}',

@@ -150,6 +150,7 @@ export class Messages {
     if (prose.node.parentNode !== body) body.prepend(prose.node);
     const dots = () => h('span', { class: 'dots', 'aria-hidden': 'true' }, h('i', null), h('i', null), h('i', null));
     if (isOpen && !text) body.append(dots());
+    if (message.leavesOut && !message.error) body.prepend(h('p', { class: 'small quiet', words: 'chat.left_out' }));
     if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));
     if (message.error) body.append(h('p', { class: 'error small', role: 'alert' }, errorText(message.error)));
     if (!message.sound || isOpen) return;
