@@ -126,12 +126,9 @@ class NodeWorker:
         if child is None:
             return
         child.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            kill_group(child.pid)
+        kill_group(child.pid)
         child.wait(KILL_WAIT_S)
 
     def _read(self, child: subprocess.Popen[str]) -> None:

@@ -131,17 +131,14 @@ def gateway_address(settings: Settings, port: int) -> str:
     """Address at which the nodes of a connected cluster reach the gateway."""
     if settings.ray.gateway_url is not None:
         return settings.ray.gateway_url
-    gateway = settings.gateway
-    if gateway.host in ("localhost", "127.0.0.1", "::1"):
-        log.warning("gateway_unreachable_for_nodes", host=gateway.host)
-        name = gateway.host
-    elif gateway.host in ("0.0.0.0", "::", ""):
+    name = settings.gateway.host
+    if name in ("localhost", "127.0.0.1", "::1"):
+        log.warning("gateway_unreachable_for_nodes", host=name)
+    elif name in ("0.0.0.0", "::", ""):
         import ray
 
         name = ray.util.get_node_ip_address()
-    else:
-        name = gateway.host
-    scheme = "ws" if gateway.http else "wss"
+    scheme = "ws" if settings.gateway.http else "wss"
     return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
 
 

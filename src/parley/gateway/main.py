@@ -116,8 +116,8 @@ class Gateway:
         log.warning(
             "state_locked",
             file=str(path),
-            hint="Another process, perhaps a frozen gateway, is writing to it. Resume or kill it; "
-            "this gateway waits.",
+            hint="Another process, perhaps a frozen gateway, is writing to it: resume or kill it; "
+            "this gateway waits. Storage without file locks looks the same.",
         )
         async with answering_as_standby(self._listener, self._server.config.ssl, self._clients()):
             while not self._stopping.is_set() and await asyncio.to_thread(is_locked, path):
