@@ -101,12 +101,13 @@ def test_a_checkpoint_folder_is_recognised_by_its_config(tmp_path):
     assert models.resolve(str(tmp_path)) == "minicpmo45"
 
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(SetupError, match="of type 'gpt2', which is not known here"):
+    with pytest.raises(SetupError, match="json has the model_type 'gpt2', which is not known"):
         models.resolve(str(tmp_path))
 
     (tmp_path / "config.json").unlink()
-    with pytest.raises(SetupError, match="is not a checkpoint"):
-        models.resolve(str(tmp_path))
+    for wrong in (tmp_path, tmp_path / "mistyped"):
+        with pytest.raises(SetupError, match="is not the folder of a checkpoint"):
+            models.resolve(str(wrong))
 
 
 def test_a_hub_id_is_the_real_model():

@@ -75,7 +75,7 @@ def resolve(name: str) -> str:
     if name.startswith("llamacpp-omni:"):
         return "llamacpp-omni"
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if folder.exists() or name.startswith(("/", "~", ".")):
         return _model_of(folder)
     if _HUB_ID.fullmatch(name):
         return "minicpmo45"
@@ -136,12 +136,12 @@ def _model_of(folder: Path) -> str:
         model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError) as error:
         raise SetupError(
-            f"The folder {folder} is not a checkpoint.",
-            hint="It should hold a config.json and the weights next to it.",
+            f"{folder} is not the folder of a checkpoint.",
+            hint="It should be a folder with a config.json and the weights next to it.",
         ) from error
     if model_type not in _BY_MODEL_TYPE:
         raise SetupError(
-            f"The checkpoint in {folder} is of type '{model_type}', which is not known here.",
+            f"{config} has the model_type {model_type!r}, which is not known here.",
             hint=f"Known types: {', '.join(sorted(_BY_MODEL_TYPE))}.",
         )
     return _BY_MODEL_TYPE[model_type]

@@ -491,41 +491,6 @@ test('a configuration that is refused ends a call, although the server would wai
   assert.deepEqual(seen, [['ended', { reason: 'bad', code: 'invalid_payload', sentence: 'No.', wasReady: false }]]);
 });
 
-for (const [reason, want] of [
-  ['timeout', 'timeout'],
-  ['context_full', 'context_full'],
-  ['error', 'failed'],
-  ['server_shutdown', 'server_shutdown'],
-]) {
-  test(`realtime ends with ${reason}`, () => {
-    const { sockets, connection } = surroundings();
-    const client = new RealtimeClient({ instructions: 'x' }, 'video', connection);
-    const seen = watch(client, 'ended');
-    client.open();
-    sockets[0].accept();
-    sockets[0].say({ type: 'session.closed', reason });
-    sockets[0].hangUp(1000);
-    assert.deepEqual(
-      seen.map(([, ending]) => ending.reason),
-      [want],
-    );
-  });
-}
-
-test('duplex: a full context is told as an error, and is why it ended', () => {
-  const { sockets, connection } = surroundings();
-  const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
-  const seen = watch(client, 'ended');
-  client.open();
-  sockets[0].accept();
-  sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1' });
-  const sentence = 'The context is full.';
-  sockets[0].say({ type: 'error', error: sentence, message: sentence, code: 'context_full' });
-  sockets[0].say({ type: 'stopped', session_id: 'adx_1' });
-  assert.equal(seen[0][1].reason, 'context_full');
-  assert.equal(seen[0][1].wasReady, true);
-});
-
 test('stopping waits for the answer, but not longer than two seconds', () => {
   const { clock, sockets, connection } = surroundings();
   const client = new RealtimeClient({ instructions: 'x' }, 'audio', connection);
