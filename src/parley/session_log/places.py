@@ -77,6 +77,6 @@ def remove_abandoned() -> None:
         gateway = folder / GATEWAY
         with contextlib.suppress(OSError):
             newest_s = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
-            is_used = gateway.exists() and is_locked(gateway)
-            if not is_used and time.time() - newest_s > ABANDONED_S:
+            is_old = time.time() - newest_s > ABANDONED_S
+            if is_old and not (gateway.exists() and is_locked(gateway)):
                 shutil.rmtree(folder)
