@@ -2,6 +2,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -14,6 +15,7 @@ from tests.support.scheduling import (
 )
 
 from parley import logs
+from parley.session_log import places
 from tools import pages
 
 __all__ = ["pytest_sessionstart", "pytest_xdist_make_scheduler"]
@@ -41,6 +43,10 @@ structlog.configure(
     ]
 )
 
+
+# Logs of sessions lie in the data folder. A folder in memory stays when its server has ended, for
+# an hour, and every server looks through all of them when it starts: a run has a thousand servers.
+places.MEMORY = Path("/none")
 
 forked = starts.use()
 
