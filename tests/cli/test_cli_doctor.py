@@ -71,32 +71,23 @@ def pair(folder: Path) -> Settings:
     )
 
 
-def test_a_port_in_use_is_broken() -> None:
-    with socket.socket() as taken:
-        # Bound and not listening: nobody answers there, and nobody else can have it.
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-
-        (finding,) = doctor.check_ports(settings(gateway__host="127.0.0.1", gateway__port=port))
-
-    assert finding.grade == "broken"
-    assert "--port" in finding.advice
-
-
-def test_a_port_held_by_a_healthy_server_of_ours_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_broken_unless_a_healthy_server_of_ours_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def healthy(_: Server) -> dict[str, bool]:
         return {"healthy": True}
 
-    monkeypatch.setattr(Server, "health", healthy)
     with socket.socket() as taken:
+        # Bound and not listening: nobody answers there, and nobody else can have it.
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+        given = settings(gateway__host="127.0.0.1", gateway__port=taken.getsockname()[1])
+        (by_another,) = doctor.check_ports(given)
+        monkeypatch.setattr(Server, "health", healthy)
+        (by_ours,) = doctor.check_ports(given)
 
-        (finding,) = doctor.check_ports(settings(gateway__host="127.0.0.1", gateway__port=port))
-
-    assert finding.grade == "fine"
-    assert "running parley server" in finding.text
+    assert (by_another.grade, by_ours.grade) == ("broken", "fine")
+    assert "--port" in by_another.advice
+    assert "running parley server" in by_ours.text
 
 
 def test_too_little_room_means_no_recording() -> None:

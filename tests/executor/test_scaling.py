@@ -16,14 +16,9 @@ def test_a_person_must_have_waited_a_moment_before_more_is_asked_for():
     assert policy.wanted(busy, 1, 0) == 1
     assert policy.wanted(busy, 1, 9) == 1
     assert policy.wanted(busy, 1, 10) == 2
-
-
-def test_a_queue_that_was_empty_in_between_begins_again():
-    policy = scaling()
-    policy.wanted(Demand(waiting=1, running=1), 1, 0)
-    policy.wanted(Demand(waiting=0, running=1), 1, 5)
-
-    assert policy.wanted(Demand(waiting=1, running=1), 1, 12) == 1
+    # A queue that was empty in between begins again.
+    assert policy.wanted(Demand(waiting=0, running=1), 1, 15) == 1
+    assert policy.wanted(busy, 1, 22) == 1
 
 
 def test_as_many_as_serve_everybody_who_waits_and_what_loads_is_counted():
@@ -45,14 +40,10 @@ def test_one_is_given_back_after_nobody_needed_it_for_long_and_never_the_last():
     assert policy.wanted(quiet, 3, 100) == 2
     assert policy.wanted(quiet, 2, 101) == 1
     assert policy.wanted(Demand(0, 0), 1, 1000) == 1
-
-
-def test_a_rush_in_between_keeps_them():
-    policy = scaling()
-    policy.wanted(Demand(0, 1), 3, 0)
-    policy.wanted(Demand(0, 3), 3, 50)
-
-    assert policy.wanted(Demand(0, 1), 3, 120) == 3
+    # A rush in between keeps them.
+    assert policy.wanted(quiet, 3, 2000) == 3
+    assert policy.wanted(Demand(0, 3), 3, 2050) == 3
+    assert policy.wanted(quiet, 3, 2120) == 3
 
 
 def test_the_bounds_hold_whatever_comes():
