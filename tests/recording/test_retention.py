@@ -7,12 +7,12 @@ from typing import Any
 from tests.support.recordings import Running, recorded
 
 from parley.recording.layout import RecordingFolders
-from parley.recording.retention import DAY_S, RetentionReport, clean
+from parley.recording.retention import DAY_S, CleanReport, clean
 
 NOW = 1_700_000_000.0
 
 
-def tidy(tmp_path, days: float = -1, gb: float = -1) -> RetentionReport:
+def tidy(tmp_path, days: float = -1, gb: float = -1) -> CleanReport:
     return clean(RecordingFolders(tmp_path), retention_days=days, max_gb=gb, now_s=NOW + 1)
 
 
@@ -102,7 +102,8 @@ def test_what_was_deleted_meanwhile_hinders_nothing(tmp_path, monkeypatch):
     listed = [RecordingFolders(tmp_path).folder(name) for name in ("gone", "old")]
     monkeypatch.setattr(RecordingFolders, "__iter__", lambda self: iter(listed))
 
-    assert tidy(tmp_path, days=30).victims == [("old", "expired")]
+    (victim,) = tidy(tmp_path, days=30).victims
+    assert (victim.session_id, victim.reason) == ("old", "expired")
 
 
 def test_a_deletion_that_was_cut_off_is_finished(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -192,10 +191,12 @@ def clean(
         dry_run=dry_run,
     )
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=1))
+        victims = [(one.session_id, one.reason) for one in report.victims]
+        values = {**msgspec.structs.asdict(report), "victims": victims}
+        typer.echo(json.dumps(values, indent=1))
         return
-    for recording_id, reason in report.victims:
-        typer.echo(f"{'would delete' if dry_run else 'deleted'} {recording_id} ({reason})")
+    for one in report.victims:
+        typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.session_id} ({one.reason})")
     if report.status == "disabled":
         typer.echo("No limit is set. Use --retention-days, --max-gb or the storage settings.")
     typer.echo(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from cryptography.fernet import Fernet
 
 from parley import logs
@@ -27,7 +28,7 @@ from parley.protocol.kinds import Kind
 from parley.recording import retention, store
 from parley.recording.finish import recover
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.retention import DAY_S, RetentionReport
+from parley.recording.retention import DAY_S, CleanReport
 from parley.recording.store import BrokenRecording
 from parley.settings import StorageSettings
 
@@ -175,7 +176,7 @@ class Maintenance:
         dry_run: bool,
         retention_days: float | None = None,
         max_gb: float | None = None,
-    ) -> RetentionReport:
+    ) -> CleanReport:
         """Apply the retention rules, or return what they would delete."""
         storage = self.storage
         days = storage.retention_days if retention_days is None else retention_days
@@ -193,7 +194,7 @@ class Maintenance:
         if not dry_run:
             if days >= 0:
                 await self.state.expire_responses(now_s - days * DAY_S)
-            facts = {**asdict(report), "at_s": now_s}
+            facts = {**msgspec.structs.asdict(report), "at_s": now_s}
             facts.pop("victims")
             log.info("recordings_cleaned_up", **facts)
             await self.state.set_fact("retention.last", facts)

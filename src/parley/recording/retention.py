@@ -8,9 +8,12 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from parley import logs
 from parley.recording.layout import GB, Folder, RecordingFolders
@@ -23,10 +26,16 @@ Reason = Literal["expired", "capacity", "broken"]
 _log = logs.get(__name__)
 
 
-@dataclass(slots=True)
-class RetentionReport:
-    """Numbers of examined and deleted recordings. `victims`: ids of the deleted ones with reasons,
-    in order."""
+class RemovedRecording(msgspec.Struct, kw_only=True):
+    """A deleted recording, and the reason: expired, capacity or broken."""
+
+    session_id: Annotated[str, Meta(examples=["20251001_090000_omni_0123456789abcdef01234567"])]
+    reason: Reason
+
+
+class CleanReport(msgspec.Struct, kw_only=True):
+    """Numbers of examined and deleted recordings; with `dry_run`, those that would be deleted.
+    `victims`: the deleted ones, in order."""
 
     status: Literal["ok", "disabled", "dry_run", "errors"] = "ok"
     scanned: int = 0
@@ -37,7 +46,7 @@ class RetentionReport:
     remaining: int = 0
     remaining_size_mb: float = 0.0
     errors: int = 0
-    victims: list[tuple[str, Reason]] = field(default_factory=list)
+    victims: list[RemovedRecording] = []
 
 
 @dataclass(slots=True)
@@ -76,13 +85,13 @@ def clean(
     max_gb: float,
     now_s: float,
     dry_run: bool = False,
-) -> RetentionReport:
+) -> CleanReport:
     """Delete recordings beyond the limits of age and size. Negative limits do not apply.
 
     Folders without usable metadata are deleted when they are older than a day, regardless of the
     limits.
     """
-    report = RetentionReport()
+    report = CleanReport()
     sessions: dict[str, _Kept] = {}
     for part in filter(None, map(_look, folders)):
         report.scanned += 1
@@ -113,14 +122,15 @@ def clean(
     for one in found:
         for folder, size in one.sizes.items():
             if one.reason is not None and (dry_run or _remove(folder)):
-                report.victims.append((folder.recording_id, one.reason))
+                victim = RemovedRecording(session_id=folder.recording_id, reason=one.reason)
+                report.victims.append(victim)
                 continue
             if one.reason is not None:
                 report.errors += 1
                 report.status = "errors"
             report.remaining += 1
             report.remaining_size_mb += size / 1e6
-    reasons = Counter(reason for _, reason in report.victims)
+    reasons = Counter(victim.reason for victim in report.victims)
     report.deleted = reasons.total()
     report.deleted_expired, report.deleted_capacity = reasons["expired"], reasons["capacity"]
     report.deleted_broken = reasons["broken"]

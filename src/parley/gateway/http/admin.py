@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -24,6 +23,7 @@ from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.state import Role
 from parley.gateway.worker_pool import Worker
 from parley.recording.layout import GB, RecordingFolders
+from parley.recording.retention import CleanReport
 from parley.recording.timeline import iso
 from parley.settings import StorageSettings
 
@@ -82,28 +82,6 @@ class CleanOrder(msgspec.Struct, kw_only=True):
     max_gb: Annotated[float, Meta(ge=-1, le=1e9, examples=[50.0])] | None = None
 
 
-class RemovedRecording(msgspec.Struct, kw_only=True):
-    """A deleted recording, and the reason: expired, capacity or broken."""
-
-    session_id: Annotated[str, Meta(examples=["20251001_090000_omni_0123456789abcdef01234567"])]
-    reason: Annotated[str, Meta(examples=["expired"])]
-
-
-class CleanReport(msgspec.Struct, kw_only=True):
-    """Numbers of examined and deleted recordings; with `dry_run`, those that would be deleted."""
-
-    status: Annotated[str, Meta(examples=["ok"])]
-    scanned: Annotated[int, Meta(examples=[12])]
-    deleted: Annotated[int, Meta(examples=[1])]
-    deleted_expired: Annotated[int, Meta(examples=[1])]
-    deleted_capacity: Annotated[int, Meta(examples=[0])]
-    deleted_broken: Annotated[int, Meta(examples=[0])]
-    remaining: Annotated[int, Meta(examples=[11])]
-    remaining_size_mb: Annotated[float, Meta(examples=[240.5])]
-    errors: Annotated[int, Meta(examples=[0])]
-    victims: list[RemovedRecording]
-
-
 def routes(runtime: GatewayRuntime) -> Router:
     stores = runtime.stores
     maintenance, state = stores.maintenance, stores.state
@@ -127,14 +105,8 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def clean(order: CleanOrder) -> CleanReport:
         """Delete recordings by age and size; by default only list those that would be deleted.
         Running and pinned ones stay."""
-        report = await maintenance.clean(
+        return await maintenance.clean(
             dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
-        )
-        values = asdict(report)
-        victims = values.pop("victims")
-        return CleanReport(
-            **values,
-            victims=[RemovedRecording(session_id=one, reason=reason) for one, reason in victims],
         )
 
     return router
