@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.clock import Clock
-from parley.gateway.http.bodies import Time, filled
+from parley.gateway.http.bodies import Success, Time, filled
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, worker_info
 from parley.gateway.reload import Reloaded
@@ -176,12 +176,6 @@ class RestartOrder(msgspec.Struct, kw_only=True):
     grace_s: Annotated[float, Meta(ge=0, le=300)] = RESTART_GRACE_S
 
 
-class Restarted(msgspec.Struct, kw_only=True):
-    """The worker was asked to end; its executor or supervisor starts it again."""
-
-    success: bool = True
-
-
 def operator_routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
     metrics, moving = runtime.metrics, runtime.serving.moving
     worker_control, worker_pool = runtime.serving.worker_control, runtime.dispatcher.worker_pool
@@ -223,13 +217,13 @@ def operator_routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
         return worker_info(worker, is_admin=True)
 
     @router.post("/workers/{worker_id}/restart", errors=(404,))
-    async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
+    async def restart(worker_id: str, order: RestartOrder | None = None) -> Success:
         """End a worker and the sessions that cannot move; its executor restarts it."""
         worker = known(worker_id)
         worker_pool.drain(worker, True)
         await asyncio.wait({moving.begin(worker)}, timeout=MOVE_S)
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
-        return Restarted()
+        return Success()
 
     @router.post("/reload", role="admin")
     async def reload_settings() -> Reloaded:

@@ -130,6 +130,12 @@ def parameter_reader(
     return read
 
 
+class Success(msgspec.Struct, kw_only=True):
+    """`success`: true if it was done."""
+
+    success: bool = True
+
+
 def struct_in(kind: Any) -> type[msgspec.Struct] | None:
     """The struct that a parameter's type names: itself, or in a union with None."""
     for one in (kind, *get_args(kind)):

@@ -23,7 +23,7 @@ from parley.gateway.authenticator import (
 )
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_router
-from parley.gateway.http.bodies import JSON, Time, filled
+from parley.gateway.http.bodies import JSON, Success, Time, filled
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
@@ -124,12 +124,6 @@ class MadeKey(KeyInfo, kw_only=True):
     """The new key, which is shown only this once."""
 
     key: Annotated[str, Meta(examples=["pk_…"])]
-
-
-class Revoked(msgspec.Struct, kw_only=True):
-    """The key is invalid from now on."""
-
-    success: bool = True
 
 
 class Token(msgspec.Struct, kw_only=True):
@@ -248,12 +242,12 @@ def routes(runtime: GatewayRuntime) -> Router:
         return MadeKey(**msgspec.structs.asdict(describe(await find(key_id))), key=secret)
 
     @admin.delete("/{key_id}")
-    async def revoke(key_id: str) -> Revoked:
+    async def revoke(key_id: str) -> Success:
         """Revoke a key immediately; running sessions continue."""
         await find(key_id)
         await state.revoke_key(key_id, clock.time())
         await maintenance.load_keys()
-        return Revoked()
+        return Success()
 
     @router.post("/api/token", answer=Token, errors=(403,))
     async def token(request: Request, who: Requester) -> Response:

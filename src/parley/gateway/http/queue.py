@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.errors import InvalidConfig
-from parley.gateway.http.bodies import JSON, Time
+from parley.gateway.http.bodies import JSON, Success, Time
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, running_tasks
@@ -52,12 +52,6 @@ class TicketFound(msgspec.Struct, kw_only=True):
     found: bool
     ticket: TicketInfo | None = None
     message: str | None = None
-
-
-class Success(msgspec.Struct, kw_only=True):
-    """`success`: True if the ticket was cancelled."""
-
-    success: bool
 
 
 class EtaInfo(msgspec.Struct, kw_only=True):

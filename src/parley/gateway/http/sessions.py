@@ -27,6 +27,7 @@ from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.bodies import (
     JSON,
     RecordingId,
+    Success,
     Time,
     Transfers,
     WorkerId,
@@ -184,12 +185,6 @@ class Pin(msgspec.Struct, kw_only=True):
     """`pinned`: True if it is kept regardless of its age."""
 
     pinned: bool
-
-
-class Deleted(msgspec.Struct, kw_only=True):
-    """The recording is deleted."""
-
-    success: bool = True
 
 
 class Erased(msgspec.Struct, kw_only=True):
@@ -433,7 +428,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         return order
 
     @router.delete("/api/sessions/{session_id}", errors=(403, 404, 409))
-    async def delete(session_id: str, request: Request, who: Requester) -> Deleted:
+    async def delete(session_id: str, request: Request, who: Requester) -> Success:
         """Delete a recording. Needs its key, an admin, or an id that is too long to guess: only the
         session's client has it, and share links have other ids."""
         if who.is_anonymous and not (who.is_admin or is_long(session_id)):
@@ -444,7 +439,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         gone = await asyncio.to_thread(store.delete_session, found.folder)
         await state.forget(gone)
         await state.forget_responses_of(gone)
-        return Deleted()
+        return Success()
 
     return router
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from parley.errors import ServiceUnavailable
-from parley.gateway.http.bodies import Time
+from parley.gateway.http.bodies import Success, Time
 from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
@@ -80,12 +80,6 @@ class VoicesErased(msgspec.Struct, kw_only=True):
     voices: Annotated[int, Meta(examples=[2])]
 
 
-class VoiceRemoved(msgspec.Struct, kw_only=True):
-    """The voice is deleted; sessions that use it keep it."""
-
-    success: bool = True
-
-
 def routes(runtime: GatewayRuntime) -> Router:
     library, storage = runtime.stores.voices, runtime.settings.storage
     router = Router("/api/assets/ref_audio", tag="voices")
@@ -136,13 +130,13 @@ def routes(runtime: GatewayRuntime) -> Router:
         return order
 
     @router.delete("/{voice_id}", errors=(404,))
-    async def remove(voice_id: str, request: Request, who: Requester) -> VoiceRemoved:
-        """Delete a voice: its owner, or an admin."""
+    async def remove(voice_id: str, request: Request, who: Requester) -> Success:
+        """Delete a voice: its owner, or an admin. Sessions that use it keep it."""
         user = who.voice_user
         request.state.is_audited = user.is_admin
         if not await asyncio.to_thread(library.remove, voice_id, user):
             raise HTTPException(404, "There is no such voice.")
-        return VoiceRemoved()
+        return Success()
 
     return router
 
