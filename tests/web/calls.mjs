@@ -117,7 +117,7 @@ const showToast = (/** @type {import('playwright-core').Page} */ page) =>
 /** W13: on a phone, the controls of a call stay within reach, whatever slides over it. @param {import('playwright-core').Page} page */
 export async function phoneSheets(page) {
   await page.goto('/audio_duplex');
-  await mainButton(page).click();
+  await page.locator('.state', { hasText: 'Tap to talk' }).click();
   await phase(page, 'live');
   for (const name of ['Text', 'Settings']) {
     await pressMore(page, name.toLowerCase());

@@ -9,6 +9,8 @@ import { makeChoices } from './choices.js';
 export function makeStage(page, signs, start) {
   const { orb, wave, queue, stageVideo } = page;
   const stateLine = h('p', { class: 'state', role: 'status', 'aria-live': 'polite' });
+  // "Tap to talk" is tapped itself, too; screen readers and keys use the sphere.
+  stateLine.onclick = () => present(page).key === 'state.idle' && start.click();
   const caption = h('p', { class: 'caption', dir: 'auto' }, h('span', null), h('span', { class: 'ahead' }));
   // Captions grow word by word; screen readers receive them whole.
   const spoken = h('p', { class: 'visually-hidden', 'aria-live': 'polite' });
