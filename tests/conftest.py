@@ -46,7 +46,7 @@ structlog.configure(
 
 # Logs of sessions lie in the data folder. A folder in memory stays when its server has ended, for
 # an hour, and every server looks through all of them when it starts: a run has a thousand servers.
-places.MEMORY = Path("/none")
+places.MEMORY = Path("/none")  # type: ignore[misc]
 
 forked = starts.use()
 
