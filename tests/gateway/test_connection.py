@@ -72,10 +72,14 @@ class Wire:
 
 
 def open_connection(
-    *, keepalive: Keepalive | None = None, budget: Budget | None = None, **limits: Any
+    *,
+    is_server: bool = True,
+    keepalive: Keepalive | None = None,
+    budget: Budget | None = None,
+    **limits: Any,
 ) -> tuple[Connection, Wire]:
     connection = Connection(
-        is_server=True,
+        is_server=is_server,
         limits=ConnectionLimits(**limits),
         keepalive=Keepalive() if keepalive is None else keepalive,
         budget=budget,

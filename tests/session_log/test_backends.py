@@ -623,18 +623,6 @@ async def test_a_primary_that_became_a_replica_is_looked_for_at_its_address_agai
     assert await scripts.client.client_id() != before, "a new connection"
 
 
-async def test_a_gateway_that_only_keeps_logs_alive_finds_the_new_primary_too(
-    stored: RedisSessionLogs,
-) -> None:
-    await stored.touch("lease/1")
-    before = await stored.scripts.client.client_id()
-    await stored.scripts.client.replicaof("127.0.0.1", "1")
-
-    await stored.touch("lease/1")
-
-    assert await stored.scripts.client.client_id() != before, "a new connection"
-
-
 async def test_a_connection_that_does_not_end_takes_no_longer_than_the_request_may(
     scripts: RedisScripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -717,16 +705,6 @@ async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
     async with asyncio.timeout(HANG_S):
         contents, _ = await taking
     assert list(split_entries(contents.entries)) == [b"head"]
-
-
-async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(
-    stored: RedisSessionLogs,
-) -> None:
-    writer = await started(stored)
-    await stored.scripts.client.flushall()
-
-    assert await append(writer, update(b"one")) == "unavailable"
-    assert await append(writer, update(b"head", b"one", whole=True)) == "stored"
 
 
 async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(

@@ -75,21 +75,6 @@ async def test_a_newcomer_does_not_wait_for_ever(monkeypatch):
         harness.gate.open()
 
 
-async def test_idle_is_reported_only_when_the_model_has_let_go():
-    async with worker_harness() as harness:
-        talk = await hung_up(harness)
-
-        assert harness.host.free_slots == 0
-        assert harness.host.heartbeat().free_slots == 0
-        assert harness.phases(talk)[-1] == "cleanup"
-        harness.gate.open()
-        await talk.over()
-
-        assert harness.phases(talk)[-1] == "ended"
-        assert harness.host.state == "idle"
-        assert harness.host.heartbeat().free_slots == 1
-
-
 async def test_a_slot_that_does_not_come_back_makes_the_worker_an_error():
     async with worker_harness(cleanup_limit_s=0.05) as harness:
         talk = await hung_up(harness)
@@ -240,20 +225,6 @@ async def test_a_beat_reports_what_running_sessions_have_generated():
 
         assert before == {}
         assert harness.host.heartbeat().tokens == {talk.lease.lease_id: 7}
-
-
-async def test_living_sessions_are_described_for_a_gateway_that_returns():
-    async with worker_harness(slots=2) as harness:
-        await harness.ready("duplex", "one")
-        harness.begin("half_duplex", "two")
-        await asyncio.sleep(0)
-
-        described = {phase.session_id: phase for phase in harness.host.living()}
-
-        assert described["one"].phase == "active"
-        assert described["one"].was_ready
-        assert described["two"].phase == "preparing"
-        assert not described["two"].was_ready
 
 
 async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():

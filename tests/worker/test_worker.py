@@ -29,10 +29,8 @@ from parley.protocol.control import (
     SECRET_HEADER,
     SESSION_HEADER,
     Goodbye,
-    Heartbeat,
     Hello,
     Leave,
-    SessionPhase,
 )
 from parley.settings import load
 from parley.worker import main
@@ -212,18 +210,6 @@ async def test_a_message_above_the_limit_closes_with_1009():
         assert await closed(socket) == 1009
 
 
-async def test_the_gateway_learns_about_a_session_and_its_end():
-    async with running() as (worker, gateway, _):
-        async with session(worker, "duplex", "omni_1") as socket:
-            await send(socket, type="prepare")
-            await until(socket, "prepared")
-        await gateway.until(SessionPhase, 4)
-        phases = [m.phase for m in gateway.heard if isinstance(m, SessionPhase)]
-
-        assert phases == ["preparing", "active", "cleanup", "ended"]
-        assert (await gateway.until(Heartbeat)).state == "idle"
-
-
 async def test_memory_is_returned_to_the_system_when_a_session_has_ended(monkeypatch):
     trimmed = threading.Event()
 
@@ -256,16 +242,6 @@ async def test_leave_ends_sessions_and_the_process():
             assert await closed(socket) == 1001
         assert await asyncio.wait_for(task, HANG_S) == RESTART
         await gateway.until(Goodbye)
-
-
-async def test_a_broken_device_ends_the_process_with_a_failure():
-    async with running() as (worker, gateway, task):
-        assert worker.host is not None
-        worker.host.engine._loop.fault = "fault"
-        worker.host.engine._break()
-
-        assert await asyncio.wait_for(task, HANG_S) == FAILED
-        assert (await gateway.until(Goodbye)).reason == "failed"
 
 
 async def test_a_device_that_hangs_ends_the_process_with_a_failure(
