@@ -180,7 +180,6 @@ def test_the_table_of_recorded_people_says_what_was_cut_and_what_failed():
     assert rest == ["half-duplex: 1 sentences were not answered", "half-duplex: ServerLost: gone"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_recorded_sentence_is_said_to_a_server_with_and_without_a_pause():
     sentence = spoken("Tell me a long story about a fox who could not sleep at night, please.")

@@ -25,7 +25,6 @@ SMALL = ModelSettings(random_weights=True, device="cpu", dtype="bfloat16", conte
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.slow
 def test_one_command_writes_one_report_for_people_and_one_for_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

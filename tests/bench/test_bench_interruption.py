@@ -109,7 +109,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.url
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "dialect", ["half_duplex", *(TALKERS if IS_LONG else ("openai_realtime",))]

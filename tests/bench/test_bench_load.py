@@ -24,7 +24,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.url
 
 
-@pytest.mark.slow
 async def test_every_dialect_is_loaded_and_answers_are_counted(url):
     speech = resample(wav.load(SPEECH), INPUT_RATE_HZ).slice(0, 2 * INPUT_RATE_HZ)
     reports = {}
@@ -44,7 +43,6 @@ async def test_every_dialect_is_loaded_and_answers_are_counted(url):
         assert reports[dialect].waits.count == 2
 
 
-@pytest.mark.slow
 async def test_sessions_that_are_refused_are_errors_not_silence(url):
     unknown = Load(url, {"token": "pk_nobody"}, 1.0, wav.load(SPEECH))
 

@@ -62,7 +62,6 @@ async def test_a_model_is_measured_at_its_pace(load_kind):
     assert "3 slots: 30 units" in model.describe(report)
 
 
-@pytest.mark.slow
 async def test_in_the_worst_case_every_unit_speaks_all_that_it_may():
     small = small_model(slots=2)
 
@@ -105,7 +104,6 @@ async def test_units_and_lists_are_measured(tmp_path):
     assert all(0 < one.p50_ms <= one.max_ms for one in figures.values())
 
 
-@pytest.mark.slow
 async def test_a_short_run_holds_every_session_and_counts_every_unit():
     report = await measure(5, 2.0, has_frame=True)
 

@@ -95,7 +95,6 @@ async def test_the_parts_inside_are_of_every_turn():
             assert 0 < part <= whole
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_the_parts_over_the_wire_add_up():
     words = [spoken("What is the capital of Italy?")]

@@ -25,7 +25,6 @@ def made() -> chaos._Chaos:
     return chaos._Chaos(PLAN, Servers())
 
 
-@pytest.mark.slow
 async def test_conversations_are_cut_and_nothing_is_lost() -> None:
     """Those that the bench speaks itself; tests/system/test_resume.py tries the SDK."""
     names = ("minicpmo_v2", "openai_live", "openai_realtime")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 DOCKERFILE = Path(__file__).parents[2] / "deploy" / "docker" / "Dockerfile"
 

@@ -48,7 +48,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-@pytest.mark.slow
 def test_a_model_of_another_package_is_served(installed: Path, tmp_path: Path) -> None:
     flags = [*PARROT[:-1], "mimic"]
 
@@ -62,14 +61,12 @@ def test_a_model_of_another_package_is_served(installed: Path, tmp_path: Path) -
     assert "Hello!" in done.stdout
 
 
-@pytest.mark.slow
 def test_the_doctor_knows_it(installed: Path, tmp_path: Path) -> None:
     done = python("-m", "parley", "doctor", "--model", "mimic", cwd=tmp_path)
 
     assert "model: mimic (this example)" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_dialect_of_another_package_is_spoken(installed: Path, tmp_path: Path) -> None:
     with running(tmp_path, "serve", *PARROT) as process:
         process.line_with("ready after")
@@ -81,7 +78,6 @@ def test_a_dialect_of_another_package_is_spoken(installed: Path, tmp_path: Path)
     assert "Is anybody there?" in answer["text"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_it_holds_to_the_contract_as_printed(tmp_path: Path) -> None:
     program = tmp_path / "test_ask.py"

@@ -27,7 +27,7 @@ from websockets.asyncio.client import connect
 
 PRINTED_URL = "https://localhost:8006"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.starts_python]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.starts_python]
 
 PYTHON = [
     each for page in ("README.md", "docs/do/python-client.md") for each in samples(page, "python")

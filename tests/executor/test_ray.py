@@ -37,7 +37,6 @@ pytestmark = [
         importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"
     ),
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.starts_python,
     # Ray's own code on a newer Python and newer libraries.

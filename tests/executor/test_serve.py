@@ -22,7 +22,6 @@ from parley import logs
 pytestmark = pytest.mark.starts_python
 
 
-@pytest.mark.slow
 def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Path):
     (tmp_path / "parley.toml").write_text("[gateway]\nprot = 1\n")
     with serving(tmp_path) as server:
@@ -54,7 +53,6 @@ def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Pat
     assert sum("unknown setting 'gateway.prot'" in line for line in server.seen) == 1
 
 
-@pytest.mark.slow
 def test_a_worker_that_hangs_is_told_killed_and_replaced(tmp_path: Path):
     (tmp_path / "parley.toml").write_text("[worker]\nheartbeat_limit_s = 7\n")
     with serving(tmp_path) as server:
@@ -77,7 +75,6 @@ def test_a_worker_that_hangs_is_told_killed_and_replaced(tmp_path: Path):
     assert worker.pid != hung.pid
 
 
-@pytest.mark.slow
 def test_workers_end_when_serve_is_killed_outright(tmp_path: Path):
     with serving(tmp_path, "--workers", "2") as server:
         children = server.children

@@ -8,8 +8,6 @@ from tests.golden import section_prompts, tiny
 from tests.golden.case import Case, Checker, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
-pytestmark = pytest.mark.slow
-
 CASES = find_cases(DATA)
 
 

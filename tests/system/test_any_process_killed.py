@@ -20,7 +20,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.starts_python
 
 READY_S = 5.0
 SLOT_S = 10.0

@@ -16,8 +16,6 @@ from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import LOUD, Message, begin_duplex, hear_until, say
 from websockets.asyncio.client import ClientConnection, connect
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.resumed_talks import MAILBOX_UNITS, TALKS, comparable, whole_talk
 from tests.support.resuming import WaitingClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.starts_python
 
 
 def sessions_in(redis: RedisServer) -> list[bytes]:

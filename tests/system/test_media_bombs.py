@@ -22,7 +22,7 @@ from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.sync.client import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.starts_python
 
 MIB = 1024 * 1024
 GROWTH_BYTES = 300 * MIB

@@ -23,7 +23,6 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.media.wav import encode_wav
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
     ),

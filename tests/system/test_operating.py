@@ -15,8 +15,6 @@ from websockets.sync.client import connect
 
 from parley.executor.child import SUPERVISED_VARIABLE
 
-pytestmark = pytest.mark.slow
-
 
 def the_worker(url: str) -> dict[str, Any]:
     """The only one, once there is one."""

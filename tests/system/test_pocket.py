@@ -31,7 +31,7 @@ from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import DuplexConfig
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 VOICE = "en-us"
 SECOND = INPUT_RATE_HZ

@@ -24,7 +24,6 @@ from parley.media.resample import resample
 
 CLIENTS = Path(__file__).parent / "clients"
 
-pytestmark = pytest.mark.slow
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None, reason="node is not installed; the JavaScript programs need it"
 )

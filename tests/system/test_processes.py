@@ -19,8 +19,6 @@ from tests.support.resuming import WaitingClient
 
 from parley.protocol.control import SILENCE_LIMIT_S
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_gateway_that_stood_still_ends_no_session(apart: Apart) -> None:
     """As after a laptop's sleep, a virtual machine's move or swapping."""

@@ -84,7 +84,6 @@ async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> 
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files in /proc")
-@pytest.mark.slow
 async def test_no_lease_seat_task_thread_or_file_is_left() -> None:
     limits = {"sessions_per_client": 100, "resume_window_s": 1}
     model, dice = Faulty(Parrot(3)), random.Random(0)

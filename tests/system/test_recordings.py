@@ -23,8 +23,6 @@ from websockets.asyncio.client import connect
 
 from parley.media.wav import encode_wav
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[RunningStack]:

@@ -135,7 +135,6 @@ def test_only_limits_and_rules_of_admission_hold_immediately() -> None:
     assert (taken.limits.pause_s, taken.limits.decoders) == (5.0, old.limits.decoders)
 
 
-@pytest.mark.slow
 async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
     """By SIGHUP, and by `parley reload`: a process reports what an event loop in a test cannot."""
     file = tmp_path / "parley.toml"

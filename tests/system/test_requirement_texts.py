@@ -29,8 +29,6 @@ from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot, _UnitJob
 from parley.protocol import realtime
 
-pytestmark = pytest.mark.slow
-
 WAIT = {"position", "estimated_wait_s"}
 """`position` and `estimated_wait_s` of the half-duplex text; the realtime text names no fields."""
 

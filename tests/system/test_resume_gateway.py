@@ -16,8 +16,6 @@ from tests.support.resuming import ResumingClient
 
 from parley.session.resumable import UNUSED_WINDOW_S
 
-pytestmark = pytest.mark.slow
-
 
 async def started(port: int) -> ResumingClient:
     return await ready_session(lambda path: f"ws://127.0.0.1:{port}{path}")

@@ -15,7 +15,7 @@ from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.sync.client import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.starts_python
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ trace_service = pytest.importorskip(
     reason="the extra 'otel' is not installed",
 )
 
-pytestmark = pytest.mark.slow
-
 
 class Collector(ThreadingHTTPServer):
     """What a collector's `/v1/traces` takes, kept."""

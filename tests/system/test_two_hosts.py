@@ -23,8 +23,6 @@ from websockets.sync.client import connect
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 ON_LOOPBACK = ("--host", "127.0.0.1")
 """What the recipe's `--host 0.0.0.0` becomes in a test; `--no-http` then asks for what is the

@@ -36,7 +36,7 @@ SCENARIO_S = 300
 """What a scenario has not done by then it will not do. The longest takes half a minute on two cores
 that do nothing else."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(SCENARIO_S + 60, func_only=True)]
+pytestmark = pytest.mark.timeout(SCENARIO_S + 60, func_only=True)
 
 
 def written() -> list[str]:

@@ -120,7 +120,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.starts_python
 @pytest.mark.timeout(400)
 def test_every_program_is_answered(tmp_path: Path, folder: Path):

@@ -28,7 +28,6 @@ def test_node_tests_pass():
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-@pytest.mark.slow
 def test_types_hold():
     compiler = ROOT / "node_modules/typescript-native/bin/tsc"
     if not compiler.is_file():

@@ -23,7 +23,7 @@ from parley.session.rerun import rerun
 from parley.settings import ModelSettings
 from parley.vad.energy import EnergyDetector
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 THEN = datetime.now() - timedelta(hours=5)
 TOLD = f"It is {THEN.hour % 12 or 12}:{THEN.minute:02} {'AM' if THEN.hour < 12 else 'PM'}."

@@ -13,7 +13,7 @@ from parley.models.cascade import store
 from parley.models.cascade.local import LocalWriter
 from parley.settings import ModelSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 WEB = Path(__file__).resolve().parents[3] / "src" / "parley" / "web"
 Talk = Callable[..., str]

@@ -31,7 +31,6 @@ def test_inputs_have_so_few_levels_that_two_products_fit_16_bits() -> None:
 
 
 @pytest.mark.parametrize("processor", ["Haswell", "SandyBridge", "Nehalem"])
-@pytest.mark.slow
 def test_the_largest_sums_are_right_on_older_processors(processor: str) -> None:
     qemu = shutil.which("qemu-x86_64")
     if qemu is None:

@@ -13,7 +13,7 @@ from parley.engine.segments import Audio
 from parley.engine.work import Generate, StartSession, Work
 from parley.models.minicpmo45.model import MiniCPMO45
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("voices_are_waited_for")]
+pytestmark = pytest.mark.usefixtures("voices_are_waited_for")
 
 
 class TestSmallMiniCPMO(ModelContract):

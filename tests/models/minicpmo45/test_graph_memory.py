@@ -53,7 +53,6 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("slots", "context_tokens"), [(1, 8192), (MOST_SLOTS, LONGEST_CONTEXT)])
 def test_graphs_fit_their_number_and_the_memory_that_the_plan_gives_them(

@@ -120,7 +120,6 @@ def test_batches_are_rounded_up_to_powers_of_two():
     assert buckets(1) == [1]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_conversations_with_graphs_say_what_they_say_without(monkeypatch):
     """Every captured step, in batches of all sizes, against the model without graphs."""

@@ -26,7 +26,7 @@ from triton.compiler import ASTSource  # type: ignore[import-untyped] # noqa: E4
 
 from parley.models.minicpmo45.runtime import kernels  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SHARED_BYTES = {
     80: 166_912,

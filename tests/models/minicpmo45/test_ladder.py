@@ -36,7 +36,7 @@ from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.settings import ModelSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,6 @@ needs_tokenizer = pytest.mark.skipif(
 
 
 @needs_tokenizer
-@pytest.mark.slow
 def test_a_checkpoint_without_a_voice_answers_in_text(tmp_path):
     write_golden(tmp_path, tokenizer=TOKENIZER, has_voice=False)
     settings = ModelSettings(name=str(tmp_path), device="cpu")
@@ -36,7 +35,6 @@ def test_a_checkpoint_without_a_voice_answers_in_text(tmp_path):
 
 
 @needs_tokenizer
-@pytest.mark.slow
 def test_the_plan_of_a_good_checkpoint_has_no_problems(tmp_path):
     write_golden(tmp_path, tokenizer=TOKENIZER)
 

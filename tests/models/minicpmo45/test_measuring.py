@@ -27,7 +27,7 @@ from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
 from parley.settings import ModelSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CONTEXT_BYTES: Final = GIB // 2
 """Of a driver, before anything is loaded."""

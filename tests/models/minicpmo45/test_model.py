@@ -271,7 +271,6 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
         np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_units_with_a_window_take_no_more_memory_than_a_few(model):
     duplex(model, window=Window("basic", high_tokens=300, low_tokens=200), speak=False)

@@ -189,7 +189,6 @@ def test_a_page_that_was_anothers_holds_nothing_of_it() -> None:
 # --------------------------------------------------------------------------------- conversations
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("is_scattered")
 @pytest.mark.parametrize("has_small_caches", [False, True])
 def test_conversations_in_pages_say_the_same_bits(has_small_caches: bool) -> None:

@@ -226,7 +226,6 @@ def columns(text: str) -> dict[str, list[str]]:
     return {head: cells for head, *cells in zip(*rows, strict=True)} | {"": rest.split("\n")}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit]) -> None:
     """`python -m tools.roofline.table --write` brings it up to date."""
@@ -239,7 +238,6 @@ def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit])
     assert "counted" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_32_speaking_video_sessions_fit_an_h200_and_4_a_card_of_24_gb_on_paper(
     units: list[table.Unit],
