@@ -199,6 +199,16 @@ def test_the_doctor_says_what_is_missing_and_what_fits(tmp_path: Path, monkeypat
     )
 
 
+def test_the_doctor_finds_what_a_start_would_refuse(monkeypatch):
+    settings = ModelSettings(name="cascade", llm="http://localhost:1/v1")
+    monkeypatch.setattr(loader, "check", lambda endpoint: ["a", "b"])
+
+    with pytest.raises(SetupError) as refused:
+        loader.find_writer(settings, None, 1)
+
+    assert loader.describe(settings).problems[-1] == f"{refused.value} {refused.value.hint}"
+
+
 @pytest.mark.parametrize(
     ("group", "where", "left"),
     [("/", "", 700), ("/a.slice/b.service", "a.slice", 700), ("/a.slice", "b.slice", 9000 * 1024)],

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
@@ -370,11 +371,17 @@ def test_warming_up_asks_an_own_language_model_nothing() -> None:
     assert script.requests == []
 
 
-def test_who_asks_for_models_learns_their_names_or_why_not():
+def test_who_asks_for_models_learns_their_names_or_why_not(monkeypatch):
     with scripted_endpoint(Script()) as url:
         assert check(Endpoint(url)) == ["scripted"]
     with pytest.raises(SetupError, match="does not answer"):
         check(Endpoint("http://127.0.0.1:9/v1"))
+    monkeypatch.setattr(
+        httpx, "get", lambda url, **_: httpx.Response(401, request=httpx.Request("GET", url))
+    )
+    with pytest.raises(SetupError, match="answers 401") as refused:
+        check(Endpoint("http://127.0.0.1:9/v1"))
+    assert "llm_key" in refused.value.hint
 
 
 def started(model: Cascade, works: list[Work]) -> Any:

@@ -114,8 +114,9 @@ def describe(settings: ModelSettings) -> ModelPlan:
         try:
             offered = check(endpoint_of(settings))
             notes.append(f"{settings.llm} offers: {', '.join(offered) or 'nothing'}.")
-            if settings.llm_model and offered and settings.llm_model not in offered:
-                problems.append(f"{settings.llm} offers no model '{settings.llm_model}'.")
+            chosen = _chosen(settings, offered)
+            if offered and chosen not in offered:
+                problems.append(f"{settings.llm} offers no model '{chosen}'.")
         except SetupError as error:
             problems.append(f"{error} {error.hint}".strip())
     return ModelPlan(
@@ -200,17 +201,19 @@ def endpoint_of(settings: ModelSettings) -> Endpoint:
     )  # fmt: skip
 
 
+def _chosen(settings: ModelSettings, offered: list[str]) -> str:
+    if not settings.llm_model and len(offered) != 1:
+        raise SetupError(
+            f"The server at {settings.llm} offers {len(offered)} models.",
+            hint=f"Name one with --llm-model: {', '.join(offered[:8])}",
+        )
+    return settings.llm_model or offered[0]
+
+
 def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Writer:
     if is_address(settings.llm):
         endpoint = endpoint_of(settings)
-        offered = check(endpoint)
-        if not endpoint.model:
-            if len(offered) != 1:
-                raise SetupError(
-                    f"The server at {endpoint.url} offers {len(offered)} models.",
-                    hint=f"Name one with --llm-model: {', '.join(offered[:8])}",
-                )
-            endpoint = replace(endpoint, model=offered[0])
+        endpoint = replace(endpoint, model=_chosen(settings, check(endpoint)))
         return RemoteWriter(endpoint, rows=slots, limit_tokens=settings.context_tokens)
     if settings.llm != "own":
         return load_causal(settings.llm, rows=slots)

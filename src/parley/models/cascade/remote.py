@@ -322,7 +322,12 @@ def check(endpoint: Endpoint) -> list[str]:
         reply.raise_for_status()
         return [str(one["id"]) for one in reply.json().get("data", [])]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"does not answer: {error}" if status is None else f"answers {status}"
+        wants_key = status in (401, 403)
         raise SetupError(
-            f"The language model at {endpoint.url} does not answer: {error}.",
-            hint="Start its server, and give the address with /v1 at its end.",
+            f"The language model at {endpoint.url} {why}.",
+            hint="Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
+            if wants_key
+            else "Start its server, and give the address with /v1 at its end.",
         ) from error
