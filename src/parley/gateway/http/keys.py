@@ -203,21 +203,16 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def make(new: NewKey) -> MadeKey:
         """Create a key. Only its hash is stored: a lost key cannot be shown again."""
         secret = make_key()
+        now_s, given = clock.time(), msgspec.structs.asdict(new)
+        days = given.pop("expires_in_days")
         key = Key(
             id=f"k_{secrets.token_hex(6)}",
-            name=new.name,
             hash=hash_key(secret),
-            created_s=clock.time(),
+            created_s=now_s,
             last_used_s=None,
             revoked_s=None,
-            max_sessions=new.max_sessions,
-            per_minute=new.per_minute,
-            role=new.role,
-            expires_s=(
-                None if new.expires_in_days is None else clock.time() + 86_400 * new.expires_in_days
-            ),
-            minutes_per_day=new.minutes_per_day,
-            tokens_per_day=new.tokens_per_day,
+            expires_s=None if days is None else now_s + 86_400 * days,
+            **given,
         )
         await state.add_key(key)
         await maintenance.load_keys()

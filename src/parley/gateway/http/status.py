@@ -16,13 +16,12 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.bodies import JSON, Time, WorkerId, filled
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.tls import own_fingerprint
-from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.gateway.worker_pool import Lease, Worker
 from parley.installation import build_id
 from parley.protocol.control import ContextPages
 from parley.recording.timeline import iso
@@ -302,15 +301,6 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
     return found
 
 
-def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
-    states = [w.heartbeat.recording for w in worker_pool if w.heartbeat is not None]
-    return RecordingHealth(
-        lost_entries=metrics.recording_lost,
-        failing_workers=states.count("failing"),
-        no_room_workers=states.count("no_room"),
-    )
-
-
 def list_sessions(sessions: Sessions, dispatcher: Dispatcher) -> list[SessionInfo]:
     """The state of every session: in the queue, in the registry, or, for REST requests, at a
     worker."""
@@ -353,17 +343,6 @@ def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
         worker=None if lease is None else lease.worker.worker_id,
         address="" if found is None else found.address,
         is_protected=bool(found is not None and found.log_id),
-    )
-
-
-def session_log_health(metrics: Metrics) -> SessionLogHealth:
-    logged = metrics.session_logs
-    return SessionLogHealth(
-        sessions=logged.count,
-        bytes=logged.size_bytes,
-        dropped=logged.dropped,
-        place=logged.place,
-        missing=metrics.sessions_without_log,
     )
 
 
@@ -414,6 +393,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         others = ("busy_chat", "busy_half_duplex", "cleanup")
         loading = worker_pool.loading_workers
         listed = list_sessions(sessions, dispatcher)
+        recording = [w.heartbeat.recording for w in worker_pool if w.heartbeat is not None]
         status = Status(
             gateway_healthy=not supervisor.failing,
             version=__version__,
@@ -429,8 +409,18 @@ def routes(runtime: GatewayRuntime) -> Router:
             waiting_workers=worker_pool.waiting,
             queue_length=len(queue),
             max_queue_size=queue.limit,
-            recording=recording_health(metrics, worker_pool),
-            session_logs=session_log_health(metrics),
+            recording=RecordingHealth(
+                lost_entries=metrics.recording_lost,
+                failing_workers=recording.count("failing"),
+                no_room_workers=recording.count("no_room"),
+            ),
+            session_logs=SessionLogHealth(
+                sessions=metrics.session_logs.count,
+                bytes=metrics.session_logs.size_bytes,
+                dropped=metrics.session_logs.dropped,
+                place=metrics.session_logs.place,
+                missing=metrics.sessions_without_log,
+            ),
             session_states=dict(Counter(each.state for each in listed)),
             sessions=listed if admin else [],
             running_tasks=running_tasks(dispatcher),
