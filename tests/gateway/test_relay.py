@@ -6,14 +6,12 @@ import json
 
 import pytest
 import websockets
-from tests.support.gateways import RunningGateway, running_gateway, until
+from tests.support.gateways import RunningGateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
-
-from parley.gateway.upstream import DialPolicy
 
 
 @contextlib.asynccontextmanager
@@ -92,40 +90,3 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped(gatew
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
         assert sent < 100
         assert 'parley_errors_total{code="slow_client"' in gateway.runtime.metrics.page().decode()
-
-
-async def test_a_worker_that_does_not_read_slows_the_client():
-    may_read = asyncio.Event()
-    counted = asyncio.get_running_loop().create_future()
-
-    async def script(connection: ServerConnection) -> None:
-        connection.transport.pause_reading()
-        await may_read.wait()
-        connection.transport.resume_reading()
-        total = 0
-        async for message in connection:
-            if message == "end":
-                counted.set_result(total)
-                return
-            total += len(message)
-
-    async with (
-        running_gateway(DialPolicy()) as gateway,
-        scripted(gateway, script),
-        connect(gateway.ws(PATHS["duplex"]), write_limit=1) as client,
-    ):
-        await hear(client)
-        sending = asyncio.create_task(_send_many(client, 40))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await asyncio.shield(sending)
-        may_read.set()
-        await sending
-
-        assert await asyncio.wait_for(counted, HANG_S) == 40_000_000
-
-
-async def _send_many(client, count: int) -> None:
-    for _ in range(count):
-        await client.send("x" * 1_000_000)
-    await client.send("end")

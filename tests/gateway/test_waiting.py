@@ -107,6 +107,7 @@ async def test_places_in_the_queue_outlive_their_gateway(
 
 
 @pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(queue={"update_every_s": 3600.0})
 @pytest.mark.parametrize(("how", "place"), [("noticed", 1), ("unnoticed", 1), ("closes", 2)])
 async def test_a_client_that_was_cut_off_has_its_place_again(gateway, how: str, place: int):
     path = PATHS["duplex"]
@@ -149,16 +150,6 @@ async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time(
                 told.append(await asyncio.wait_for(overtaken.recv(), 1.5))
 
     assert 1 <= len(told) <= 4 + took_s
-
-
-@pytest.mark.usefixtures("worker")
-async def test_chat_says_nothing_of_a_queue_when_a_slot_is_free(gateway):
-    async with connect(gateway.ws(PATHS["chat"])) as client:
-        await say(client, **HELLO)
-        messages, code = await end_of(client)
-
-    assert [message["type"] for message in messages] == ["prefill_done", "done"]
-    assert code == 1000
 
 
 @pytest.mark.parametrize(
@@ -220,23 +211,6 @@ async def test_stop_while_waiting_cancels_in_the_dialects_words(gateway, dialect
         assert messages[-1].items() >= answer.items()
         assert code == 1000
         assert len(gateway.runtime.dispatcher.queue) == 0
-
-
-@pytest.mark.usefixtures("worker")
-@pytest.mark.gateway(queue={"update_every_s": 3600.0})
-async def test_a_client_that_hangs_up_leaves_the_queue_before_the_next_update(gateway):
-    async with occupied(gateway), connect(gateway.ws(PATHS["realtime"])) as stays:
-        leaves = await connect(gateway.ws(PATHS["duplex"]))
-        assert (await hear(leaves))["position"] == 2
-        behind = await connect(gateway.ws(PATHS["half_duplex"]))
-        assert (await hear(behind))["position"] == 3
-
-        leaves.transport.abort()
-        update = await hear(behind)
-
-        assert update["position"] == 2
-        await hear(stays)
-        await behind.close()
 
 
 @pytest.mark.usefixtures("worker")

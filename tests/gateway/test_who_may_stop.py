@@ -188,6 +188,8 @@ def test_a_rate_refills_evenly_and_by_caller():
     assert limit.take("b")
     clock.advance(2)
     assert [limit.take("a") for _ in range(3)] == [True, True, False]
+    clock.advance(3600)
+    assert [limit.take("a") for _ in range(61)] == [True] * 60 + [False]
 
 
 def test_the_number_of_callers_kept_is_bounded():
