@@ -460,35 +460,22 @@ test('a break in mid-call is the end', () => {
   assert.deepEqual(seen, [['ended', { reason: 'lost', code: '', sentence: '', wasReady: true }]]);
 });
 
-test('the server says why before it closes', () => {
-  const { sockets, connection } = surroundings();
-  const full = new DuplexClient({ instructions: 'x' }, 'audio', connection);
-  const seen = watch(full, 'ended');
-  full.open();
-  sockets[0].accept();
-  sockets[0].say({
-    type: 'error',
-    error: 'Queue full (9 requests)',
-    message: 'Queue full (9 requests)',
-    code: 'queue_full',
-  });
-  sockets[0].hangUp(1013);
+test('the server says why: before it closes, or where it would wait for another configuration', () => {
+  for (const [code, close, reason] of [
+    ['queue_full', 1013, 'busy'],
+    ['invalid_payload', 0, 'bad'],
+  ]) {
+    const { sockets, connection } = surroundings();
+    const client = new RealtimeClient({ instructions: '' }, 'audio', connection);
+    const seen = watch(client, 'ended');
+    client.open();
+    sockets[0].accept();
+    sockets[0].say({ type: 'session.queue_done' }, { type: 'error', error: { code, message: 'No.' } });
+    if (close) sockets[0].hangUp(close);
 
-  assert.deepEqual(seen, [
-    ['ended', { reason: 'busy', code: 'queue_full', sentence: 'Queue full (9 requests)', wasReady: false }],
-  ]);
-});
-
-test('a configuration that is refused ends a call, although the server would wait for another', () => {
-  const { sockets, connection } = surroundings();
-  const client = new RealtimeClient({ instructions: '' }, 'audio', connection);
-  const seen = watch(client, 'ended');
-  client.open();
-  sockets[0].accept();
-  sockets[0].say({ type: 'session.queue_done' }, { type: 'error', error: { code: 'invalid_payload', message: 'No.' } });
-
-  assert.equal(sockets[0].sent[0].session.instructions, 'You are a helpful assistant.');
-  assert.deepEqual(seen, [['ended', { reason: 'bad', code: 'invalid_payload', sentence: 'No.', wasReady: false }]]);
+    assert.equal(sockets[0].sent[0].session.instructions, 'You are a helpful assistant.');
+    assert.deepEqual(seen, [['ended', { reason, code, sentence: 'No.', wasReady: false }]]);
+  }
 });
 
 test('stopping waits for the answer, but not longer than two seconds', () => {

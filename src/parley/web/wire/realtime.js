@@ -21,13 +21,6 @@ const DEFAULT_INSTRUCTIONS = 'You are a helpful assistant.';
  *   transcript?: string}} Transcript
  */
 
-/**
- * Returns the kinds of input other than audio that the server accepts in this call.
- * @param {any} created
- * @returns {string[]}
- */
-const accepts = (created) => (Array.isArray(created.accepts) ? created.accepts : []);
-
 /** @extends {Connection<import('./duplex.js').DuplexEvents>} */
 export class RealtimeClient extends Connection {
   /** The protocol has no message for a pause: to pause, the client stops sending. */
@@ -64,7 +57,7 @@ export class RealtimeClient extends Connection {
         break;
       case 'session.created':
         this.sound.agree(message.audio_format);
-        this.canText = accepts(message).includes('input_text');
+        this.canText = message.accepts?.includes('input_text') ?? false;
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
       case 'response.listen':
