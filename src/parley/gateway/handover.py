@@ -106,7 +106,7 @@ class Handover:
         await asyncio.to_thread(_drop_incoming, self.folders.root)
 
     async def refuse_rest(self, recording_ids: list[str]) -> None:
-        """These recordings are going to be deleted, with all parts of their sessions."""
+        """These recordings were deleted, and with them all parts of their sessions."""
         self._deleted = [*self._deleted, *recording_ids][-DELETED_LIMIT:]
         # On a full disk they are remembered in memory, because deleting makes room.
         with contextlib.suppress(sqlite3.Error):

@@ -266,8 +266,8 @@ def routes(runtime: GatewayRuntime) -> Router:
         ones. Revoke the key first, so that no session starts meanwhile."""
         await maintenance.refresh_index()
         _, rows = await state.recordings(limit=-1, key_id=key)
-        await handover.refuse_rest([row.id for row in rows])
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
+        await handover.refuse_rest(gone)
         await state.forget(gone)
         responses = await state.forget_responses_by(owner_of_key(key))
         is_known = key.startswith(USER_PREFIX) or key in {one.id for one in await state.keys()}
@@ -435,8 +435,8 @@ def routes(runtime: GatewayRuntime) -> Router:
             raise Unauthorized
         request.state.is_audited = who.is_admin
         found = await find(session_id, to_change=True)
-        await handover.refuse_rest([found.folder.recording_id])
         gone = await asyncio.to_thread(store.delete_session, found.folder)
+        await handover.refuse_rest(gone)
         await state.forget(gone)
         await state.forget_responses_of(gone)
         return Success()
