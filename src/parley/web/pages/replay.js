@@ -181,7 +181,7 @@ function header(meta, words) {
 function partsOf({ parts = [] }) {
   const links = parts.map((/** @type {string} */ part, /** @type {number} */ index) =>
     h('a', {
-      class: 'button slim',
+      class: part === id ? 'button slim primary' : 'button slim',
       href: at(`/s/${encodeURIComponent(part)}`),
       'aria-current': part === id ? 'page' : null,
       words: ['replay.part', { number: index + 1 }],
