@@ -379,12 +379,6 @@ def test_a_live_session_hears_nothing_only_while_it_is_muted():
     assert heard == [True, False, True]
 
 
-def test_a_live_session_repeats_only_a_delegation_that_there_is():
-    for kind, told in (("client", {"type": "client"}), ("other", None)):
-        (started,) = written(live(delegation={"type": kind}), events.SessionReady(0))
-        assert started["session"]["delegation"] == told
-
-
 def test_the_conversation_before_a_live_session_is_in_its_prompt():
     items = [
         {"role": role, "content": [{"type": "input_text", "text": text}]}

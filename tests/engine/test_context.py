@@ -28,6 +28,9 @@ def test_what_does_not_fit_is_refused():
 
     with pytest.raises(ContextFull, match="length is 30 tokens, the request has 31"):
         ledger.require(11)
+    ledger.room_tokens = 29
+    with pytest.raises(ContextFull, match="length is 29 tokens"):
+        ledger.require(10)
 
 
 def test_without_a_window_nothing_is_dropped():

@@ -345,13 +345,15 @@ def test_origins(origin, host, allowed, passes):
         ("127.0.0.1", {"host": "localhost", "x_forwarded_for": "10.0.0.5"}, False),
         ("127.0.0.1", {"host": "rebound.example"}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "https://evil.example"}, False),
+        ("127.0.0.1", {"host": "localhost", "origin": "https://listed.example"}, False),
         ("127.0.0.1", {"host": "localhost:1", "origin": "http://localhost:1"}, True),
         ("127.0.0.1", {"host": "localhost:1", "origin": "http://localhost:3000"}, False),
         (None, {"host": "localhost"}, False),
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
-    assert (authenticator().role_of(peer, headers(**values)) == "admin") is is_admin
+    listing = authenticator(allowed_origins=["https://listed.example"])
+    assert (listing.role_of(peer, headers(**values)) == "admin") is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary():

@@ -1,6 +1,7 @@
 """REST of what stays: reading, packing, uploading, commenting, sharing, deleting, and who may."""
 
 import asyncio
+import fcntl
 import io
 import json
 import os
@@ -324,11 +325,15 @@ async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_pat
     ]
 
     by_the_link = await http.delete(f"/api/sessions/{link['token']}")
+    with rest.journal.open("rb") as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        refused = await http.delete(f"/api/sessions/{recording}")
     still_there = folder.path.is_dir()
     by_its_id = await http.delete(f"/api/sessions/{recording}")
 
     assert parts == [[recording, rest.recording_id]] * 2 + [None, None]
     assert by_the_link.status_code in (401, 403)
+    assert refused.status_code == 409
     assert still_there
     assert by_its_id.json() == {"success": True}
     # Another worker continued the session.
