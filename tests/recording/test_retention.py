@@ -51,9 +51,14 @@ def test_by_size_the_oldest_first(tmp_path):
 
 def test_the_parts_of_a_session_go_together(tmp_path):
     first = aged(tmp_path, "first", 31)
-    size = aged(tmp_path, "later", 29, config={"continues": "first"}).size_bytes()
+    later = aged(tmp_path, "later", 29, config={"continues": "first"})
+    size = later.size_bytes()
 
     assert tidy(tmp_path, days=30).deleted == 0
+    for part in (first, later):
+        part.pin.touch()
+        assert tidy(tmp_path, days=1).deleted == 0
+        part.pin.unlink()
     first.meta.write_text("{")
     assert tidy(tmp_path, days=30).deleted == 0
     assert tidy(tmp_path, gb=1.5 * size / 1e9).deleted_capacity == 2
