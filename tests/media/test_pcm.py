@@ -6,7 +6,7 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm, from_float32_bytes, join, level_dbfs, peak
-from parley.media.segments import segments_of
+from parley.media.segments import pieces_of, segments_of
 
 
 def test_part_of_a_sample_is_refused():
@@ -88,3 +88,17 @@ def test_speech_is_found_between_pauses_also_over_a_constant(constant, of_the_vo
     found = segments_of(Pcm(heard, 16_000))
 
     assert np.ravel(found) == pytest.approx([0.85, 3.15, 3.85, 5.15], abs=0.02)
+
+
+def test_more_audio_changes_only_the_last_piece():
+    chance = np.random.default_rng(1)
+    speech, pause = 0.2 * chance.standard_normal(9 * 16_000), np.zeros(8_000)
+    heard = np.concatenate([speech, pause] * 3 + [np.zeros(32_000)]).astype(np.float32)
+    pieces = pieces_of(Pcm(heard, 16_000))
+
+    assert [round(one.duration_s) for one in pieces] == [9, 10, 10]
+    for seconds in (12, 20, 25):
+        shorter = pieces_of(Pcm(heard[: seconds * 16_000], 16_000))
+        for whole, part in zip(pieces, shorter[:-1], strict=False):
+            np.testing.assert_array_equal(whole.samples, part.samples)
+    assert pieces_of(Pcm(heard[:0], 16_000))[0].samples.size == 0

@@ -5,6 +5,7 @@ It does not decide if a sound is speech; the voice detector of sessions does tha
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,8 @@ MARGIN_S: Final = 0.15
 """Margin before and after, because words start quietly."""
 LONGEST_S: Final = 28.0
 """Maximum length of a segment: recognisers process half a minute at a time."""
+PIECE_S, SPLIT_S = 8.0, 0.4
+"""Minimum length of a piece of a long turn, and of the pause in which it ends."""
 QUIETER: Final = 0.05
 """Share of the level of the loud parts below which audio counts as silence."""
 
@@ -53,17 +56,51 @@ def bounds_of(pcm: Pcm) -> tuple[float, float]:
 
 def _loud_frames(pcm: Pcm) -> npt.NDArray[np.intp]:
     """Indices of the frames that are not silent."""
+    loudness = _loudness(pcm)
+    return np.flatnonzero(loudness > _silence(loudness)) if len(loudness) else np.zeros(0, np.intp)
+
+
+def _loudness(pcm: Pcm) -> npt.NDArray[np.float64]:
+    """Level of each frame."""
     size = max(1, int(FRAME_S * pcm.rate_hz))
     frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
-    if not len(frames):
-        return np.zeros(0, np.intp)
     # Without each frame's own mean: microphones add a constant, and some voices do in speech only.
-    loudness = frames.std(axis=1, dtype=np.float64)
-    loud = float(np.percentile(loudness, 95))
-    return np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
+    return np.asarray(frames.std(axis=1, dtype=np.float64))
+
+
+def _silence(loudness: npt.NDArray[np.float64]) -> float:
+    """Maximum level of a silent frame."""
+    return max(QUIETER * float(np.percentile(loudness, 95)), 1e-4)
 
 
 def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
     """As `segments_of`, but with one segment for everything that a recogniser can process in one
     call."""
     return [(0.0, pcm.duration_s)] if pcm.duration_s <= LONGEST_S else segments_of(pcm)
+
+
+def pieces_of(pcm: Pcm) -> list[Pcm]:
+    """Audio of any length in pieces of at most `LONGEST_S`. Each ends in the first pause after
+    `PIECE_S`, and all but the last are the same if more audio follows. Silent pieces are left out,
+    because recognisers find words in silence."""
+    loudness = _loudness(pcm)
+    pause, least, most = (round(s / FRAME_S) for s in (SPLIT_S, PIECE_S, LONGEST_S))
+    cuts = [0]
+    while len(loudness) - cuts[-1] > least:
+        start = cuts[-1]
+        limit = min(start + most, len(loudness))
+        ends = (
+            end - pause // 2
+            for end in range(start + least, limit, pause // 4)
+            if loudness[end - pause : end].max() <= _silence(loudness[start:end])
+        )
+        cut = next(ends, limit)
+        if cut == len(loudness):
+            break
+        cuts.append(cut)
+    pieces = []
+    for start, end in pairwise([*cuts, len(loudness)]):
+        if not start or loudness[start:end].max(initial=0.0) > _silence(loudness[:end]):
+            first, last = (round(place * FRAME_S * pcm.rate_hz) for place in (start, end))
+            pieces.append(pcm.slice(first, last if end < len(loudness) else len(pcm)))
+    return pieces

@@ -27,7 +27,9 @@ the end of a word, so there are few such pauses within sentences: one in 11 s of
 prompts."""
 
 EARLY_MOST: Final = 8
-"""Limit per utterance. After more pauses, the answer waits for the end of the turn."""
+"""Limit per utterance, and `EARLY_PER_S` more for each second of it. After more pauses, the answer
+waits for the end of the turn."""
+EARLY_PER_S: Final = 0.25
 
 _log = logs.get(__name__)
 
@@ -64,10 +66,12 @@ class EarlyAnswer:
         if pause_start != self._pause_start and self._pause_start is not None:
             self._pause_start = None
             self._runner.stop_early()
-        if pause_start in (None, self._pause_start) or self._times >= EARLY_MOST:
+        if pause_start in (None, self._pause_start):
             return
         utterance = finder.likely(EARLY_MS)
         if utterance is None or not is_free:
+            return
+        if self._times >= EARLY_MOST + EARLY_PER_S * utterance.pcm.duration_s:
             return
         self._pause_start = pause_start
         self._times += 1

@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.parts import memory_of, result_of, small_cascade
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, join
 from parley.protocol.values import DuplexConfig
 
 
@@ -105,6 +106,28 @@ def test_an_utterance_is_recognised_once(monkeypatch):
         second(cast, quiet(1.0))
 
     assert len(asked) == 1
+
+
+def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
+    model = small_cascade(rows=1)
+    asked: list[float] = []
+    begin = model.parts.recogniser.begin
+
+    def counted(samples: Any) -> Any:
+        asked.append(len(samples) / 16_000)
+        return begin(samples)
+
+    monkeypatch.setattr(model.parts.recogniser, "begin", counted)
+    cast = Cast(model)
+    sounds = [voice(9.0), quiet(0.5), voice(3.0), quiet(0.5), voice(6.0)]
+    cast.play(0, [StartSession("half_duplex", speak=False, seed=1)])
+    heard = []
+    for count in (3, 5, 5):
+        said = turn("user", Audio(join(sounds[:count], 16_000), "turn"), is_closed=False)
+        heard.append(result_of(cast.play(0, [said])[-1]).heard)
+
+    assert asked == pytest.approx([9.3, 3.2, 9.7, 9.7], abs=0.3)
+    assert heard[1] == heard[2] != heard[0]
 
 
 def test_what_was_heard_is_said_in_the_results():

@@ -11,6 +11,7 @@ from parley.media.image import Pixels
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.prompt import PERSONA
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.writer import Draft
 from parley.protocol.values import Role
 from parley.turns.units import Turns
@@ -122,6 +123,8 @@ class Conversation:
         self.voice = voice
         self.detector = detector
         self.state = CascadeState(History(PERSONA))
+        self.pieces: dict[bytes | None, Heard] = {}
+        """Words of pieces of turns, by a digest of their audio; see `PrefillJob`."""
 
     @property
     def is_duplex(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,12 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
 from parley.media.pcm import Pcm, Samples
-from parley.media.segments import stretches_of
+from parley.media.segments import pieces_of, stretches_of
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
-from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing
+from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing, OneStep
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
@@ -36,6 +37,8 @@ HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
+KEPT_PIECES = 32
+"""Maximum number of pieces of turns whose words are kept: five minutes of speech."""
 CONTINUED_WINDOWS = 6
 """Number of windows of speech that `is_echo` can judge. The end of an echo is shorter."""
 
@@ -59,6 +62,7 @@ class PrefillJob(CascadeJob):
         self._is_empty = not work.segments
         self._waiting = merge_texts(work.segments)
         self._hearing: Hearing | None = None
+        self._piece: bytes | None = None
         self._slices = 0
         self._read_pieces = 0
         self._heard: list[str] = []
@@ -126,10 +130,10 @@ class PrefillJob(CascadeJob):
                     if self._state.is_unit_open:
                         self._listen(pcm)
                     elif self._state.role not in ("system", "assistant"):
-                        first, *rest = _pieces(pcm)
-                        self._waiting[:0] = [replace(segment, pcm=piece) for piece in rest]
                         self._is_clip = segment.hearing == "clip"
-                        self._hearing = self._recognise(first.samples)
+                        first, *rest = _pieces(pcm) if self._is_clip else pieces_of(pcm)
+                        self._waiting[:0] = [replace(segment, pcm=piece) for piece in rest]
+                        self._begin_piece(first.samples, is_settled=bool(rest))
                     return
 
     # Turns.
@@ -212,13 +216,29 @@ class PrefillJob(CascadeJob):
     def _recognise(self, samples: Samples) -> Hearing:
         return self._choices.hearing(lambda: self._parts.recogniser.begin(samples))
 
+    def _begin_piece(self, samples: Samples, *, is_settled: bool) -> None:
+        """Recognise a piece of a turn. If it is settled, the next attempt at the same turn, after
+        more of it, has it, too: its words are kept."""
+        self._piece = hashlib.blake2b(samples.tobytes()).digest() if is_settled else None
+        known = self._conversation.pieces.get(self._piece)
+        if known is not None and not self._choices.is_again:
+            self._hearing = OneStep(lambda: known)
+        else:
+            self._hearing = self._recognise(samples)
+
     def _hear_on(self) -> None:
         assert self._hearing is not None
         if not self._hearing.step():
             return
         heard, history = self._hearing.heard, self._state.history
         assert heard is not None
-        heard = self._parts.understood(heard, history, self._hearing)
+        pieces = self._conversation.pieces
+        if self._piece not in pieces:
+            heard = self._parts.understood(heard, history, self._hearing)
+        if self._piece is not None and not self._choices.is_again:
+            pieces[self._piece] = heard
+            if len(pieces) > KEPT_PIECES:
+                del pieces[next(iter(pieces))]
         self._choices.heard(heard)
         # The times of words in later audio, or in a later piece of it, would need its offset.
         if self._is_clip and not self._heard and isinstance(self._hearing, KeptHearing):
