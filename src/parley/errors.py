@@ -279,7 +279,8 @@ class TooManySessions(Refused):
     limit: int | None = None
 
     def __init__(self, held: int, limit: int, whose: str = "from one address") -> None:
-        super().__init__(f"Too many sessions {whose}: {held} open, {limit} allowed.")
+        open_now = f"Too many sessions {whose}: {held} open, {limit} allowed."
+        super().__init__(f"{open_now} Close one, or send fewer at a time.")
         self.held = held
         self.limit = limit
 

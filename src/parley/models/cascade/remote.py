@@ -324,10 +324,9 @@ def check(endpoint: Endpoint) -> list[str]:
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         why = f"does not answer: {error}" if status is None else f"answers {status}"
-        wants_key = status in (401, 403)
         raise SetupError(
             f"The language model at {endpoint.url} {why}.",
             hint="Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
-            if wants_key
+            if status in (401, 403)
             else "Start its server, and give the address with /v1 at its end.",
         ) from error
