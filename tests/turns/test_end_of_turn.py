@@ -5,15 +5,17 @@ import asyncio
 import numpy as np
 import pytest
 from tests.session.test_half_duplex import prepared
+from tests.support import noises
 from tests.support.patience import HANG_S
 from tests.support.present import present
 from tests.support.sessions import feed, worker_harness
 from tests.support.timeline import Part, Script, chunks, silence, sound, speak, windows
+from tests.turns.test_words import Says
 
 from parley.errors import SetupError
 from parley.media.pcm import Pcm
 from parley.protocol.values import VadOptions
-from parley.turns import TurnJudges, silence_ms
+from parley.turns import TurnJudges, log_odds, silence_ms
 from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.smart_turn import end_of_turn, log_mel
 from parley.turns.word_lists import (
@@ -27,18 +29,6 @@ from parley.turns.word_lists import (
 )
 from parley.vad import SpeechEnded, UtteranceFinder
 from parley.vad.base import WINDOW_SAMPLES
-
-
-class Says:
-    """An end of turn with a fixed result."""
-
-    def __init__(self, *probabilities: float) -> None:
-        self.probabilities = list(probabilities)
-        self.heard: list[int] = []
-
-    def __call__(self, audio):
-        self.heard.append(len(audio))
-        return self.probabilities[min(len(self.heard), len(self.probabilities)) - 1]
 
 
 def ended_after_ms(probability: float, eagerness="auto", min_silence_ms=800, chunk_s=0.064):
@@ -93,7 +83,7 @@ def test_a_turn_ends_at_the_same_place_in_chunks_of_any_length():
         events = []
         for chunk in chunks(Pcm(np.zeros(80 * WINDOW_SAMPLES, np.float32), 16_000), chunk_s):
             events += finder.feed(chunk)
-        says.append((one.heard, [event.at_sample for event in events]))
+        says.append((one.lengths_ms, [event.at_sample for event in events]))
 
     assert says.count(says[0]) == 4
 
@@ -104,8 +94,8 @@ def test_every_pause_is_judged_twice_and_speech_that_continues_forgets_it():
     finder = judged_by(says, *parts)
     events = finder.feed(Pcm(np.zeros(60 * WINDOW_SAMPLES, np.float32), 16_000))
 
-    assert len(says.heard) == 4
-    assert says.heard[1] - says.heard[0] == says.heard[3] - says.heard[2] == WINDOW_SAMPLES
+    assert len(says.lengths_ms) == 4
+    assert says.lengths_ms[1] - says.lengths_ms[0] == says.lengths_ms[3] - says.lengths_ms[2] == 64
     # Both stretches are one turn: 960 ms of quiet between them were not its end.
     (end,) = [event for event in events if isinstance(event, SpeechEnded)]
     assert end.at_sample == 45 * WINDOW_SAMPLES
@@ -152,7 +142,7 @@ def test_a_click_is_not_judged():
     finder = judged_by(says, windows(1, 0.95), windows(40, 0.0))
     finder.feed(Pcm(np.zeros(41 * WINDOW_SAMPLES, np.float32), 16_000))
 
-    assert says.heard == []
+    assert says.lengths_ms == []
 
 
 async def test_who_pauses_and_sends_nothing_any_more_is_answered():
@@ -240,6 +230,20 @@ def test_repeated_commands_are_divided_in_one_way_only():
     # As a recogniser writes them; a pattern with "no" and "no no" would take years.
     assert is_command("no " * 200)
     assert not is_command("no " * 200 + "maybe")
+
+
+def test_a_judge_does_not_hear_what_a_cheap_microphone_adds():
+    heard, spoken = [], noises.spoken(noises.SENTENCES[0], "en")
+
+    def judge(audio):
+        heard.append(audio)
+        return 0.5
+
+    for samples in (spoken, spoken + np.float32(0.01)):
+        log_odds(judge, samples)
+
+    assert heard[1] is spoken
+    np.testing.assert_allclose(heard[3], spoken, atol=5e-4)
 
 
 def test_silences_follow_the_log_odds():

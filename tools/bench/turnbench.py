@@ -21,14 +21,16 @@ import numpy as np
 import typer
 
 from parley.cli import files
-from parley.cli.bench.noise import DEFAULTS, default_judges
+from parley.cli.bench.noise import DEFAULTS
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
 from parley.protocol.values import VAD_DEFAULTS
+from parley.settings import WorkerSettings
 from parley.turns import TurnJudges
 from parley.turns.interruption import InterruptionDetector
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
+from parley.worker.main import load_judges
 
 SPEAKERS: Final = ("speaker_1", "speaker_2")
 STEP: Final = INPUT_RATE_HZ // 50
@@ -53,7 +55,7 @@ def turnbench(
     )  # fmt: skip
     if not conversations:
         raise SetupError(f"{folder} contains no */{SPEAKERS[0]}_audio.wav.")
-    detectors, judges = SileroModel(), default_judges()
+    detectors, judges = SileroModel(), load_judges(WorkerSettings())
     found = []
     for path in conversations:
         channels = [_channel(path / f"{name}_audio.wav") for name in SPEAKERS]

@@ -237,7 +237,11 @@ def labelled(said: Iterator[tuple[str, str, Samples]]) -> Iterator[tuple[str, li
     begins = re.compile(rf"(?:{ACKNOWLEDGEMENTS})\b", re.I)
     words = set(ACKNOWLEDGEMENTS.split("|"))
     for who, name, samples in said:
-        found = recogniser.hear(np.concatenate([np.zeros(4800, np.float32), samples[:32_000]]))
+        work = recogniser.begin(np.concatenate([np.zeros(4800, np.float32), samples[:32_000]]))
+        while not work.step():
+            continue
+        found = work.heard
+        assert found is not None
         text = re.sub("[^a-z ]", "", found.text.lower())
         is_word = bool(text) and all(word in words for word in text.split())
         if found.confidence < (-0.95 if is_word else -0.6) or (begins.match(text) and not is_word):

@@ -19,6 +19,7 @@ import numpy as np
 from parley.media.pcm import Samples
 from parley.protocol.values import Eagerness
 from parley.turns.word_lists import is_listing, is_question, is_unfinished
+from parley.vad.base import steadied
 
 _SHIFT: Final = {"low": -1.0, "medium": 0.0, "high": 1.0}
 """Shift of the log odds: a lower eagerness waits longer."""
@@ -59,6 +60,7 @@ def log_odds(end_of_turn: EndOfTurn, heard: Samples) -> float:
     Args:
         heard: their last speech, with the quiet after it (N,), 16 kHz.
     """
+    heard = steadied(heard)
     both = np.clip([end_of_turn(heard[:-_AGAIN_SAMPLES]), end_of_turn(heard)], 1e-4, 1 - 1e-4)
     return float(np.mean(np.log(both / (1 - both))))
 

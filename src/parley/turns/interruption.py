@@ -48,6 +48,7 @@ from parley.vad.base import (
     power_of,
     restore,
     snapshot,
+    steadied,
 )
 
 BACKCHANNEL_MS: Final = 800
@@ -394,7 +395,7 @@ class InterruptionDetector:
         count = max(1, (self._position - speech.began) // HALF_SAMPLES + before_ms // 32)
         halves = list(self._heard)[max(0, len(self._heard) - count) : max(1, last)]
         said = np.concatenate([*halves, self._rest])
-        return said[len(said) % HALF_SAMPLES :]
+        return steadied(said[len(said) % HALF_SAMPLES :])
 
     def _compared(self, *newest: Samples) -> Samples:
         """The last audio, of the length that is compared with the played audio."""

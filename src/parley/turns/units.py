@@ -35,7 +35,7 @@ from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.onset import ASKED_MS, LEAST_ODDS, OVER, Onsets
 from parley.turns.word_lists import GHOSTS
 from parley.vad import utterance
-from parley.vad.base import without_constant
+from parley.vad.base import steadied, without_constant
 from parley.vad.utterance import SpeakerLevel
 
 RATE_HZ = 16_000
@@ -174,7 +174,7 @@ class Turns:
         end = len(self.sound) - self.quiet_ms // WINDOW_MS
         # The window before the speech.
         first = min(PRE_ROLL_MS // WINDOW_MS - 2, max(0, end - self.speech_ms // WINDOW_MS - 1))
-        said = np.concatenate(self.sound[first:end])
+        said = steadied(np.concatenate(self.sound[first:end]))
         asked = OVER
         if self.quiet_ms < JUDGED_MS:
             asked = bisect.bisect(ASKED_MS, (end - first - 1) * WINDOW_MS) - 1
@@ -214,7 +214,7 @@ def hushed_ms(said: Samples) -> int:
 
 
 def _with_quiet(said: Samples, missing_ms: int) -> Samples:
-    return np.pad(said, (0, max(0, missing_ms) * RATE_HZ // 1000))
+    return np.pad(steadied(said), (0, max(0, missing_ms) * RATE_HZ // 1000))
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:

@@ -26,12 +26,29 @@ HALF_SAMPLES = WINDOW_SAMPLES // 2
 WINDOWS_AT_ONCE = 32
 """Maximum number of windows per call: two seconds, so that a long recording needs little memory."""
 
+LEAST_CONSTANT = 0.003
+"""Smallest constant that is taken away from what is judged."""
+
 
 def without_constant(samples: Samples) -> npt.NDArray[np.float64]:
     """`samples`, shape (..., N), without the constant that some microphones add. float64, because
     the square of a sample beyond full scale must not overflow."""
     centred: npt.NDArray[np.float64] = samples - samples.mean(-1, np.float64, keepdims=True)
     return centred
+
+
+def steadied(samples: Samples) -> Samples:
+    """`samples`, shape (N,), without the constant that a microphone adds. The same array if there
+    is none, as in the clips that networks were trained with: they notice any change.
+
+    Single sounds have a mean, too, but its sign changes. Source: docs/log/conversation.md.
+    """
+    means = samples[len(samples) % HALF_SAMPLES :].reshape(-1, HALF_SAMPLES).mean(1, np.float64)
+    if not len(means):
+        return samples
+    low, constant, high = np.quantile(means, (0.15, 0.5, 0.85))
+    is_real = low * high > 0 and LEAST_CONSTANT <= abs(constant) <= 1
+    return samples - np.float32(constant) if is_real else samples
 
 
 def power_of(samples: Samples) -> float:

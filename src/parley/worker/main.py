@@ -52,7 +52,7 @@ from parley.tracing import Tracing
 from parley.transport import OpenConnections, UvicornServer, link_limits, listen
 from parley.turns import JudgesTurns, TurnJudges, onset
 from parley.turns.keywords import KeywordMatcher
-from parley.turns.smart_turn import end_of_turn
+from parley.turns.smart_turn import BUNDLED, end_of_turn
 from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
@@ -510,13 +510,10 @@ def load_judges(settings: WorkerSettings) -> TurnJudges:
         )
     elif settings.interruption_words:
         words, onsets = KeywordMatcher(), onset.bundled()
-    match settings.end_of_turn:
-        case "silence":
-            return TurnJudges(None, words, onsets)
-        case "model":
-            return TurnJudges(end_of_turn(), words, onsets)
-        case path:
-            return TurnJudges(end_of_turn(Path(path)), words, onsets)
+    if settings.end_of_turn == "silence":
+        return TurnJudges(None, words, onsets)
+    path = BUNDLED if settings.end_of_turn == "model" else Path(settings.end_of_turn)
+    return TurnJudges(end_of_turn(path), words, onsets)
 
 
 def _load_detector(name: str) -> DetectorFactory:

@@ -344,6 +344,8 @@ def test_what_sounds_like_an_acknowledgement_stops_no_answer(odds, windows, stop
     assert turns.interrupts(onsets) is stops
     assert turns.interrupts(None) is (windows > 5)
     assert not Turns().interrupts(onsets)
+    constant = replace(turns, sound=tuple(np.full_like(each, 0.01) for each in turns.sound))
+    assert constant.interrupts(lambda said, _: 9.0 if said.any() else -9.0) is (windows > 17)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from parley.cli.bench.people import installed, overdriven, with_pause
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions, VadOptions
+from parley.settings import WorkerSettings
 from parley.turns import TurnJudges
 from parley.turns.interruption import InterruptionDetector
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
@@ -116,6 +117,8 @@ def noise(
 ) -> None:  # fmt: skip
     """Measure which sounds wrongly stop an answer, and how soon speech stops it; needs no
     server."""
+    from parley.worker.main import load_judges
+
     model = SileroModel()
     # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None
@@ -125,7 +128,7 @@ def noise(
             hint="Also looked for: commands/ and acknowledgements/.",
         )
     found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
-    table = [] if voices is None else rows(voices, model, default_judges(), minutes)
+    table = [] if voices is None else rows(voices, model, load_judges(WorkerSettings()), minutes)
     if as_json:
         by_policy = {name: dataclasses.asdict(one) for name, one in found.items()}
         typer.echo(json.dumps({**by_policy, "people": [dataclasses.asdict(row) for row in table]}))
@@ -137,15 +140,6 @@ def noise(
     if check and misses:
         typer.echo("\n".join(misses), err=True)
         raise typer.Exit(1)
-
-
-def default_judges() -> TurnJudges:
-    """The judges that a worker has by default."""
-    from parley.turns import onset
-    from parley.turns.keywords import KeywordMatcher
-    from parley.turns.smart_turn import end_of_turn
-
-    return TurnJudges(end_of_turn(), KeywordMatcher(), onset.bundled())
 
 
 def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:
@@ -205,10 +199,9 @@ def rows(
     detectors: DetectorFactory,
     judges: TurnJudges,
     minutes: float,
-    options: InterruptionOptions = DEFAULTS,
 ) -> list[NoiseRow]:
     """All lines of the table; `minutes` of each sound that should not stop an answer."""
-    bench = _Bench(people, detectors, judges, options, 60 * minutes)
+    bench = _Bench(people, detectors, judges, 60 * minutes)
     return [*bench.others(), *bench.echoes(), *bench.words(), *bench.interruptions(), *bench.ends()]
 
 
@@ -222,7 +215,6 @@ class _Bench:
     people: Material
     detectors: DetectorFactory
     judges: TurnJudges
-    options: InterruptionOptions
     seconds: float
 
     def others(self) -> list[NoiseRow]:
@@ -308,7 +300,7 @@ class _Bench:
         return f"{stops} in {self.seconds / 60:g} min"
 
     def _detector(self) -> InterruptionDetector:
-        detector = InterruptionDetector(self.detectors(), self.options, self.judges)
+        detector = InterruptionDetector(self.detectors(), DEFAULTS, self.judges)
         turn = np.concatenate([np.zeros(INPUT_RATE_HZ, np.float32), *self.people.turns[:1]])
         detector.learn(Pcm(turn + room(len(turn) / INPUT_RATE_HZ), INPUT_RATE_HZ))
         return detector
@@ -329,8 +321,7 @@ class _Bench:
         lead = round(ROOM_S * INPUT_RATE_HZ)
         sound = np.concatenate([np.zeros(lead, np.float32), clip, np.zeros(3 * lead, np.float32)])
         sound += room(len(sound) / INPUT_RATE_HZ)
-        options = VadOptions()
-        finder = UtteranceFinder(self.detectors(), options, self.judges.silence(options))
+        finder = UtteranceFinder(self.detectors(), silence=self.judges.silence(VadOptions()))
         ends = []
         step = INPUT_RATE_HZ // 50
         for start in range(0, len(sound), step):

@@ -7,6 +7,7 @@ texts. They are not part of this package.
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,26 +42,24 @@ def installed(root: Path = Path("/"), *, count: int = 12) -> Material:
     Raises:
         SetupError: there are none.
     """
-    found = {name: tuple(_sentences(root, name, count)) for name in SPEAKERS}
-    spoken = [one for one in found.values() if one]
+    found = (tuple(itertools.islice(_sentences(root, name), count)) for name in SPEAKERS)
+    spoken = [one for one in found if one]
     if len(spoken) < 2:
         raise SetupError("This machine has no recordings of people.", hint=HINT)
     return Material(tuple(each for one in spoken[:-1] for each in one), others=spoken[-1])
 
 
-def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
-    left = count
+def _sentences(root: Path, language: str) -> Iterator[Samples]:
     for name, text in _texts(root, language):
         path = root / SOUNDS / SPEAKERS[language] / f"{name}.g722"
         is_sentence = 5 <= len(text.split()) <= 14 and text.rstrip(".?!").count(".") == 0
         # Some texts are incomplete ("the time will be …") or describe a tone.
         is_whole = not re.search(r"[([]|\.\.|…|[:,]$", text)
-        if not left or not is_sentence or not is_whole or not path.is_file():
+        if not is_sentence or not is_whole or not path.is_file():
             continue
         spoken = _decoded(path)
         if len(spoken) >= LEAST_S * INPUT_RATE_HZ:
             yield spoken
-            left -= 1
 
 
 def _texts(root: Path, language: str) -> Iterator[tuple[str, str]]:

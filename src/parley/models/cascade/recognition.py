@@ -205,13 +205,6 @@ class Recogniser:
         """Start to recognise an utterance (N,) at 16 kHz."""
         return Recognition(self.network, self.words, samples[: round(LONGEST_S * RATE_HZ)])
 
-    def hear(self, samples: Samples) -> Heard:
-        work = self.begin(samples)
-        while not work.step():
-            continue
-        assert work.heard is not None
-        return work.heard
-
 
 def level(samples: Samples) -> Samples:
     """Amplify quiet recordings to the levels of the training data."""
