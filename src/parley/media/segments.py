@@ -20,7 +20,7 @@ MARGIN_S: Final = 0.15
 """Margin before and after, because words start quietly."""
 LONGEST_S: Final = 28.0
 """Maximum length of a segment: recognisers process half a minute at a time."""
-PIECE_S, SPLIT_S = 8.0, 0.4
+PIECE_S, SPLIT_S = 8.0, 0.3
 """Minimum length of a piece of a long turn, and of the pause in which it ends."""
 QUIETER: Final = 0.05
 """Share of the level of the loud parts below which audio counts as silence."""
