@@ -96,7 +96,7 @@ def test_more_audio_changes_only_the_last_piece():
     heard = np.concatenate([speech, pause] * 3 + [np.zeros(32_000)]).astype(np.float32)
     pieces = pieces_of(Pcm(heard, 16_000))
 
-    assert [round(one.duration_s) for one in pieces] == [9, 10, 10]
+    assert [one.duration_s for one in pieces] == pytest.approx([9.3, 9.5, 9.5], abs=0.3)
     for seconds in (12, 20, 25):
         shorter = pieces_of(Pcm(heard[: seconds * 16_000], 16_000))
         for whole, part in zip(pieces, shorter[:-1], strict=False):
