@@ -636,6 +636,17 @@ test('a chat that is too long continues without its oldest half', () => {
   assert.deepEqual([talk.messages[7].error, talk.phase], ['context_full', 'idle']);
   // The question alone is too long, so the others stay.
   assert.equal(buildRequest(talk.messages, settings).messages.length, 8);
+
+  talk.send([{ type: 'text', text: 'e' }], settings);
+  refuse(sockets[3]);
+  assert.ok(buildRequest(talk.messages, settings).messages.length < 8);
+  talk.cancel();
+  sockets[4].hangUp(1000);
+  talk.resend('c', [{ type: 'text', text: 'f' }], settings);
+  assert.deepEqual(
+    buildRequest(talk.messages, settings).messages.map(({ content }) => content),
+    ['Be kind.', 'a', 'a!', 'b', 'b!', 'f'],
+  );
 });
 
 test('a refused chat leaves its error in the answer', () => {

@@ -180,6 +180,8 @@ export class ChatTalk extends Emitter {
     const at = this.messages.findIndex((message) => message.id === id);
     if (this.isBusy || at < 0) return;
     this.messages.length = at;
+    // A shorter chat may fit whole.
+    for (const message of this.messages) message.isLeftOut = false;
     this.send(parts, settings);
   }
 
