@@ -5,7 +5,7 @@ It does not decide if a sound is speech; the voice detector of sessions does tha
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -79,28 +79,23 @@ def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
     return [(0.0, pcm.duration_s)] if pcm.duration_s <= LONGEST_S else segments_of(pcm)
 
 
-def pieces_of(pcm: Pcm) -> list[Pcm]:
-    """Audio of any length in pieces of at most `LONGEST_S`. Each ends in the first pause after
-    `PIECE_S`, and all but the last are the same if more audio follows. Silent pieces are left out,
-    because recognisers find words in silence."""
+def pieces_of(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:
+    """Audio of any length in pieces of at most `LONGEST_S`; each but the last ends in the first
+    pause after `PIECE_S`. The second value is true if more audio would not change the piece. Silent
+    pieces are left out, because recognisers find words in silence."""
     loudness = _loudness(pcm)
     pause, least, most = (round(s / FRAME_S) for s in (SPLIT_S, PIECE_S, LONGEST_S))
-    cuts = [0]
-    while len(loudness) - cuts[-1] > least:
-        start = cuts[-1]
+    start, is_last = 0, False
+    while not is_last:
         limit = min(start + most, len(loudness))
         ends = (
             end - pause // 2
             for end in range(start + least, limit, pause // 4)
             if loudness[end - pause : end].max() <= _silence(loudness[start:end])
         )
-        cut = next(ends, limit)
-        if cut == len(loudness):
-            break
-        cuts.append(cut)
-    pieces = []
-    for start, end in pairwise([*cuts, len(loudness)]):
+        end = next(ends, limit)
+        is_last = end == len(loudness)
         if not start or loudness[start:end].max(initial=0.0) > _silence(loudness[:end]):
             first, last = (round(place * FRAME_S * pcm.rate_hz) for place in (start, end))
-            pieces.append(pcm.slice(first, last if end < len(loudness) else len(pcm)))
-    return pieces
+            yield pcm.slice(first, len(pcm) if is_last else last), not is_last
+        start = end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +63,9 @@ class PrefillJob(CascadeJob):
         self._is_empty = not work.segments
         self._waiting = merge_texts(work.segments)
         self._hearing: Hearing | None = None
+        self._unheard: Iterator[tuple[Pcm, bool]] = iter(())
+        """Pieces of a turn or clip that are not recognised yet; the second value is true for those
+        that later attempts at the turn have, too."""
         self._piece: bytes | None = None
         self._slices = 0
         self._read_pieces = 0
@@ -95,6 +99,8 @@ class PrefillJob(CascadeJob):
             self._hear_on()
         elif self._waiting:
             self._take_in()
+        if self._hearing is None:
+            self._begin_piece()
         if self._hearing is None and not self._waiting:
             self.go(Stage.PREFILL)
 
@@ -131,9 +137,7 @@ class PrefillJob(CascadeJob):
                         self._listen(pcm)
                     elif self._state.role not in ("system", "assistant"):
                         self._is_clip = segment.hearing == "clip"
-                        first, *rest = _pieces(pcm) if self._is_clip else pieces_of(pcm)
-                        self._waiting[:0] = [replace(segment, pcm=piece) for piece in rest]
-                        self._begin_piece(first.samples, is_settled=bool(rest))
+                        self._unheard = _stretches(pcm) if self._is_clip else pieces_of(pcm)
                     return
 
     # Turns.
@@ -216,9 +220,13 @@ class PrefillJob(CascadeJob):
     def _recognise(self, samples: Samples) -> Hearing:
         return self._choices.hearing(lambda: self._parts.recogniser.begin(samples))
 
-    def _begin_piece(self, samples: Samples, *, is_settled: bool) -> None:
-        """Recognise a piece of a turn. If it is settled, the next attempt at the same turn, after
-        more of it, has it, too: its words are kept."""
+    def _begin_piece(self) -> None:
+        """Recognise the next piece, if there is one, or take the words that it had in an earlier
+        attempt at the turn."""
+        piece, is_settled = next(self._unheard, (None, False))
+        if piece is None:
+            return
+        samples = piece.samples
         self._piece = hashlib.blake2b(samples.tobytes()).digest() if is_settled else None
         known = self._conversation.pieces.get(self._piece)
         if known is not None and not self._choices.is_again:
@@ -392,7 +400,7 @@ class PrefillJob(CascadeJob):
         )  # fmt: skip
 
 
-def _pieces(pcm: Pcm) -> list[Pcm]:
-    """Audio in lengths that a recogniser accepts: longer audio is cut at its pauses."""
-    stretches = stretches_of(pcm) or [(0.0, pcm.duration_s)]
-    return [pcm.slice(*(round(at_s * pcm.rate_hz) for at_s in each)) for each in stretches]
+def _stretches(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:
+    """A clip in lengths that a recogniser accepts: a longer one is cut at its pauses."""
+    for each in stretches_of(pcm) or [(0.0, pcm.duration_s)]:
+        yield pcm.slice(*(round(at_s * pcm.rate_hz) for at_s in each)), False
