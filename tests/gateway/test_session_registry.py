@@ -549,20 +549,61 @@ async def test_a_session_that_a_worker_brings_stays_there(
     assert (rebuilt, young.dropped) == ([], [])
 
 
-@pytest.mark.parametrize("newest", ["first", "second"])
-async def test_of_two_sessions_with_one_id_the_one_that_began_last_is_found(
-    young: Young, newest: str
+def at(worker_id: str, *, granted_time: float = 0.0, ran_s: float = 0.0) -> Hello:
+    """A worker of two slots with a session that was leased there at `granted_time + ran_s`."""
+    note = {"address": "127.0.0.1", "granted_time": granted_time, "ran_s": ran_s}
+    session = of_session(Phase.ACTIVE, f"lease of {worker_id}", note=json.dumps(note))
+    return hello(session, worker_id=worker_id)
+
+
+@pytest.mark.parametrize("order", [("w", "v"), ("v", "w")])
+async def test_of_two_sessions_with_one_id_only_the_newer_one_keeps_its_slot(
+    young: Young, order: tuple[str, str]
 ) -> None:
-    both = (of_session(Phase.ACTIVE, lease_id) for lease_id in ("first", "second"))
-    worker = young.pool.welcome(hello(*both), object())
+    doubled = list[str]()
+    young.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
+    # `w` was considered lost and did not notice that the session has moved to `v`.
+    hellos = {"w": at("w", granted_time=100.0), "v": at("v", granted_time=100.0, ran_s=60.0)}
+    for worker_id in order:
+        young.pool.welcome(hellos[worker_id], object())
 
-    # Its client began again before its first session was known here.
-    young.kept.connect(lease_of(young.pool, newest))
+    young.pool.phase(present(young.pool.find("w")), of_session(Phase.ENDED, "lease of w"))
 
-    assert present(await young.kept.find("call")).lease_id == newest
-    (other,) = {"first", "second"} - {newest}
-    young.pool.phase(worker, of_session(Phase.ENDED, other))
+    assert doubled == ["lease of w"]
+    assert present(await young.kept.find("call")).lease_id == "lease of v"
+    assert {each.worker_id: each.free_slots for each in young.pool} == {"w": 2, "v": 1}
+    assert young.kept.count() == {"away": 1}
+    assert young.admission.sessions_by_address == {"127.0.0.1": 1}
+
+
+async def test_a_session_that_began_again_is_not_replaced_by_a_late_report_of_the_first(
+    young: Young,
+) -> None:
+    young.pool.welcome(hello(worker_id="v"), object())
+    young.clock.advance(3.0)
+    again = present(young.pool.lease(Kind.AUDIO_DUPLEX, "call"))
+    again.resume = ResumeState("duplex")
+    young.kept.connect(again)
+
+    young.pool.welcome(at("w", granted_time=young.clock.time() - 60), object())
+
     assert young.kept.count() == {"connected": 1}
+    young.kept.keep(again, ExitStack())
+    assert present(await young.kept.find("call")).lease_id == again.lease_id
+    assert [lease.lease_id for lease in young.pool.leases] == [again.lease_id]
+
+
+async def test_a_connection_to_the_older_of_two_sessions_does_not_replace_the_newer_one(
+    young: Young,
+) -> None:
+    young.pool.welcome(at("w", granted_time=100.0), object())
+    older = present(young.kept.take(lease_of(young.pool, "lease of w")))
+    young.pool.welcome(at("v", granted_time=200.0), object())
+
+    young.kept.keep(older, ExitStack())
+
+    assert present(await young.kept.find("call")).lease_id == "lease of v"
+    assert [lease.lease_id for lease in young.pool.leases] == ["lease of v"]
 
 
 @pytest.mark.parametrize("is_first", [False, True])

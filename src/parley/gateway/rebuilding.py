@@ -162,8 +162,8 @@ class Rebuilding:
         lease.granted_at = now_s - max(0.0, self._clock.time() - lost.granted_time)
         if lost.granted_at is not None:
             lease.granted_at = lost.granted_at
-        ran_s = now_s - lease.granted_at
-        headers = upstream_headers(lease, ran_s=ran_s)
+        lease.ran_s = now_s - lease.granted_at
+        headers = upstream_headers(lease)
         headers[REBUILD_HEADER] = lost.log_id
         if follows:
             headers[FOLLOW_HEADER] = "true"

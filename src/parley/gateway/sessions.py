@@ -265,11 +265,12 @@ class Sessions:
             lease: is transferred; its former holder need not release it.
             held: what its client took at admission; released with the lease.
         """
+        is_current = self._is_current(lease)
         found = self._sessions.get(lease.session_id)
-        if lease.phase is Phase.ENDED:
+        if lease.phase is Phase.ENDED or not is_current:
             lease.release()
             held.close()
-            if found is not None and not found.is_over:
+            if is_current and found is not None and not found.is_over:
                 found.lease, found.lost, found.has_ended = lease, None, True
                 self._enter(found, SessionState.ENDED)
             return
@@ -417,7 +418,7 @@ class Sessions:
             log.exception("session_not_rebuilt", session_id=lost.session_id)
             self._lose(session, "The server made a mistake; its log has more.")
         else:
-            session.rebuilding = None
+            session.rebuilding = session.lost = None
             self.keep(taken, session.held)
         finally:
             session.rebuilding = None
@@ -460,8 +461,30 @@ class Sessions:
         if found is not None and lease.lease_id in found.left:
             self.doubled.notify(lease)
             lease.release()
-            return
-        self.keep(lease, self._admitted(lease))
+        elif self._is_current(lease):
+            self.keep(lease, self._admitted(lease))
+        else:
+            lease.release()
+
+    def _is_current(self, lease: Lease) -> bool:
+        """False if a newer session has the same id. Gateways that do not know all workers yet can
+        give an id twice; the older session is ended."""
+        known = self._sessions.get(lease.session_id)
+        other = None if known is None or known.is_over else known.lease or known.lost
+        if known is None or other is None or other.lease_id == lease.lease_id:
+            return True
+        log.warning("session_doubled", session_id=lease.session_id)
+        if lease.phase is Phase.ENDED or _leased_time(lease) <= _leased_time(other):
+            self.doubled.notify(lease)
+            return False
+        del self._sessions[lease.session_id]
+        known.held.close()
+        # If another worker is about to continue it, its lease is compared with this one later.
+        known.lost = None
+        if known.lease is not None:
+            self.doubled.notify(known.lease)
+            known.lease.release()
+        return True
 
     def _joined(self, worker: Worker) -> None:
         """A worker has reported its sessions: decide about those that it was expected to report."""
@@ -532,6 +555,11 @@ class Sessions:
             found.lease.release()
         found.lease, found.lost, found.has_ended = lease, None, True
         self._enter(found, SessionState.ENDED)
+
+
+def _leased_time(one: Lease | LostSession) -> float:
+    """Unix time at which a session got its slot at its present worker."""
+    return one.granted_time + one.ran_s
 
 
 def _is_of(session: GatewaySession, lease: Lease) -> bool:

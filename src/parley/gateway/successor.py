@@ -32,7 +32,8 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
 
     Args:
         address, key_id: of its client.
-        granted_time: Unix time at which it got its slot.
+        granted_time: Unix time at which it got its first slot.
+        ran_s: time after that at which it got its last slot.
         granted_at: the same in monotonic time of this gateway; None: an earlier gateway leased it.
     """
 
@@ -59,6 +60,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
             address=lease.address,
             key_id=lease.key_id,
             granted_time=lease.granted_time,
+            ran_s=lease.ran_s,
             granted_at=lease.granted_at,
         )
 

@@ -183,7 +183,6 @@ def upstream_headers(
     caller: str = "",
     parameters: Mapping[str, str] = MappingProxyType({}),
     trace: str = "",
-    ran_s: float = 0.0,
 ) -> dict[str, str]:
     """Headers that describe a session to its worker."""
     headers: dict[str, Any] = {
@@ -192,7 +191,7 @@ def upstream_headers(
         control.KIND_HEADER: lease.kind,
         control.QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
         control.NOTE_HEADER: msgspec.json.encode(
-            control.LeaseNote(lease.address, lease.key_id, lease.granted_time, ran_s)
+            control.LeaseNote(lease.address, lease.key_id, lease.granted_time, lease.ran_s)
         ).decode("ascii"),
     }
     if extensions:

@@ -56,6 +56,9 @@ class Lease:
     session_id: str
     granted_at: float
     granted_time: float
+    """Unix time at which its session got its first slot."""
+    ran_s: float = 0.0
+    """Time for which its session ran at other workers before."""
     lease_id: str = field(default_factory=lambda: secrets.token_hex(16))
     address: str = ""
     key_id: str | None = None
@@ -360,6 +363,7 @@ class WorkerPool:
             session_id=message.session_id,
             granted_at=now - ran_s,
             granted_time=note.granted_time,
+            ran_s=note.ran_s,
             lease_id=message.lease_id,
             address=note.address,
             key_id=note.key_id,
