@@ -91,6 +91,22 @@ def test_who_waited_when_a_gateway_died_has_its_place_again(full):
     assert re.fullmatch(r"q_[0-9a-f]{32}", first)
 
 
+@pytest.mark.parametrize("had_waiting", [True, False])
+def test_a_new_client_does_not_overtake_those_who_waited_before_they_are_back(full, had_waiting):
+    waited_as = full.ask(name="waited").ticket_id
+    following = follower(full, had_waiting=had_waiting)
+    following.worker()
+
+    new = following.ask(name="new")
+    assert new.state == ("waiting" if had_waiting else "leased")
+
+    following.clock.advance(RETURN_S / 2)
+    back = following.ask(name="waited", waited_as=waited_as)
+    following.clock.advance(RETURN_S / 2)
+    following.dispatcher.run()
+    assert back.state == ("leased" if had_waiting else "waiting")
+
+
 def test_a_session_that_lost_its_worker_does_not_wait_for_clients_that_may_return(full):
     ticket_id = full.ask().ticket_id
     following = follower(full)
@@ -224,10 +240,10 @@ def test_leaving_and_returning_collects_no_places(full):
 SECRET = b"common to both"
 
 
-def follower(parts: GatewayParts, secret: bytes = SECRET) -> GatewayParts:
+def follower(parts: GatewayParts, secret: bytes = SECRET, **more) -> GatewayParts:
     """The next gateway. Its clock is behind, which does not matter."""
     following = GatewayParts()
-    following.dispatcher.follow(secret, 2, window_s=30)
+    following.dispatcher.follow(secret, 2, window_s=30, **more)
     return following
 
 

@@ -25,6 +25,8 @@ from websockets.asyncio.client import connect
 
 import parley
 from parley.client.events import Assigned
+from parley.gateway.queue import Ticket
+from parley.protocol.kinds import Kind
 
 
 @pytest.mark.gateway(queue={"update_every_s": 0.2})
@@ -104,6 +106,22 @@ async def test_places_in_the_queue_outlive_their_gateway(
             await until(lambda: len(order) == 3)
 
     assert order == ["a", "b", "c"]
+
+
+async def test_a_gateway_knows_if_clients_of_the_one_before_may_return(tmp_path: Path) -> None:
+    storage = {"data_dir": tmp_path}
+
+    async def is_held() -> bool:
+        """True if the first client that comes has to wait, although a slot is free."""
+        async with running_gateway(storage=storage) as gateway, StandInWorker(gateway.url):
+            runtime = gateway.runtime
+            await until(lambda: any(worker.free_slots for worker in runtime.dispatcher.worker_pool))
+            first = runtime.dispatcher.submit(Ticket(Kind.CHAT, "first"))
+            runtime.dispatcher.submit(Ticket(Kind.CHAT, "waits"))
+            await runtime.stores.maintenance.save()
+            return first.state == "waiting"
+
+    assert [await is_held() for _ in range(2)] == [False, True]
 
 
 @pytest.mark.usefixtures("worker")

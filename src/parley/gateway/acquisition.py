@@ -259,7 +259,7 @@ class Acquisition:
             owner=asyncio.current_task(),
             waited_as=client.waited_as,
         )
-        if client.waited_as:
+        if self.dispatcher.is_held:
             asyncio.get_running_loop().call_later(RETURN_S, self.dispatcher.run)
         expected_wait_s = ticket.estimated_wait_s
         try:

@@ -27,9 +27,9 @@ next heartbeat if it has room."""
 ESTIMATES_FRESH_S: Final = 0.2
 """Shortest interval between two computations of the estimates."""
 RETURN_S: Final = 1.5
-"""Time for which no slot is granted after the first client of an earlier gateway has returned: a
-client that was ahead of it may return a moment later. Longer than the pause of clients between two
-attempts."""
+"""Time for which no slot is granted after the first client has asked, if clients of an earlier
+gateway may return: one that was ahead of it may return a moment later. Longer than the pause of
+clients between two attempts."""
 
 CUT_OFF: Final = "No worker can be reached."
 
@@ -51,6 +51,7 @@ class Dispatcher:
         self._no_worker_refuse_s = queue.no_worker_refuse_s
         self._estimated_at = float("-inf")
         self._returns_until = self._held_until = float("-inf")
+        self._awaits_returns = False
         self._window_s = 0.0
         self._cut_off: dict[str, tuple[Ticket, float]] = {}
         """By id, tickets whose clients may return, and until when; oldest first. There are at most
@@ -63,11 +64,18 @@ class Dispatcher:
         self._must_rerun = False
         self.worker_pool.changed.listen(self.run)
 
-    def follow(self, secret: bytes, starts: int, *, window_s: float) -> None:
+    def follow(
+        self, secret: bytes, starts: int, *, window_s: float, had_waiting: bool = False
+    ) -> None:
         """Take over from an earlier gateway. For `window_s`, its clients, and our own that are cut
-        off, may return to their places; see `Queue.follow`."""
+        off, may return to their places; see `Queue.follow`.
+
+        Args:
+            had_waiting: True if clients waited a moment before the earlier gateway ended: new
+                clients that are faster than they do not get their slots.
+        """
         self.queue.follow(secret, starts)
-        self._window_s = window_s
+        self._window_s, self._awaits_returns = window_s, had_waiting
         self._returns_until = self.clock.monotonic() + window_s
 
     def submit(self, ticket: Ticket, *, owner: Owner | None = None, waited_as: str = "") -> Ticket:
@@ -76,8 +84,7 @@ class Dispatcher:
         Args:
             owner: when it ends, for whatever reason, the ticket leaves the queue and its lease is
                 released.
-            waited_as: id of the ticket that the client had before, here or at an earlier gateway;
-                call `run` `RETURN_S` later.
+            waited_as: id of the ticket that the client had before, here or at an earlier gateway.
 
         Raises:
             QueueFull, ServiceUnavailable.
@@ -123,11 +130,12 @@ class Dispatcher:
         if before is not None and now < until:
             self.queue.replace(before, ticket, held=held)
             return True
-        if not waited_as or now >= self._returns_until or not self.queue.rejoin(ticket, waited_as):
+        if now >= self._returns_until:
             return False
-        if self._held_until < 0:
+        has_returned = bool(waited_as) and self.queue.rejoin(ticket, waited_as)
+        if self._held_until < 0 and (has_returned or self._awaits_returns):
             self._held_until = now + RETURN_S
-        return True
+        return has_returned
 
     def _stamp(self, ticket: Ticket) -> None:
         ticket.enqueued_at, ticket.enqueued_time = self.clock.monotonic(), self.clock.time()
@@ -238,9 +246,8 @@ class Dispatcher:
         if self.worker_pool.is_cut_off:
             self._refuse_waiting()
             return
-        is_held = self.clock.monotonic() < self._held_until
         for ticket in list(self.queue):
-            if is_held and ticket.fingerprint is None:
+            if self.is_held and ticket.fingerprint is None:
                 return
             lease = self.worker_pool.lease(
                 ticket.kind,
@@ -259,6 +266,12 @@ class Dispatcher:
                     return
                 continue
             self._assign(ticket, lease)
+
+    @property
+    def is_held(self) -> bool:
+        """True while no slot is granted, because clients that were ahead may return; call `run`
+        `RETURN_S` later."""
+        return self.clock.monotonic() < self._held_until
 
     def _refuse_waiting(self) -> None:
         """Refuse all tickets, because no worker can be reached, except those of sessions that lost

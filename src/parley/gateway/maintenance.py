@@ -21,6 +21,7 @@ from parley.errors import InvalidConfig
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.eta import EtaTracker
+from parley.gateway.queue import Queue
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import Row, State
 from parley.gateway.usage import KeyUsage
@@ -37,6 +38,9 @@ FIRST_CLEAN_S: Final = 60.0
 CLEAN_EVERY_S: Final = 86_400.0
 """Source of both values: service.md 6.5."""
 
+WAITED_FACT: Final = "queue.waited_at"
+"""Fact: Unix time at which clients were waiting last."""
+
 RECOVER_EVERY: Final = 6
 """Number of rounds of saving between two searches for recordings whose worker died."""
 
@@ -52,6 +56,7 @@ class Maintenance:
     clock: Clock
     eta: EtaTracker
     folders: RecordingFolders
+    queue: Queue
     recordings: RecordingAccess
     state: State
     storage: StorageSettings
@@ -80,6 +85,11 @@ class Maintenance:
         await self.load_keys()
         self.usage.fill(await state.usage(self.usage.day()))
         await self._restore_eta()
+
+    async def had_waiting(self, window_s: float) -> bool:
+        """True if clients of an earlier gateway that waited may return for `window_s`."""
+        waited_s = self.clock.time() - (await self.state.fact(WAITED_FACT) or 0.0)
+        return waited_s < window_s + SAVE_EVERY_S
 
     async def load_keys(self) -> None:
         """Use the keys that are stored now."""
@@ -150,6 +160,8 @@ class Maintenance:
             samples = dict(eta.samples)
             await self.state.set_fact("eta.history", history)
             self._saved_samples = samples
+        if len(self.queue):
+            await self.state.set_fact(WAITED_FACT, self.clock.time())
         rows = self.usage.take_unsaved()
         try:
             await self.state.add_usage(rows)

@@ -89,6 +89,7 @@ class Stores:
             clock=dispatcher.clock,
             eta=dispatcher.eta,
             folders=self.folders,
+            queue=dispatcher.queue,
             recordings=self.recordings,
             state=self.state,
             storage=storage,
