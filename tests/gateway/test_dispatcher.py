@@ -94,8 +94,10 @@ def test_who_waited_when_a_gateway_died_has_its_place_again(full):
 @pytest.mark.parametrize("had_waiting", [True, False])
 def test_a_new_client_does_not_overtake_those_who_waited_before_they_are_back(full, had_waiting):
     waited_as = full.ask(name="waited").ticket_id
-    following = follower(full, had_waiting=had_waiting)
+    following = follower(full)
     following.worker()
+    if had_waiting:
+        following.dispatcher.await_returns()
 
     new = following.ask(name="new")
     assert new.state == ("waiting" if had_waiting else "leased")
@@ -240,10 +242,10 @@ def test_leaving_and_returning_collects_no_places(full):
 SECRET = b"common to both"
 
 
-def follower(parts: GatewayParts, secret: bytes = SECRET, **more) -> GatewayParts:
+def follower(parts: GatewayParts, secret: bytes = SECRET) -> GatewayParts:
     """The next gateway. Its clock is behind, which does not matter."""
     following = GatewayParts()
-    following.dispatcher.follow(secret, 2, window_s=30, **more)
+    following.dispatcher.follow(secret, 2, window_s=30)
     return following
 
 

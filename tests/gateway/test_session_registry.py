@@ -23,12 +23,14 @@ from parley.clock import ManualClock
 from parley.gateway.admission import Admission
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
+from parley.gateway.queue import Ticket
 from parley.gateway.rebuilding import NotRebuilt
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import RelayEnd, SessionRelay
 from parley.gateway.sessions import (
     OVER_LIMIT,
+    RETURNS_S,
     NotYetKnown,
     Sessions,
     SessionState,
@@ -684,6 +686,23 @@ async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_
     assert rebuilt == ["lease"]
     # It waits there for the rest of its window, as any session does.
     assert young.admission.sessions_by_address == {"127.0.0.1": 1}
+
+
+@pytest.mark.parametrize("age_s", [1.0, 11.0])
+async def test_a_session_whose_client_was_there_gets_a_slot_before_new_clients(
+    young: Young, age_s: float
+) -> None:
+    young.dispatcher.follow(b"secret", 2, window_s=WINDOW_S)
+    young.gone.add("http://127.0.0.1:1")
+    young.kept.found(left(age_s=age_s))
+    young.pool.welcome(msgspec.structs.replace(hello(worker_id="v"), slots=1), object())
+    new = young.dispatcher.submit(Ticket(Kind.CHAT, "new"))
+    assert new.state == ("waiting" if age_s < RETURNS_S else "leased")
+
+    lost = Ticket(Kind.AUDIO_DUPLEX, "call", fingerprint=hello().fingerprint)
+    young.dispatcher.submit_first(lost)
+
+    assert {new.state, lost.state} == {"waiting", "leased"}
 
 
 async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker(young: Young) -> None:

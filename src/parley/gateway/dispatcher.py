@@ -64,19 +64,17 @@ class Dispatcher:
         self._must_rerun = False
         self.worker_pool.changed.listen(self.run)
 
-    def follow(
-        self, secret: bytes, starts: int, *, window_s: float, had_waiting: bool = False
-    ) -> None:
+    def follow(self, secret: bytes, starts: int, *, window_s: float) -> None:
         """Take over from an earlier gateway. For `window_s`, its clients, and our own that are cut
-        off, may return to their places; see `Queue.follow`.
-
-        Args:
-            had_waiting: True if clients waited a moment before the earlier gateway ended: new
-                clients that are faster than they do not get their slots.
-        """
+        off, may return to their places; see `Queue.follow`."""
         self.queue.follow(secret, starts)
-        self._window_s, self._awaits_returns = window_s, had_waiting
+        self._window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
+
+    def await_returns(self) -> None:
+        """Clients of the earlier gateway were there a moment ago, in the queue or in sessions that
+        have lost their worker: new clients that are faster do not get the slots of these."""
+        self._awaits_returns = True
 
     def submit(self, ticket: Ticket, *, owner: Owner | None = None, waited_as: str = "") -> Ticket:
         """Ask for a slot. The ticket may be leased when this returns.

@@ -116,12 +116,9 @@ class GatewayRuntime:
             await stores.maintenance.restore()
             secret = await stores.state.secret("tickets", secrets.token_bytes(32))
             window_s = self.settings.limits.resume_window_s
-            self.dispatcher.follow(
-                secret,
-                await self._count_start(),
-                window_s=window_s,
-                had_waiting=await stores.maintenance.had_waiting(window_s),
-            )
+            self.dispatcher.follow(secret, await self._count_start(), window_s=window_s)
+            if await stores.maintenance.had_waiting(window_s):
+                self.dispatcher.await_returns()
             await stores.handover.restore()
             serving.worker_control.store_id = await asyncio.to_thread(
                 store_id, self.settings.storage.data_dir

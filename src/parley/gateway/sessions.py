@@ -331,6 +331,8 @@ class Sessions:
             return
         sought = self._add(lost.session_id, SessionState.MOVING)
         sought.lost, sought.was_there = lost, stored.age_s < RETURNS_S
+        if sought.was_there:
+            self.dispatcher.await_returns()
         worker = self.worker_pool.find(lost.worker_id)
         if worker is not None and worker.is_connected:
             self._joined(worker)
