@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, get_args
@@ -71,6 +72,10 @@ def schema(dialect: _Dialect) -> dict[str, Any]:
     `#/$defs/ServerMessage`."""
     types = (*dialect.client, *dialect.server)
     references, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    for component in components.values():
+        if "description" in component:
+            # Up to Python 3.12 it has the indentation of the source.
+            component["description"] = cleandoc(component["description"])
     sent = {info.cls.__name__: info for info in _structs(dialect.server)}
     for name, info in sent.items():
         components[name]["required"] = [
