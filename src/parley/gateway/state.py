@@ -493,7 +493,9 @@ async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
 
 
 def _try_to_open(path: Path, timeout_s: float) -> None:
-    with contextlib.closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None)) as database:
+    with contextlib.closing(
+        sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
+    ) as database:
         database.execute("PRAGMA user_version")
 
 
