@@ -83,17 +83,19 @@ class Route(StarletteRoute):
         self.method, self.tag, self.role, self.status = method, tag, role, status
         self.body, self.body_bytes, self.spools = body, body_bytes, spools
         self.parameters: type[msgspec.Struct] | None = None
-        hints = get_type_hints(function, include_extras=True)
-        self.answers: dict[int, Any] = {status: hints["return"] if answer is None else answer}
-        self._read_signature(inspect.signature(function), hints)
+        self._read_signature(function)
+        if answer is not None:
+            self.answers[status] = answer
         self.answers |= {**{each: {} for each in errors}, **(others or {})}
 
-    def _read_signature(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
+    def _read_signature(self, function: Callable[..., Any]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        self.answers: dict[int, Any] = {self.status: hints["return"]}
         self._given: dict[str, Callable[[Request], Any]] = {}
         self._read_parameters: Callable[[Request], dict[str, Any]] | None = None
         self._read_body: Callable[[Request], Any] | None = None
         fields: list[Any] = []
-        for name, one in signature.parameters.items():
+        for name, one in inspect.signature(function).parameters.items():
             kind, is_optional = hints[name], one.default is not one.empty
             if isinstance(kind, type) and kind in GIVEN:
                 self._given[name] = GIVEN[kind]
