@@ -83,6 +83,9 @@ def prepare(modules: Sequence[str]) -> None:
         from parley.media import jobs
 
         jobs.load_libraries()
+    if places := sys.modules.get("parley.session_log.places"):
+        # As in `tests/conftest.py`: logs in memory would stay when their server has ended.
+        places.MEMORY = Path("/none")  # type: ignore[attr-defined]
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"imports have started {len(threads) - 1} threads"
     gc.collect()
