@@ -10,6 +10,8 @@ from tests.support.recordings import Running, recorded
 from tests.support.sessions import loud, worker_harness
 
 from parley.clock import SystemClock
+from parley.gateway.maintenance import index_row
+from parley.gateway.state import STATE_FILE, State
 from parley.models.parrot import Parrot
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
@@ -82,6 +84,32 @@ def test_recordings_are_packed_mixed_and_deleted(tmp_path, capsys):
     assert run("recordings", "delete", "one", "--yes") == 0
     assert not folder.path.exists()
     assert "deleted one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [("delete", "one", "--yes"), ("clean", "--max-gb", "0")])
+def test_a_server_forgets_what_the_command_line_has_deleted(tmp_path, verb):
+    data_dir = tmp_path / "data"
+    folder = recorded(data_dir, "one")
+
+    async def delete() -> tuple[set[str], bytes | None, list[str]]:
+        async with State(data_dir / STATE_FILE) as state:
+            await state.index([index_row(folder)])
+            await state.keep_response("resp", "key k", 1.0, "one", b"what was said")
+            assert await asyncio.to_thread(run, "recordings", *verb) == 0
+            known, _ = await state.unsettled()
+            return known, await state.response("resp", "key k"), await state.refused_recordings()
+
+    refused = ["one"] if "delete" in verb else []
+    assert asyncio.run(delete()) == (set(), None, refused)
+
+
+def test_a_state_that_cannot_be_changed_is_reported(tmp_path, capsys):
+    recorded(tmp_path / "data", "one")
+    (tmp_path / "data" / STATE_FILE).write_text("no database " * 100)
+
+    assert run("recordings", "delete", "one", "--yes") == 2
+    assert "state.db cannot be changed" in capsys.readouterr().err
+    assert (tmp_path / "data" / STATE_FILE).read_text().startswith("no database")
 
 
 def test_a_running_recording_is_not_deleted(tmp_path, capsys):

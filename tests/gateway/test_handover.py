@@ -125,6 +125,31 @@ async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_
     assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == (["other"], [])
 
 
+@pytest.mark.parametrize("when", ["before it is noted", "after a restart"])
+async def test_a_later_part_may_arrive_in_the_middle_of_its_sessions_deletion(
+    tmp_path, monkeypatch, when: str
+):
+    hosts = Hosts(tmp_path)
+    first = recorded(hosts.here, "call_1")
+    recorded(hosts.there, "call_2", continues="call_1")
+    note = hosts.handover.refuse_rest
+
+    async def arrives_first(ids: list[str]) -> None:
+        await hosts.handover.round()
+        assert "call_2" in hosts.listed(hosts.here)
+        await note(ids)
+
+    if when == "before it is noted":
+        monkeypatch.setattr(hosts.handover, "refuse_rest", arrives_first)
+    async with hosts.joined():
+        gone = await hosts.handover.delete(first)
+        hosts.handover._deleted.clear()
+        await hosts.handover.round()
+
+    assert gone == (["call_1", "call_2"] if when == "before it is noted" else ["call_1"])
+    assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == ([], [])
+
+
 async def test_what_is_being_rendered_waits_unless_a_person_asks_for_it(tmp_path):
     hosts = Hosts(tmp_path)
     folder = recording(hosts.there, "one")

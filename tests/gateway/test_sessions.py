@@ -340,6 +340,46 @@ async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_pat
     assert [one.path.exists() for one in (folder, rest, other)] == [False, False, True]
 
 
+async def test_the_rest_of_a_session_is_deleted_by_the_id_that_its_client_knows(http, tmp_path):
+    lost_with_its_host = "20261128_151618_rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
+    rest = recorded(tmp_path, "20261128_151622_rt_77", continues=lost_with_its_host)
+
+    answers = [await http.delete(f"/api/sessions/{lost_with_its_host}") for _ in range(2)]
+
+    assert [each.status_code for each in answers] == [200, 404]
+    assert not rest.path.exists()
+
+
+def test_two_deletions_of_one_recording_do_not_disturb_each_other(tmp_path, monkeypatch):
+    folder = recorded(tmp_path, "one_1")
+    remove = store.remove
+
+    def twice(path: Path) -> None:
+        remove(path)
+        remove(path)
+
+    monkeypatch.setattr(store, "remove", twice)
+
+    assert store.delete_session(folder) == []
+    assert not folder.path.exists()
+
+
+async def test_an_erasure_includes_a_recording_that_arrives_meanwhile(gateway, http, tmp_path):
+    def of_anna(recording_id: str) -> None:
+        recorded(tmp_path, recording_id).owner.write_text("u_anna")
+
+    async def arrives(ids: list[str]) -> None:
+        of_anna("call_2")
+
+    of_anna("call_1")
+    gateway.runtime.stores.handover.refuse_rest = arrives
+
+    erased = await http.delete("/api/sessions", params={"key": "u_anna"}, headers=ADMIN)
+
+    assert erased.json()["recordings"] == 2
+    assert list(RecordingFolders(tmp_path)) == []
+
+
 async def test_a_recording_that_cannot_be_deleted_does_not_protect_others(tmp_path):
     stuck, other = recorded(tmp_path, "a"), recorded(tmp_path, "b")
     (tmp_path / "sessions" / ".a.deleted" / "x").mkdir(parents=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,6 +17,7 @@ from parley.cli import flags
 from parley.cli.remote import Columns, Titled, VerbReport
 from parley.cli.remote import show as print_report
 from parley.errors import BadInput, SetupError
+from parley.gateway.state import STATE_FILE, note_deleted
 from parley.recording import render as renderer
 from parley.recording import retention, store
 from parley.recording.finish import recover
@@ -143,10 +147,10 @@ def delete(
     if not yes:
         typer.confirm(f"Permanently delete {len(folders)} recordings?", abort=True)
     for folder in folders:
-        if not folder.path.exists():
-            continue  # It was part of the previous one.
         _not_live(folder)
-        for one in store.delete_session(folder):
+        gone = store.delete_session(folder)
+        _forget(data_dir, config, gone, refused=[folder.recording_id])
+        for one in gone:
             typer.echo(f"deleted {one}")
 
 
@@ -190,6 +194,8 @@ def clean(
         now_s=time.time(),
         dry_run=dry_run,
     )
+    if not dry_run:
+        _forget(data_dir, config, [one.session_id for one in report.victims])
     if as_json:
         victims = [(one.session_id, one.reason) for one in report.victims]
         values = {**msgspec.structs.asdict(report), "victims": victims}
@@ -209,6 +215,23 @@ def clean(
 
 def _data_dir(given: Path | None, config: Path | None) -> Path:
     return load(config, {"storage.data_dir": given}).storage.data_dir
+
+
+def _forget(
+    data_dir: Path | None, config: Path | None, ids: list[str], *, refused: Sequence[str] = ()
+) -> None:
+    """Have the server forget deleted recordings, also if it is running."""
+    path = _data_dir(data_dir, config) / STATE_FILE
+    if not path.exists():
+        return
+    try:
+        asyncio.run(note_deleted(path, ids, refused=refused))
+    except sqlite3.Error as error:
+        raise SetupError(
+            f"The recordings are deleted, but {path} cannot be changed: {error}.",
+            hint="Stored responses that were recorded there, and parts of these sessions on other "
+            "hosts, may remain.",
+        ) from None
 
 
 def _not_live(folder: Folder) -> None:

@@ -28,7 +28,7 @@ import httpx
 from parley import logs
 from parley.gateway.authenticator import SHARE_PREFIX
 from parley.gateway.recording_access import RecordingAccess
-from parley.gateway.state import State
+from parley.gateway.state import State, newest_of
 from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol import control
@@ -51,8 +51,6 @@ TAKEN_LIMIT: Final = 10_000
 FILES_LIMIT: Final = 100_000
 PIECE_BYTES: Final = 256 << 10
 TAKEN_FACT: Final = "recordings.taken"
-DELETED_FACT: Final = "recordings.deleted"
-DELETED_LIMIT: Final = 1000
 INCOMING: Final = ".incoming-"
 ID: Final = re.compile(layout.ID_PATTERN)
 
@@ -84,8 +82,9 @@ class Handover:
         """Ids of recordings that were copied and that their worker has not removed yet; oldest
         first."""
         self._deleted: list[str] = []
-        """Ids of recordings that were deleted, newest last: later parts of their sessions may still
-        be on other workers, and are deleted when they arrive."""
+        """Ids of recordings that were deleted since the start, oldest first: later parts of their
+        sessions may still be on other workers, and are deleted when they arrive. The state has
+        more: those from before, and those that another process has deleted."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -102,15 +101,29 @@ class Handover:
         remembered = await self.state.fact(TAKEN_FACT)
         if isinstance(remembered, list):
             self._to_remove = {str(one): None for one in remembered}
-        self._deleted = await self.state.fact(DELETED_FACT) or []
         await asyncio.to_thread(_drop_incoming, self.folders.root)
 
+    async def delete(self, folder: layout.Folder) -> list[str]:
+        """Delete the recordings of a session; returns their ids. Later ones are deleted when they
+        arrive.
+
+        Raises:
+            StillRecording: the session is running.
+        """
+        gone = await asyncio.to_thread(store.delete_session, folder)
+        if gone:
+            await self.refuse_rest([folder.recording_id])
+            # One may have arrived just before it would have been refused.
+            with contextlib.suppress(store.StillRecording):
+                gone += await asyncio.to_thread(store.delete_session, folder)
+        return gone
+
     async def refuse_rest(self, recording_ids: list[str]) -> None:
-        """These recordings were deleted, and with them all parts of their sessions."""
-        self._deleted = [*self._deleted, *recording_ids][-DELETED_LIMIT:]
+        """These recordings are deleted, and with them all parts of their sessions."""
+        self._deleted = newest_of([*self._deleted, *recording_ids])
         # On a full disk they are remembered in memory, because deleting makes room.
         with contextlib.suppress(sqlite3.Error):
-            await self.state.set_fact(DELETED_FACT, self._deleted)
+            await self.state.refuse_recordings(recording_ids)
 
     async def run(self) -> None:
         while True:
@@ -190,7 +203,8 @@ class Handover:
             if self.folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
-                if await asyncio.to_thread(store.first_part, folder) in self._deleted:
+                deleted = {*self._deleted, *await self.state.refused_recordings()}
+                if await asyncio.to_thread(store.first_part, folder) in deleted:
                     await asyncio.to_thread(store.delete, folder)
                 elif store.replay_state(folder) is None:
                     await asyncio.to_thread(self.recordings.make_replay, folder)

@@ -109,6 +109,9 @@ MIGRATIONS: Final = (
 Role = Literal["talk", "operate", "admin"]
 """Rights of a key."""
 
+REFUSED_FACT: Final = "recordings.deleted"
+REFUSED_LIMIT: Final = 1000
+
 AUDIT_ROWS: Final = 100_000
 """Number of entries kept; older ones are deleted here, but not in the log."""
 
@@ -259,6 +262,15 @@ class State:
 
     async def set_fact(self, name: str, value: Any) -> None:
         await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    async def refuse_recordings(self, ids: Iterable[str]) -> None:
+        """Remember that these recordings are deleted, for parts of their sessions that other hosts
+        may still have."""
+        await self.set_fact(REFUSED_FACT, newest_of([*await self.refused_recordings(), *ids]))
+
+    async def refused_recordings(self) -> list[str]:
+        """Ids of the recordings that were deleted last, oldest first."""
+        return await self.fact(REFUSED_FACT) or []
 
     async def secret(self, name: str, make: bytes) -> bytes:
         """A secret of this server; if there is none yet, `make` is stored. Otherwise nothing is
@@ -445,6 +457,30 @@ class State:
                 await self._database.execute("ROLLBACK")
                 raise
             await self._database.execute("COMMIT")
+
+
+def newest_of(deleted: Iterable[str]) -> list[str]:
+    """The ids of deleted recordings that are remembered; each once."""
+    return list(dict.fromkeys(deleted))[-REFUSED_LIMIT:]
+
+
+async def note_deleted(path: Path, ids: Sequence[str], *, refused: Sequence[str] = ()) -> None:
+    """Have a gateway forget recordings that another process has deleted, with what was stored with
+    them.
+
+    Args:
+        refused: see `State.refuse_recordings`.
+
+    Raises:
+        sqlite3.Error: it is damaged or locked.
+    """
+    # Without `State.__aenter__`, which changes the file as its gateway needs it.
+    state = State(path)
+    async with aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None) as state._database:
+        if refused:
+            await state.refuse_recordings(refused)
+        await state.forget(ids)
+        await state.forget_responses_of(ids)
 
 
 def _columns(row: Any) -> str:

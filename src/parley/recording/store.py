@@ -13,6 +13,7 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -318,26 +319,34 @@ def continuations(first: Folder) -> list[Folder]:
     own = lines.read_head(first.journal)
     if own is not None and own.app_type is Kind.CHAT:
         return []
-    # Ids contain that of the session, before their random part; some start with a time.
-    stem = re.sub(r"^\d{8}_\d{6}_", "", first.recording_id).rpartition("_")[0]
+    stem = _stem(first.recording_id)
     found = []
     for path in first.path.parent.glob(f"*{stem}_*") if stem else ():
-        head = lines.read_head(Folder(path).journal)
+        head = lines.read_head(Folder(path).journal) if _stem(path.name) == stem else None
         if head is not None and head.continues == first.recording_id:
             found.append((head.created_s, Folder(path)))
     return [folder for _, folder in sorted(found, key=itemgetter(0))]
 
 
+def _stem(recording_id: str) -> str:
+    """The part of an id that comes from its session: before the random part, without the time."""
+    return re.sub(r"^\d{8}_\d{6}_", "", recording_id).rpartition("_")[0]
+
+
 def delete_session(folder: Folder) -> list[str]:
     """Delete a recording and those of the same session at other workers, whose ids its client does
-    not know; returns their ids.
+    not know; returns the ids of those that existed.
 
     Raises:
         StillRecording: the session is running.
     """
-    parts = [folder, *continuations(folder)]
+    there = (folder, *continuations(folder))
+    parts = [part for part in there if part.path.is_dir() and not part.path.is_symlink()]
     if any(part.is_live() for part in parts):
         raise StillRecording
+    gone = []
     for part in reversed(parts):
-        remove(part.path)
-    return [part.recording_id for part in parts]
+        with suppress(FileNotFoundError):
+            remove(part.path)
+            gone.insert(0, part.recording_id)
+    return gone

@@ -264,10 +264,12 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and stored responses of a key or signed-in user, including pinned
         ones. Revoke the key first, so that no session starts meanwhile."""
-        await maintenance.refresh_index()
-        _, rows = await state.recordings(limit=-1, key_id=key)
+        for _ in range(2):
+            # The second time with those that arrived before they would have been refused.
+            await maintenance.refresh_index()
+            _, rows = await state.recordings(limit=-1, key_id=key)
+            await handover.refuse_rest([row.id for row in rows])
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
-        await handover.refuse_rest(gone)
         await state.forget(gone)
         responses = await state.forget_responses_by(owner_of_key(key))
         is_known = key.startswith(USER_PREFIX) or key in {one.id for one in await state.keys()}
@@ -434,9 +436,14 @@ def routes(runtime: GatewayRuntime) -> Router:
         if who.is_anonymous and not (who.is_admin or is_long(session_id)):
             raise Unauthorized
         request.state.is_audited = who.is_admin
-        found = await find(session_id, to_change=True)
-        gone = await asyncio.to_thread(store.delete_session, found.folder)
-        await handover.refuse_rest(gone)
+        try:
+            folder = (await find(session_id, to_change=True)).folder
+        except NoRecording:
+            # Its first part may have been lost with its host.
+            folder = folders.folder(session_id)
+        gone = await handover.delete(folder)
+        if not gone:
+            raise NoRecording
         await state.forget(gone)
         await state.forget_responses_of(gone)
         return Success()
