@@ -1,11 +1,13 @@
 """When recordings are cleaned up on their own, by a clock that the test moves."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from structlog.testing import capture_logs
 from tests.support.gateways import running_gateway, settings, until
 from tests.support.recordings import recorded
 
@@ -26,12 +28,14 @@ def month_old(data_dir: Path, clock: ManualClock, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def runtime(data_dir: Path, clock: ManualClock) -> AsyncIterator[GatewayRuntime]:
+async def runtime(
+    data_dir: Path, clock: ManualClock, max_gb: float = 0
+) -> AsyncIterator[GatewayRuntime]:
     """A runtime whose rounds the test makes, so that none is missed and none is too many."""
     storage = {
         "data_dir": data_dir,
         "retention_days": 30,
-        "max_gb": 0,
+        "max_gb": max_gb,
         "min_free_gb": 0,
     }
     one = GatewayRuntime(settings(storage=storage), clock=clock, reload=Mock())
@@ -83,7 +87,33 @@ async def test_a_server_that_slept_cleans_once_and_again_soon_if_it_failed(
             await one.stores.maintenance.round()
             assert clean.call_count == cleaned
 
-    clean.assert_called_with(dry_run=False)
+
+@pytest.mark.parametrize("is_wrong", [True, False], ids=["the clock is wrong", "it was off"])
+async def test_a_clock_that_jumps_ahead_deletes_nothing_for_a_day(tmp_path, clock, is_wrong):
+    async def cleaned_up() -> set[str]:
+        """What is left after a server has started."""
+        async with runtime(tmp_path, clock, max_gb=-1) as one:
+            clock.advance(60)
+            await one.stores.maintenance.round()
+        return left(tmp_path)
+
+    await cleaned_up()
+    recorded(tmp_path, "new", created_s=clock.time())
+    broken = tmp_path / "sessions/broken"
+    broken.mkdir()
+    os.utime(broken, (clock.time(), clock.time()))
+    clock._time_s += 365 * DAY_S
+
+    with capture_logs() as lines:
+        assert await cleaned_up() == {"new", "broken"}
+        clock.advance(3600)
+        assert await cleaned_up() == {"new", "broken"}, "a restart does not confirm the time"
+    if is_wrong:
+        clock._time_s -= 365 * DAY_S
+    clock.advance(DAY_S)
+
+    assert await cleaned_up() == ({"new"} if is_wrong else set())
+    assert [each["event"] for each in lines].count("clock_has_jumped") == 2
 
 
 async def test_the_gateway_does_it_while_it_serves(tmp_path, clock, monkeypatch):

@@ -31,12 +31,18 @@ from parley.recording.finish import recover
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.retention import DAY_S, CleanReport
 from parley.recording.store import BrokenRecording
+from parley.recording.timeline import iso
 from parley.settings import StorageSettings
 
 SAVE_EVERY_S: Final = 10.0
 FIRST_CLEAN_S: Final = 60.0
 CLEAN_EVERY_S: Final = 86_400.0
 """Source of both values: service.md 6.5."""
+
+JUMP_S: Final = 2 * DAY_S
+CONFIRMED_S: Final = 0.9 * DAY_S
+CLOCK_FACT: Final = "retention.clock"
+"""Fact: Unix time of the last clean-up, and since when the clock is doubted or null."""
 
 WAITED_FACT: Final = "queue.waited_at"
 """Fact: Unix time at which clients were waiting last."""
@@ -132,7 +138,7 @@ class Maintenance:
             now = self.clock.monotonic()
             if now >= self._clean_at:
                 self._clean_at = now + FIRST_CLEAN_S
-                await self.clean(dry_run=False)
+                await self.clean(dry_run=False, now_s=await self._trusted_time())
                 self._clean_at = now + CLEAN_EVERY_S
                 await self.state.trim_audit()
             await self.save()
@@ -188,12 +194,17 @@ class Maintenance:
         dry_run: bool,
         retention_days: float | None = None,
         max_gb: float | None = None,
+        now_s: float | None = None,
     ) -> CleanReport:
-        """Apply the retention rules, or return what they would delete."""
+        """Apply the retention rules, or return what they would delete.
+
+        Args:
+            now_s: Unix time by which ages are computed; None: the clock's.
+        """
         storage = self.storage
         days = storage.retention_days if retention_days is None else retention_days
         size = storage.max_gb if max_gb is None else max_gb
-        now_s = self.clock.time()
+        now_s = self.clock.time() if now_s is None else now_s
         async with self._cleaning:
             report = await asyncio.to_thread(
                 retention.clean,
@@ -206,11 +217,31 @@ class Maintenance:
         if not dry_run:
             if days >= 0:
                 await self.state.expire_responses(now_s - days * DAY_S)
-            facts = {**msgspec.structs.asdict(report), "at_s": now_s}
+            facts = {**msgspec.structs.asdict(report), "at_s": self.clock.time()}
             facts.pop("victims")
             log.info("recordings_cleaned_up", **facts)
             await self.state.set_fact("retention.last", facts)
         return report
+
+    async def _trusted_time(self) -> float:
+        """The time; or, if the clock has advanced by more than `JUMP_S` since the last clean-up,
+        the time of that one, until the clock has shown the new time for a day. The server may have
+        been off, or its clock is wrong, and ages by a wrong clock would delete everything."""
+        now_s = self.clock.time()
+        seen_s, doubted_s = await self.state.fact(CLOCK_FACT) or (now_s, None)
+        if doubted_s is None or doubted_s > now_s:
+            doubted_s = now_s
+        if now_s - seen_s > JUMP_S and now_s - doubted_s < CONFIRMED_S:
+            log.warning(
+                "clock_has_jumped",
+                last_clean_up=iso(seen_s),
+                now=iso(now_s),
+                hint="Recordings that seem to be too old are deleted tomorrow. Is the clock right?",
+            )
+            await self.state.set_fact(CLOCK_FACT, (seen_s, doubted_s))
+            return float(seen_s)
+        await self.state.set_fact(CLOCK_FACT, (now_s, None))
+        return now_s
 
     # ---- the index of recordings -----------------------------------------------------------
 
