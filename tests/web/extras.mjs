@@ -153,9 +153,14 @@ export const extraScenarios = {
     await phase(page, 'live');
     await pressMore(page, 'text');
     await field.fill('What is the capital of Laos?');
-    await field.press('Enter');
+    // Its person types on while the server is asked.
+    await field.evaluate((node) => {
+      node.form.requestSubmit();
+      node.value = 'And of Peru?';
+      node.form.requestSubmit();
+    });
     await page.locator('#panel-conversation [role=status]').getByText('second free slot').waitFor();
-    assert.equal(await field.inputValue(), 'What is the capital of Laos?', 'what was written stays');
+    assert.equal(await field.inputValue(), 'What is the capital of Laos?\nAnd of Peru?', 'what was written stays');
     assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'no stranger loses a place to it');
     assert.equal(await page.locator('p-transcript .you').count(), 0);
     await hangUp(page);
@@ -183,6 +188,7 @@ export const extraScenarios = {
     await field.fill('What do you see?');
     await field.press('Enter');
     await page.locator('p-transcript').getByText('What do you see?').waitFor();
+    assert.equal(await page.locator('p-transcript .you').textContent(), 'YouWhat do you see?', 'it has a speaker');
     const written = () => calls.at(-1).got.find(({ type }) => type === 'conversation.item.create');
     await eventually(written, 'the words on the wire');
     const [picture, text] = written().item.content;

@@ -26,6 +26,7 @@ class Writing {
   /** The picture, once it has been read. @type {Promise<Part | null> | null} */
   #attached = null;
   #chat = new ChatTalk();
+  #isSending = false;
   #turn = 0;
   #shown = 0;
 
@@ -43,7 +44,12 @@ class Writing {
     this.node = h('div', { class: 'stack' }, this.#state, form);
     form.onsubmit = (event) => {
       event.preventDefault();
-      void this.#submit();
+      // What is typed while a text is being sent stays in the field.
+      if (this.#isSending) return;
+      this.#isSending = true;
+      void this.#submit().finally(() => {
+        this.#isSending = false;
+      });
     };
     this.#field.onkeydown = (event) => {
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
@@ -80,14 +86,13 @@ class Writing {
   async #submit() {
     const text = this.#field.value.trim();
     if (!text || this.#chat.isBusy) return;
-    // A second press sends nothing more.
     this.#field.value = '';
     const picture = await this.#attached;
     const { calls } = this.page;
     const client = /** @type {any} */ (calls.current?.client);
     const canHear = calls.isLive && client?.canText;
     if (!canHear && calls.isOn && !(await hasFreePlace())) {
-      this.#field.value = text;
+      this.#field.value = [text, this.#field.value].filter(Boolean).join('\n');
       say(this.#state, 'writing.no_place');
       this.#state.hidden = false;
       return;
