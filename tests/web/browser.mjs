@@ -612,6 +612,7 @@ const scenarios = {
     await field.fill('In **bold**');
     await field.press('Enter');
     await answers.nth(1).locator('strong').getByText('bold').waitFor();
+    assert.match(await page.locator('.messages').textContent(), /^You.*Assistant/);
   },
 
   async keys({ browser }) {
@@ -1342,7 +1343,7 @@ const scenarios = {
     const field = page.locator('.writing textarea');
     await field.fill('Hello there');
     await field.press('Enter');
-    await until(page, () => (document.querySelector('p-transcript .assistant')?.textContent ?? '').length > 3);
+    await until(page, () => (document.querySelector('p-transcript .assistant .said')?.textContent ?? '').length > 3);
   },
 
   async keyboard({ page }) {

@@ -2,7 +2,7 @@
 
 import { Captions } from '../../talk/captions.js';
 import { t, words } from '../../words/words.js';
-import { h } from '../dom.js';
+import { $, h } from '../dom.js';
 
 /** @typedef {import('../../talk/captions.js').Caption} Caption */
 
@@ -96,6 +96,9 @@ export class Transcript extends HTMLElement {
       row = h(
         'li',
         { class: `line ${caption.who}`, dir: 'auto' },
+        caption.who === 'note'
+          ? null
+          : h('span', { class: 'visually-hidden', dir: 'ltr', words: `who.${caption.who}` }),
         h('span', { class: 'said' }),
         h('span', { class: 'ahead' }),
         h('em', { class: 'cut' }),
@@ -106,7 +109,7 @@ export class Transcript extends HTMLElement {
     }
     const text = caption.key ? t(caption.key, caption.values) : caption.text;
     const heard = caption.who === 'assistant' ? caption.heard : text.length;
-    const [said, ahead, cut] = /** @type {HTMLElement[]} */ ([...row.children]);
+    const [said, ahead, cut] = ['.said', '.ahead', '.cut'].map((part) => $(part, row));
     if (said.textContent !== text.slice(0, heard)) said.textContent = text.slice(0, heard);
     const rest = text.slice(heard);
     if (ahead.textContent !== rest) ahead.textContent = rest;

@@ -108,12 +108,13 @@ export class Messages {
       row = h(
         'li',
         { class: `message ${message.role}` },
+        h('span', { class: 'visually-hidden', words: `who.${message.role === 'user' ? 'you' : 'assistant'}` }),
         h('div', { class: 'body' }),
         h('div', { class: 'tools row' }),
       );
       this.#rows.set(message.id, row);
     }
-    const [body, tools] = /** @type {HTMLElement[]} */ ([...row.children]);
+    const [, body, tools] = /** @type {HTMLElement[]} */ ([...row.children]);
     const { talk } = this.page;
     const isLast = talk.messages.at(-1) === message;
     const isOpen = talk.isBusy && isLast && message.role === 'assistant';
