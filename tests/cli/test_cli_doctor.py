@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from parley.models.minicpmo45 import device as devices
 from parley.models.minicpmo45 import trials
 from parley.models.plan import ModelPlan
 from parley.settings import Settings, load
+from parley.transport import listen
 
 
 def settings(**flags: object) -> Settings:
@@ -71,16 +73,27 @@ def pair(folder: Path) -> Settings:
     )
 
 
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("0.0.0.0", "localhost"),
+        ("::", "localhost"),
+        ("localhost", "localhost"),
+    ],
+)
 def test_a_port_in_use_is_broken_unless_a_healthy_server_of_ours_holds_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
 ) -> None:
-    async def healthy(_: Server) -> dict[str, bool]:
+    asked: list[str] = []
+
+    async def healthy(server: Server) -> dict[str, bool]:
+        asked.append(urlsplit(server._access.http_url("/")).hostname or "")
         return {"healthy": True}
 
-    with socket.socket() as taken:
-        # Bound and not listening: nobody answers there, and nobody else can have it.
-        taken.bind(("127.0.0.1", 0))
-        given = settings(gateway__host="127.0.0.1", gateway__port=taken.getsockname()[1])
+    with listen(host, 0) as taken:
+        given = settings(gateway__host=host, gateway__port=taken.getsockname()[1])
         (by_another,) = doctor.check_ports(given)
         monkeypatch.setattr(Server, "health", healthy)
         (by_ours,) = doctor.check_ports(given)
@@ -88,6 +101,18 @@ def test_a_port_in_use_is_broken_unless_a_healthy_server_of_ours_holds_it(
     assert (by_another.grade, by_ours.grade) == ("broken", "fine")
     assert "--port" in by_another.advice
     assert "running parley server" in by_ours.text
+    assert asked == [name]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (finding,) = doctor.check_ports(settings(gateway__host=host, gateway__port=port))
+    assert finding.grade == "fine"
+
+
+def test_an_address_of_another_machine_is_not_a_port_in_use() -> None:
+    for host in ("192.0.2.7", "no-such-host.invalid"):
+        (finding,) = doctor.check_ports(settings(gateway__host=host))
+        assert (finding.grade, "0.0.0.0" in finding.advice) == ("broken", True)
+        assert "Another program" not in finding.advice
 
 
 def test_too_little_room_means_no_recording() -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ from parley.installation import install_command
 from parley.session_log.places import open_session_logs
 from parley.session_log.redis_logs import RedisScripts, reason_of
 from parley.settings import GatewaySettings, Settings
+from parley.transport import listen
 
 Grade = Literal["fine", "note", "broken"]
 SIGNS: Final[dict[Grade, tuple[str, str]]] = {
@@ -173,31 +173,22 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
     if gateway.port == 0:
         yield fine("port", "a free one is picked at start")
         return
-    family = socket.AF_INET6 if ":" in gateway.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((gateway.host, gateway.port))
-        except OSError as error:
-            if _parley_answers(gateway):
-                text = f"{gateway.port} is held by a running parley server, which answers"
-                yield fine("port", text)
-                return
-            yield broken(
-                "port",
-                f"{gateway.host}:{gateway.port} cannot be used: {error.strerror}",
-                "Another program has it; choose another with --port.",
-            )
-            return
+    try:
+        listen(gateway.host, gateway.port).close()
+    except SetupError as error:
+        if _parley_answers(gateway):
+            yield fine("port", f"{gateway.port} is held by a running parley server, which answers")
+        else:
+            yield broken("port", str(error), error.hint)
+        return
     yield fine("port", f"{gateway.host}:{gateway.port} is free")
 
 
 def _parley_answers(gateway: GatewaySettings) -> bool:
     """True if the port is in use by a healthy parley gateway."""
-    url = f"{'http' if gateway.http else 'https'}://127.0.0.1:{gateway.port}"
     try:
         # This asks the local server; its certificate is checked below, by name.
-        with sync.connect(url, insecure=True, open_timeout_s=2.0) as server:
+        with sync.connect(gateway.url(gateway.port), insecure=True, open_timeout_s=2.0) as server:
             return bool(server.call(lambda each: each.health()).get("healthy"))
     except ParleyError:
         return False

@@ -74,10 +74,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        scheme = "http" if self.settings.gateway.http else "https"
-        host = self.settings.gateway.host
-        host = "localhost" if host in ("0.0.0.0", "::", "") else host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return self.settings.gateway.url(self.port)
 
     @property
     def fingerprint(self) -> str | None:

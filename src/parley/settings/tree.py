@@ -221,6 +221,12 @@ class GatewaySettings(Part):
     api_hosts: Words = ()
     """Other hosts that pages may call with ?api=, with port if any."""
 
+    def url(self, port: int) -> str:
+        """Its address for programs on this machine."""
+        host = "localhost" if self.host in ("0.0.0.0", "::", "") else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"{'http' if self.http else 'https'}://{name}:{port}"
+
 
 class StandbySettings(Part):
     """Several gateways, of which one is active and the others replace it when it fails."""
