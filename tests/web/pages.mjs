@@ -205,8 +205,8 @@ export const pageScenarios = {
       await page.setViewportSize({ width: 195, height: 420 });
       found.push(...(await overflowing(page, path)));
       await page.setViewportSize({ width: 1280, height: 800 });
-      const title = await page.locator('h1').first().boundingBox();
-      if (title.y + title.height > 800) found.push(`${path}: its title is below the first screen`);
+      const titleEnd = await page.evaluate(() => document.querySelector('h1').getBoundingClientRect().bottom);
+      if (titleEnd > 800) found.push(`${path}: its title is below the first screen`);
       const { seen, faults } = await walk(page);
       counts.push(`${path} ${seen}`);
       found.push(...faults.map((fault) => `${path}: ${fault}`));
