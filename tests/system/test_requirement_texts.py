@@ -492,7 +492,7 @@ async def test_a_close_frame_says_why(server: RunningStack) -> None:
         "The message is not valid JSON text: it ends too early.",
         "stopped",
         "Not prepared yet: send 'prepare' first.",
-        "messages: expected array of length >= 1, got 0 items",
+        "messages: must not be empty",
         "A session id is 1 to 64 letters, digits, '_' or '-'.",
     ]
 

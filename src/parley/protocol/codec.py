@@ -424,7 +424,9 @@ def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
         what = what.removesuffix(", got `str`")
     plain = what.replace("`", "")
     plain = plain[:1].lower() + plain[1:]
-    if what.startswith("Expected") and ", got" not in what:
+    if re.fullmatch(r"expected (str|array|object) of length >= 1", plain):
+        plain = "must not be empty"
+    elif what.startswith("Expected") and ", got" not in what:
         plain += _got(given, where)
     if what.startswith("Invalid") and (accepted := _accepted(shape.struct, where)):
         plain = f"{plain}; accepted: {', '.join(accepted)}"
