@@ -224,13 +224,13 @@ export const extraScenarios = {
     await page.locator('[data-scene=translator][aria-pressed=true]').waitFor();
     // Left again, here or in the settings, everything is as it was.
     await page.getByRole('button', { name: 'Interpreter' }).click();
-    await page.locator('.suggestion').getByText('Help me practise English').waitFor();
+    await page.locator('.suggestion').getByText('Help me practice English').waitFor();
     await page.getByRole('button', { name: 'Interpreter' }).click();
     await page.locator('[data-scene=translator][aria-pressed=true]').waitFor();
     await openSettings(page);
     await page.getByRole('button', { name: 'Back to my own instructions' }).click();
     await page.locator('[data-scene=translator][aria-pressed=false]').waitFor();
-    await page.locator('.suggestion').getByText('Help me practise English').waitFor();
+    await page.locator('.suggestion').getByText('Help me practice English').waitFor();
     await mainButton(page).click();
     await phase(page, 'live');
     assert.doesNotMatch(instructions(), /interpreter/);

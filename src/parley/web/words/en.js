@@ -96,7 +96,7 @@ export const en = {
   'home.tips': 'Good to know',
   'home.tips_1': 'Headphones keep the assistant from hearing itself.',
   'home.tips_2': 'Space or M mutes your microphone.',
-  'home.tips_3': 'Speak to interrupt, or press Stop.',
+  'home.tips_3': 'Speak to interrupt, or choose “Stop speaking” under “More”.',
   'home.api': 'REST interface',
   'home.nothing_on': 'The operator has switched every way to talk off for now.',
   'home.all': 'All',
@@ -181,7 +181,7 @@ export const en = {
   'note.reconnected': 'reconnected',
   'writing.hint': 'Write something…',
   'writing.beside': 'Answered in writing; the voice does not hear it',
-  'writing.waits': 'The written answer waits for a free place',
+  'writing.waits': 'The written answer is waiting for a free slot',
   'writing.system': 'Answer this in writing, briefly.',
   'writing.failed': 'No written answer: {why}',
   'writing.no_place':
@@ -608,11 +608,11 @@ export const en = {
 
   'help.title': 'Help',
   'help.half_duplex':
-    'Speak, and stop when you have finished: after a short silence it answers. While it speaks it does not hear you; press the skip sign to cut an answer short. If it answers too early, let it wait longer under “When you have finished speaking”.',
+    'Speak, and stop when you have finished: after a short silence it answers. While it speaks it does not hear you; “Skip” under “More” cuts an answer short. If it answers too early, let it wait longer under “When you have finished speaking”.',
   'help.audio_duplex':
-    'Both of you may speak at any time. When you speak up its voice drops; press Stop to silence it. “Listen only” keeps it silent until you switch that off. A call has a time limit and a memory; both are shown as they run out.',
+    'Both of you may speak at any time. It stops when you speak over it, or when you choose “Stop speaking” under “More”. “Listen only” keeps it silent until you switch that off. A call has a time limit and a memory; both are shown as they run out.',
   'help.omni':
-    'As in a voice call, and once a second it sees a picture of your camera. HD shows it small print and takes a moment longer. The mirror sign turns what it sees; you always see yourself as in a mirror.',
+    'As in a voice call, and once a second it sees a picture of your camera. “Detail” shows it small print and takes a moment longer. “Mirror” turns what it sees; you always see yourself as in a mirror.',
   'help.realtime': 'A call over /v1/realtime. “Connection” shows its measurements and the messages of both sides.',
   'help.chat':
     'Write, or add pictures, sound and clips with the plus sign, by dropping them or from the clipboard. Tap the microphone to record, or hold it and let go to send; drag up to take it back. The server keeps a chat only if “Keep conversations on the server” is on.',
@@ -652,7 +652,7 @@ export const en = {
   'consent.switch': 'Keep conversations on the server',
   'consent.switch_hint': 'To look at them again and share them; applies to calls and chats on every page',
   'vad.hint':
-    'Drag the line: the higher it is, the surer the server must be that you speak. What it took for speech is coloured.',
+    'Drag the line: the higher it is, the surer the server must be that you speak. What it took for speech is colored.',
   'vad.level': 'Microphone level',
   'vad.speech': 'Speech',
   'vad.silent': 'Silence',
@@ -665,7 +665,7 @@ export const en = {
   'export.vtt': 'As web subtitles (.vtt)',
   'faq.what':
     'Can it see or remember me? It knows only this call: what you say and show in it, and what its instructions say.',
-  'faq.interrupt': 'How do I interrupt? Just speak: it stops. Press Stop if it continues.',
+  'faq.interrupt': 'How do I interrupt? Just speak: it stops. Choose “Stop speaking” under “More” if it continues.',
   'faq.hear':
     'It does not hear me? Watch the bars below the circle: they move when your microphone hears you. Choose another one under “Microphone and loudspeaker”.',
   'faq.end':
@@ -707,7 +707,7 @@ export const en = {
   'pocket.see': 'What do you see?',
   'pocket.colour': 'What color is the circle?',
   'parrot.say': 'Say a sentence, and wait.',
-  'big.tutor': 'Help me practise English: ask me about my day.',
+  'big.tutor': 'Help me practice English: ask me about my day.',
   'big.translate': 'Translate everything I say into Chinese.',
   'big.quiz': 'Give me a quiz about animals.',
   'big.look': 'What am I holding in front of the camera?',
@@ -728,7 +728,7 @@ export const en = {
   'about.title': 'About this server',
   'about.what':
     'parley is an open-source server for voice and video conversation, under Apache-2.0. The model here is {model}.',
-  'about.parts': 'Its parts and their licences',
+  'about.parts': 'Its parts and their licenses',
   'privacy.title': 'What happens to what you say',
   'privacy.live': 'During a conversation',
   'privacy.live_1':
