@@ -22,10 +22,11 @@ def citations() -> list[tuple[str, str, str]]:
     found = []
     for folder, suffix in (("src", "*.py"), ("src", "*.js"), ("tests", "*.py"), ("tests", "*.mjs")):
         for path in (ROOT / folder).rglob(suffix):
-            if path == Path(__file__):
+            text = path.read_text()
+            if path == Path(__file__) or ".md" not in text:
                 continue
             # A citation may continue in the next comment or docstring line.
-            text = re.sub(r"\n\s*(?:#|//|\*)? *", " ", path.read_text())
+            text = re.sub(r"\n\s*(?:#|//|\*)? *", " ", text)
             for match in CITED.finditer(text):
                 before = text[max(0, match.start() - 20) : match.start()]
                 if before.endswith(("understand/", "do/", "protocols/", "log/")):

@@ -130,7 +130,7 @@ async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None
     assert answered == ["completed", "completed"]
 
 
-async def test_single_samples_that_wait_for_a_commit_are_kept_in_few_pieces() -> None:
+async def test_ten_samples_at_a_time_that_wait_for_a_commit_are_kept_in_few_pieces() -> None:
     session = MagicMock()
     session.arrivals.is_late.return_value = False
     listener = TurnListener(
@@ -139,18 +139,18 @@ async def test_single_samples_that_wait_for_a_commit_are_kept_in_few_pieces() ->
     listener.detect(None)
 
     said = np.arange(20_000, dtype=np.float32) / 20_000
-    for sample in said:
-        listener.hear(Pcm(np.array([sample]), INPUT_RATE_HZ))
+    for few in said.reshape(-1, 10):
+        listener.hear(Pcm(few, INPUT_RATE_HZ))
 
     assert np.array_equal(listener.manual.joined().samples, said)
     assert len(listener.manual) == 2
 
 
-def test_single_samples_that_wait_for_the_detector_are_kept_in_few_pieces() -> None:
+def test_ten_samples_at_a_time_that_wait_for_the_detector_are_kept_in_few_pieces() -> None:
     said = np.arange(40_000, dtype=np.float32) / 40_000
     queue = SoundQueue(lambda _: None)
-    for sample in said:
-        queue.put(Pcm(np.array([sample]), INPUT_RATE_HZ))
+    for few in said.reshape(-1, 10):
+        queue.put(Pcm(few, INPUT_RATE_HZ))
     first = queue.take()
     queue.put_back(first)
 
