@@ -534,12 +534,14 @@ async def test_a_long_file_is_transcribed_to_its_end():
     assert found.text == " ".join([HEARD] * 3)
 
 
-async def test_silence_has_no_segments():
+async def test_silence_has_no_words():
+    """Recognisers find words in it."""
     wav = encode_wav(Pcm(np.zeros(16_000, np.float32), 16_000))
     async with talking() as (_, client):
         found = await transcribe(client, ("quiet.wav", wav), response_format="verbose_json")
+        plain = await transcribe(client, ("quiet.wav", wav))
 
-    assert (found.text, found.segments) == ("", [])
+    assert (found.text, found.segments, plain.text) == ("", [], "")
 
 
 async def test_what_is_not_there_says_what_to_use_instead():
@@ -682,6 +684,7 @@ async def test_what_cannot_be_transcribed_is_refused():
         ({**timed, grains: ["hour"]}, grains, ""),
         ({"file": ("x.wav", b"")}, "file", "empty"),
         ({"file": ("x.wav", b"no sound at all")}, "file", "unknown format"),
+        ({"file": ("x.wav", encode_wav(Pcm.silence(0, 16_000)))}, "file", "no samples"),
         ({"temperature": 7}, "temperature", "<= 1.0, got 7.0"),
         ({"include": ["logprobs"]}, "include", "probabilities"),
         ({"extra_body": {"hotwords": "Rome"}}, "hotwords", "the fields are"),

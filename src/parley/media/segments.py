@@ -76,7 +76,8 @@ def _silence(loudness: npt.NDArray[np.float64]) -> float:
 def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
     """As `segments_of`, but with one segment for everything that a recogniser can process in one
     call."""
-    return [(0.0, pcm.duration_s)] if pcm.duration_s <= LONGEST_S else segments_of(pcm)
+    found = segments_of(pcm)
+    return [(0.0, pcm.duration_s)] if found and pcm.duration_s <= LONGEST_S else found
 
 
 def pieces_of(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:

@@ -205,17 +205,20 @@ async def pcm_of(data: bytes, *, field: str) -> Pcm:
     """Decode an audio file of any common format to 16 kHz mono.
 
     Raises:
-        InvalidPayload: it is not audio; names `field`.
+        InvalidPayload: it is not audio, or has none; names `field`.
         TooLarge: it is too long.
     """
     limit_s = float(values.AUDIO_LIMIT_S)
     if not data:
         raise InvalidPayload(f"{field} is empty.", field=field)
     try:
-        return await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
+        pcm = await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
     except BadInput as error:
         error.field = error.field or field
         raise
+    if not len(pcm):
+        raise InvalidPayload(f"{field} has a header but no samples.", field=field)
+    return pcm
 
 
 def _parts(asked: completions.Completion) -> list[completions.Content]:
