@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 SERVER = "-e .[worker,talk] -e packages/parley-pocket-data"
 
 PIP = """#!/bin/sh
+[ "$1" != -c ] || exit ${LACKS:-0}
 echo "$@" >>asked
 case "$*" in $REFUSES) exit 1;; esac
 """
@@ -40,12 +41,18 @@ class Clone:
         (self.folder / name).write_text(text)
         (self.folder / name).chmod(0o755)
 
-    def make(self, *words: str, refuses: str = "nothing") -> str:
+    def make(self, *words: str, refuses: str = "nothing", lacks: bool = False) -> str:
         path = f"{self.folder / 'path'}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["make", *words],
             cwd=self.folder,
-            env={**os.environ, "PATH": path, "REFUSES": refuses, "MAKEFLAGS": ""},
+            env={
+                **os.environ,
+                "PATH": path,
+                "REFUSES": refuses,
+                "LACKS": str(int(lacks)),
+                "MAKEFLAGS": "",
+            },
             capture_output=True,
             text=True,
             timeout=PROCESS_S,
@@ -99,6 +106,13 @@ def test_where_no_cpu_build_is_offered_the_default_one_comes_with_a_word(clone: 
 
     assert clone.asked[1] == "torch"
     assert "TORCH_CPU_INDEX" in out
+
+
+def test_a_package_without_binaries_is_built_and_a_server_starts_without_it(clone: Clone) -> None:
+    out = clone.make(".venv/.serving", lacks=True, refuses="*pocketsphinx")
+
+    assert clone.asked[1:] == [SERVER, "pocketsphinx"]
+    assert "needs a C compiler" in out
 
 
 def test_tests_add_the_rest_and_nothing_is_installed_twice(clone: Clone) -> None:

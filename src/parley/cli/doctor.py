@@ -303,6 +303,7 @@ def check_media(settings: Settings) -> Iterator[Finding]:
         ("soxr", "rate conversion", True),
         ("PIL", "pictures", False),
         ("av", "clips", False),
+        ("pocketsphinx", "words that interrupt", False),
     ):
         try:
             module = importlib.import_module(name)

@@ -506,7 +506,8 @@ def load_judges(settings: WorkerSettings) -> TurnJudges:
         _log.warning(
             "interruption_words_off",
             why="pocketsphinx is not installed",
-            hint="Interruptions are judged by their length.",
+            hint="Interruptions are judged by their length. `pip install pocketsphinx` may need a "
+            "C compiler.",
         )
     elif settings.interruption_words:
         words, onsets = KeywordMatcher(), onset.bundled()
