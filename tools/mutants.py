@@ -282,7 +282,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "tickets", "gateway/dispatcher.py", "tests/gateway/test_dispatcher.py tests/gateway/test_eta.py",
-        ("if self._held_until < 0:\n            self._held_until", "if True:\n            self._held_until"),
+        ("if self._held_until < 0 and (has_returned", "if (has_returned"),
         ("is_held and ticket.fingerprint is None", "is_held"),
         ("if one.fingerprint is None]", "]"),
         ("REFUSALS_TO_BEAR: Final = 30", "REFUSALS_TO_BEAR: Final = 31"),
