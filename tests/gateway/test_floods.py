@@ -158,7 +158,10 @@ async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pyte
 
 
 @pytest.mark.gateway(limits={"sessions_per_client": 2})
-async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read_before(gateway):
+async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read_before(
+    gateway, monkeypatch
+):
+    monkeypatch.setattr("parley.gateway.admission.TURN_S", 0.0)
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     async with (
         raw_client(gateway.gateway.port) as first,

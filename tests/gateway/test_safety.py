@@ -127,7 +127,8 @@ async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(limits={"sessions_per_client": 2})
 @pytest.mark.worker(slots=4)
-async def test_one_address_may_hold_only_so_many_sessions(gateway, http):
+async def test_one_address_may_hold_only_so_many_sessions(gateway, http, monkeypatch):
+    monkeypatch.setattr("parley.gateway.admission.TURN_S", 0.0)
     async with (
         connect(gateway.ws("/ws/duplex/a")) as first,
         connect(gateway.ws("/ws/duplex/b")) as second,
@@ -421,6 +422,41 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
         runtime.visit("key k", limit=1, returns=True).__enter__()
 
     assert runtime.sessions_by_address == {}
+
+
+async def test_requests_beyond_the_limit_take_their_turns_in_order(monkeypatch):
+    monkeypatch.setattr("parley.gateway.admission.TURNS", 5)
+    runtime, order, at_once = admission(sessions=2), list[int](), list[int]()
+
+    async def request(number: int) -> None:
+        async with runtime.visit_in_turn("a"):
+            order.append(number)
+            at_once.append(runtime.sessions_by_address["a"])
+            await asyncio.sleep(0)
+
+    with runtime.visit("a"), runtime.visit("a"):
+        requests = [asyncio.create_task(request(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        requests[2].cancel()
+        with pytest.raises(TooManySessions):
+            await requests[5]
+        assert order == [], "their caller has two sessions"
+    await asyncio.gather(*requests[:2], *requests[3:5])
+
+    assert (order, max(at_once)) == ([0, 1, 3, 4], 2)
+    assert (runtime.sessions_by_address, runtime._turns) == ({}, {})
+
+
+async def test_a_request_whose_turn_does_not_come_is_refused(monkeypatch):
+    monkeypatch.setattr("parley.gateway.admission.TURN_S", 0.01)
+    runtime = admission(sessions=1)
+
+    with runtime.visit("a"), pytest.raises(TooManySessions):
+        async with runtime.visit_in_turn("a"):
+            raise AssertionError
+
+    async with runtime.visit_in_turn("a"):
+        assert runtime.sessions_by_address == {"a": 1}
 
 
 def test_a_customer_of_ipv6_is_one_address_to_every_limit():

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
 from parley import errors
+from parley.gateway.signals import Signal
+from parley.gateway.waits import wait_until
 from parley.protocol.control import SECRET_HEADER
 from parley.protocol.networks import (
     host_name,
@@ -29,6 +32,11 @@ from parley.protocol.networks import (
 from parley.settings import SecuritySettings
 
 PORTS = {"http": 80, "https": 443}
+
+TURN_S: Final = 10.0
+"""Time for which a request waits while its caller has as many sessions as it may have."""
+TURNS: Final = 64
+"""Number of requests of one caller that may wait."""
 
 FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 
@@ -44,6 +52,9 @@ class Admission:
         self._own_names = frozenset(own_names)
         self.change(security, sessions_per_client=sessions_per_client)
         self.sessions_by_address: Counter[str] = Counter()
+        self._turns: dict[str, deque[object]] = {}
+        """By caller, its requests that wait, in order."""
+        self._freed: Signal[()] = Signal()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
         """Session ids in use, each with a future that completes when the id is free."""
 
@@ -141,6 +152,29 @@ class Admission:
         with self.count(address):
             yield
 
+    @asynccontextmanager
+    async def visit_in_turn(self, address: str, *, limit: int | None = None) -> AsyncIterator[None]:
+        """As `visit`, for a request: it waits behind the caller's earlier ones before it is
+        refused."""
+        caller, turn, loop = network_of(address), object(), asyncio.get_running_loop()
+        turns = self._turns.setdefault(caller, deque())
+        due_s = loop.time() + (TURN_S if len(turns) < TURNS else 0.0)
+        turns.append(turn)
+
+        def is_next() -> bool:
+            there = self.sessions_by_address[caller]
+            return turns[0] is turn and there < (limit or self._sessions_per_client)
+
+        try:
+            await wait_until(is_next, [self._freed], lambda: due_s - loop.time())
+        finally:
+            turns.remove(turn)
+            if not turns:
+                del self._turns[caller]
+            self._freed.notify()
+        with self.visit(address, limit=limit):
+            yield
+
     @contextmanager
     def count(self, address: str) -> Iterator[None]:
         """During the block, count a session of `address`, or of a key, whatever its limit."""
@@ -152,6 +186,7 @@ class Admission:
             counts[address] -= 1
             if not counts[address]:
                 del counts[address]
+            self._freed.notify()
 
     @contextmanager
     def claim(self, session_id: str) -> Iterator[None]:

@@ -119,7 +119,7 @@ def routes(forwarder: ChatForwarder) -> Router:
         """Ask once; the answer is returned as a whole. Waits in the queue; disconnecting
         cancels."""
         forwarder.check(request)
-        with forwarder.visit(request, "http chat") as session_id:
+        async with forwarder.visit(request, "http chat") as session_id:
             raw = await read_body(request)
             body = await read_aside(len(raw), lambda: _checked(raw))
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
 import msgspec
@@ -142,23 +142,23 @@ class ChatForwarder:
         self.admission.check_origin(request.headers)
         self.apps.check(Kind.CHAT)
 
-    @contextlib.contextmanager
-    def visit(self, request: Request, name: str) -> Iterator[str]:
+    @contextlib.asynccontextmanager
+    async def visit(self, request: Request, name: str) -> AsyncIterator[str]:
         """During the block, count a request for its address and key; yields its session id.
 
         Raises:
-            TooManySessions: they have reached their limit.
+            TooManySessions: they have reached their limit, and its turn did not come.
         """
         who: Requester = request.state.requester
         session_id = f"chat_{secrets.token_hex(16)}"
-        with (
-            self.admission.visit(who.address),
+        async with (
+            self.admission.visit_in_turn(who.address),
             contextlib.nullcontext()
             if who.key is None
-            else self.admission.visit(f"key {who.key_id}", limit=who.key.max_sessions),
-            logs.bind_session(session_id, dialect=name),
+            else self.admission.visit_in_turn(f"key {who.key_id}", limit=who.key.max_sessions),
         ):
-            yield session_id
+            with logs.bind_session(session_id, dialect=name):
+                yield session_id
 
     def check_room(self, request: Request) -> None:
         """Refuse a request that could not wait in the queue, before anything is decoded.

@@ -216,17 +216,17 @@ async def answer(
         renamed(MEDIA),
         # The format of a forced call is made of the tools.
         renamed({"response_format": "tools"} if is_forced else {}),
-        forwarder.visit(request, name) as session_id,
     ):
-        # The fetched media are not kept twice during the answer.
-        body = await asyncio.to_thread(_body, await sources.completed(asked), voice)
-        async with (
-            forwarder.forward(request, session_id, body) as pending,
-            contextlib.aclosing(pending.messages()) as messages,
-        ):
-            async for message in messages:
-                for piece in reader.pieces_of(message, pending):
-                    yield piece
+        async with forwarder.visit(request, name) as session_id:
+            # The fetched media are not kept twice during the answer.
+            body = await asyncio.to_thread(_body, await sources.completed(asked), voice)
+            async with (
+                forwarder.forward(request, session_id, body) as pending,
+                contextlib.aclosing(pending.messages()) as messages,
+            ):
+                async for message in messages:
+                    for piece in reader.pieces_of(message, pending):
+                        yield piece
 
 
 class _AnswerReader:

@@ -191,7 +191,7 @@ async def _answer(
 ) -> Response:
     """The words; with times, each segment of the audio is transcribed separately."""
     form = asked.response_format
-    with forwarder.visit(request, "http transcription") as session_id:
+    async with forwarder.visit(request, "http transcription") as session_id:
         pcm = await pcm_of(data, field="file")
         cut = segments_of if form in TIMED else stretches_of
         heard = _heard(forwarder, request, session_id, pcm, prompt, cut=cut)
@@ -347,7 +347,7 @@ async def _events(
     forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
 ) -> AsyncGenerator[bytes, None]:
     text, answers = "", list[chat.Done]()
-    with forwarder.visit(request, "http transcription") as session_id:
+    async with forwarder.visit(request, "http transcription") as session_id:
         heard = _heard(forwarder, request, session_id, await pcm_of(data, field="file"), prompt)
         async with contextlib.aclosing(heard):
             async for segment, done in heard:
