@@ -661,6 +661,26 @@ test('a refused chat leaves its error in the answer', () => {
   assert.equal(buildRequest(talk.messages, settings).messages.length, 2);
 });
 
+test('a file that the server cannot use does not come between later questions and their answers', () => {
+  const { sockets, connection } = surroundings();
+  const talk = new ChatTalk({ connection });
+  const contents = ({ sent }) => sent[0].messages.slice(1).map(({ content }) => content);
+  talk.send([{ type: 'video', data: 'Vg==' }], settings);
+  sockets[0].accept();
+  sockets[0].say({ type: 'error', error: 'The video has no picture track.', code: 'invalid_payload' });
+  sockets[0].hangUp(1008);
+  talk.regenerate(settings);
+  sockets[1].accept();
+  sockets[1].say({ type: 'error', error: 'The video has no picture track.', code: 'invalid_payload' });
+  sockets[1].hangUp(1008);
+  talk.send([{ type: 'text', text: 'Hi' }], settings);
+  sockets[2].accept();
+
+  assert.equal(talk.messages[1].why, 'The video has no picture track.');
+  assert.deepEqual(contents(sockets[1]), [[{ type: 'video', data: 'Vg==' }]], 'it can be tried again');
+  assert.deepEqual(contents(sockets[2]), ['Hi']);
+});
+
 async function waited(isAway) {
   const { clock, sockets, connection } = surroundings();
   const talk = new DuplexCall(new FakeRig(), clock.surroundings());

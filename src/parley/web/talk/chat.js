@@ -28,6 +28,7 @@ import { Emitter } from '../emitter.js';
  * @property {boolean} [isLeftOut] it is not sent any more
  * @property {boolean} [leavesOut] earlier messages were left out for this answer
  * @property {string} [error] error code
+ * @property {string} [why] the server's sentence about what it could not use
  * @property {Float32Array | null} [sound] 24 kHz
  * @property {{firstMs: number | null, totalMs: number}} [timing]
  * @property {{input: number, output: number}} [tokens]
@@ -51,6 +52,9 @@ import { Emitter } from '../emitter.js';
 
 const newId = () => Math.random().toString(36).slice(2, 10);
 
+/** Errors of a question that would fail again with every later one. */
+const UNUSABLE = ['invalid_payload', 'too_large'];
+
 /** A longer text is sent as several, each of whole words. The server's limit is 65,536 characters. */
 const PIECE = /.{1,60000}(?!\S)|.{1,60000}/gsu;
 
@@ -61,7 +65,7 @@ function toWire(part) {
 }
 
 /**
- * Builds the request for the messages so far.
+ * Builds the request for the messages so far, without questions that the server could not use.
  * @param {ChatMessage[]} messages
  * @param {ChatSettings} settings
  * @returns {import('../wire/protocol.js').chat.Request}
@@ -71,7 +75,9 @@ export function buildRequest(messages, settings) {
   const wire = [];
   const system = settings.system.filter((part) => part.type !== 'text' || part.text.trim());
   if (system.length > 0) wire.push({ role: 'system', content: content(system) });
-  for (const { role, parts, error } of messages.filter(({ isLeftOut }) => !isLeftOut)) {
+  const isUsable = (/** @type {ChatMessage} */ { isLeftOut }, /** @type {number} */ i) =>
+    !isLeftOut && !UNUSABLE.includes(messages[i + 1]?.error ?? '');
+  for (const { role, parts, error } of messages.filter(isUsable)) {
     const said = parts.filter((part) => part.type !== 'text' || part.text);
     if (said.length > 0 && !(role === 'assistant' && error)) wire.push({ role, content: content(said) });
   }
@@ -223,8 +229,9 @@ export class ChatTalk extends Emitter {
       hear(delta.audio);
       this.emit('delta', { id: answer.id });
     });
-    client.on('trouble', ({ code }) => {
+    client.on('trouble', ({ code, sentence, reason }) => {
       answer.error = code || 'failed';
+      if (reason === 'bad') answer.why = sentence;
     });
     client.on('done', (done) => {
       text.text = done.text || text.text;
