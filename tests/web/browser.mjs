@@ -613,6 +613,22 @@ const scenarios = {
     await field.press('Enter');
     await answers.nth(1).locator('strong').getByText('bold').waitFor();
     assert.match(await page.locator('.messages').textContent(), /^You.*Assistant/);
+    // A voice that a browser has recorded has the type of a clip.
+    await page.evaluate(async () => {
+      const context = new AudioContext();
+      const outlet = context.createMediaStreamDestination();
+      new OscillatorNode(context).connect(outlet);
+      const recorder = new MediaRecorder(outlet.stream);
+      const recorded = new Promise((resolve) => {
+        recorder.ondataavailable = ({ data }) => resolve(data);
+      });
+      recorder.start();
+      setTimeout(() => recorder.stop(), 300);
+      const transfer = new DataTransfer();
+      transfer.items.add(new File([await recorded], 'memo.webm', { type: 'video/webm' }));
+      document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+    });
+    await page.locator('.compose p-player').waitFor();
   },
 
   async keys({ browser }) {

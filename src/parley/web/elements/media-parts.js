@@ -25,16 +25,15 @@ export async function partOf(file) {
     return null;
   }
   if (file.size > limit) {
-    toast('error.too_big');
+    toast('error.too_big', { megabytes: limit / 1e6 });
     return null;
   }
   try {
     if (kind === 'image') return await imagePart(file);
-    if (kind === 'audio') {
-      const samples = await decodeSound(await file.arrayBuffer());
-      return { type: 'audio', data: encodePcm(samples), name: file.name, seconds: samples.length / 16000 };
-    }
-    const seconds = await videoSeconds(file);
+    if (kind === 'audio') return await soundPart(file);
+    const { seconds, hasPictures } = await clipFacts(file);
+    // Browsers and systems call a recorded voice a clip.
+    if (!hasPictures) return await soundPart(file);
     if (seconds > VIDEO_LIMIT_S) {
       toast('error.video_too_long', { seconds: VIDEO_LIMIT_S });
       return null;
@@ -44,6 +43,12 @@ export async function partOf(file) {
     toast(kind === 'image' ? 'error.not_image' : kind === 'audio' ? 'error.not_sound' : 'error.not_video');
     return null;
   }
+}
+
+/** @param {File} file @returns {Promise<Part>} */
+async function soundPart(file) {
+  const samples = await decodeSound(await file.arrayBuffer());
+  return { type: 'audio', data: encodePcm(samples), name: file.name, seconds: samples.length / 16000 };
 }
 
 /** @param {Blob & {name?: string}} file @returns {Promise<Part>} */
@@ -58,16 +63,21 @@ async function imagePart(file) {
   return { type: 'image', data: await encodeBlob(blob), name: file.name ?? '' };
 }
 
-/** @param {File} file @returns {Promise<number>} */
-function videoSeconds(file) {
+/** @param {File} file @returns {Promise<{seconds: number, hasPictures: boolean}>} */
+async function clipFacts(file) {
   const url = URL.createObjectURL(file);
   const video = document.createElement('video');
   video.preload = 'metadata';
-  return new Promise((resolve, reject) => {
-    video.onloadedmetadata = () => secondsOf(video).then(resolve, reject);
-    video.onerror = () => reject(new Error('this file cannot be shown'));
-    video.src = url;
-  }).finally(() => URL.revokeObjectURL(url));
+  try {
+    await new Promise((resolve, reject) => {
+      video.onloadedmetadata = resolve;
+      video.onerror = () => reject(new Error('this file cannot be shown'));
+      video.src = url;
+    });
+    return { seconds: await secondsOf(video), hasPictures: video.videoWidth > 0 };
+  } finally {
+    URL.revokeObjectURL(url);
+  }
 }
 
 /**

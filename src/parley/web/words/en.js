@@ -505,7 +505,7 @@ export const en = {
   'code.invalid_payload': 'A file could not be used.',
   'code.unauthorized': 'You need to sign in.',
   'error.request': 'That did not work. Try again in a moment.',
-  'error.too_big': 'This file is too large.',
+  'error.too_big': 'This file is too large. The limit is {megabytes} MB.',
   'error.not_sound': 'The browser cannot read this sound.',
   'error.not_image': 'The browser cannot read this picture. It can read JPEG, PNG and WebP.',
   'error.not_video': 'The browser cannot read this clip.',

@@ -485,7 +485,7 @@ export const zh = {
   'code.invalid_payload': '有一个文件无法使用。',
   'code.unauthorized': '需要先登录。',
   'error.request': '没有成功，请稍后再试。',
-  'error.too_big': '文件太大。',
+  'error.too_big': '文件太大，最大 {megabytes} MB。',
   'error.not_sound': '浏览器无法读取这个声音。',
   'error.not_image': '浏览器无法读取这张图片。它能读取 JPEG、PNG 和 WebP。',
   'error.not_video': '浏览器无法读取这个视频。',

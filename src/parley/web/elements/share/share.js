@@ -42,7 +42,7 @@ export function openShare({ recordingId, app, blob }) {
     state,
     h('div', { class: 'row' }, go),
   );
-  if (tooBig) say(state, 'error.too_big');
+  if (tooBig) say(state, 'error.too_big', { megabytes: UPLOAD_LIMIT / 1e6 });
   comment.onkeydown = (event) => {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) go.click();
   };

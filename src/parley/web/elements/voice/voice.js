@@ -17,6 +17,7 @@ let registered = null;
 
 /** Maximum length in seconds; samples shorter than `LEAST_S` are too short to imitate. */
 const LIMIT_S = 20;
+const LIMIT_BYTES = 30e6;
 const LEAST_S = 1;
 const RATE_HZ = 16000;
 
@@ -202,8 +203,8 @@ export class Voice extends HTMLElement {
 
   /** @param {File} file */
   async #take(file) {
-    if (file.size > 30e6) {
-      toast('error.too_big');
+    if (file.size > LIMIT_BYTES) {
+      toast('error.too_big', { megabytes: LIMIT_BYTES / 1e6 });
       return;
     }
     try {
