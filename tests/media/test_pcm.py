@@ -105,3 +105,15 @@ def test_more_audio_changes_only_the_last_piece():
     ((empty, is_settled),) = pieces_of(Pcm(heard[:0], 16_000))
     assert settled == (True, True, True)
     assert (empty.samples.size, is_settled) == (0, False)
+
+
+def test_speech_without_a_pause_is_cut_in_a_soft_moment():
+    speech = 0.2 * np.random.default_rng(1).standard_normal(30 * 16_000).astype(np.float32)
+    speech[11 * 16_000 : round(11.1 * 16_000)] *= 0.3
+
+    pieces, settled = zip(*pieces_of(Pcm(speech, 16_000)), strict=True)
+
+    assert pieces[0].duration_s == pytest.approx(11.05, abs=0.05)
+    assert max(one.duration_s for one in pieces) <= 14
+    assert settled == (True, True, False)
+    np.testing.assert_array_equal(join(pieces, 16_000).samples, speech)

@@ -22,6 +22,8 @@ LONGEST_S: Final = 28.0
 """Maximum length of a segment: recognisers process half a minute at a time."""
 PIECE_S, SPLIT_S = 8.0, 0.3
 """Minimum length of a piece of a long turn, and of the pause in which it ends."""
+MOST_S, SOFT_S = 14.0, 0.1
+"""Maximum length of a piece, and the length of the moment that counts as its softest one."""
 QUIETER: Final = 0.05
 """Share of the level of the loud parts below which audio counts as silence."""
 
@@ -81,11 +83,12 @@ def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
 
 
 def pieces_of(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:
-    """Audio of any length in pieces of at most `LONGEST_S`; each but the last ends in the first
-    pause after `PIECE_S`. The second value is true if more audio would not change the piece. Silent
-    pieces are left out, because recognisers find words in silence."""
+    """Audio of any length in pieces of at most `MOST_S`; each but the last ends in the first pause
+    after `PIECE_S` or, without a pause, in the softest moment after it. The second value is true if
+    more audio would not change the piece. Silent pieces are left out, because recognisers find
+    words in silence."""
     loudness = _loudness(pcm)
-    pause, least, most = (round(s / FRAME_S) for s in (SPLIT_S, PIECE_S, LONGEST_S))
+    pause, least, most = (round(s / FRAME_S) for s in (SPLIT_S, PIECE_S, MOST_S))
     start, is_last = 0, False
     while not is_last:
         limit = min(start + most, len(loudness))
@@ -94,9 +97,17 @@ def pieces_of(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:
             for end in range(start + least, limit, pause // 4)
             if loudness[end - pause : end].max() <= _silence(loudness[start:end])
         )
-        end = next(ends, limit)
+        is_longer = limit < len(loudness)
+        end = next(ends, _softest(loudness, start + least, limit) if is_longer else limit)
         is_last = end == len(loudness)
         if not start or loudness[start:end].max(initial=0.0) > _silence(loudness[:end]):
             first, last = (round(place * FRAME_S * pcm.rate_hz) for place in (start, end))
             yield pcm.slice(first, len(pcm) if is_last else last), not is_last
         start = end
+
+
+def _softest(loudness: npt.NDArray[np.float64], first: int, last: int) -> int:
+    """The middle of the softest moment between two frames."""
+    length = round(SOFT_S / FRAME_S)
+    powers = np.convolve(np.square(loudness[first:last]), np.ones(length), "valid")
+    return first + int(np.argmin(powers)) + length // 2

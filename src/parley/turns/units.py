@@ -55,7 +55,8 @@ BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
 """Probabilities of speech, above, and of quiet, below."""
 PRE_ROLL_MS = 320
-LONGEST_S = 28.0
+LONGEST_S = 120.0
+"""Maximum length of an utterance; a longer one is answered while it continues."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from tests.models.cascade.parts import memory_of, small_cascade
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
+from parley.media.pcm import Pcm
 from parley.models.cascade import prefill
 from parley.models.cascade import units as cascade_units
 from parley.models.cascade.llama import quantize
@@ -24,11 +25,14 @@ SECONDS = [
 ]
 
 
-def units() -> list[list[Work]]:
+LONG = [*(voice(1.0, 1 + number) for number in range(17)), *[quiet(1.0)] * 4]
+
+
+def units(sounds: list[Pcm] = SECONDS) -> list[list[Work]]:
     opening = DuplexConfig(force_listen_count=0, temperature=3.0)
     start = StartSession("duplex", seed=13, duplex=opening)
     first: list[Work] = [start, turn("system", Text("You listen."))]
-    seconds: list[list[Work]] = [[unit(sound), StepUnit(), Finalize()] for sound in SECONDS]
+    seconds: list[list[Work]] = [[unit(sound), StepUnit(), Finalize()] for sound in sounds]
     return [first, *seconds]
 
 
@@ -93,9 +97,10 @@ def cascade() -> Cascade:
     ("steps", "unit_cost", "sounding", "acknowledges"),
     [
         (units(), 10_000, 3, False), (units(), 60, 1, False), (units(), 10_000, 3, True),
+        (units(LONG), 60, 1, False),
         (spoken_turns(), 10_000, 4, False),
     ],
-    ids=["duplex", "duplex_spread_over_units", "duplex_paused", "half_duplex"],
+    ids=["duplex", "duplex_spread_over_units", "duplex_paused", "duplex_long", "half_duplex"],
 )  # fmt: skip
 def test_from_every_point_it_continues_as_the_first(
     steps, unit_cost, sounding, acknowledges, monkeypatch

@@ -87,29 +87,8 @@ def test_clicks_are_not_answered():
     assert endings == {Ending.LISTEN}
 
 
-def test_an_utterance_is_recognised_once(monkeypatch):
-    model = small_cascade(rows=1)
-    asked: list[int] = []
-    begin = model.parts.recogniser.begin
-
-    def counted(samples: Any) -> Any:
-        asked.append(len(samples))
-        return begin(samples)
-
-    monkeypatch.setattr(model.parts.recogniser, "begin", counted)
-    cast = Cast(model)
-    start_duplex(cast)
-
-    for _ in range(3):
-        second(cast, voice(1.0))
-    for _ in range(3):
-        second(cast, quiet(1.0))
-
-    assert len(asked) == 1
-
-
-def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
-    model = small_cascade(rows=1)
+def asked_lengths(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The lengths of what is recognised from now on, in seconds."""
     asked: list[float] = []
     begin = model.parts.recogniser.begin
 
@@ -118,6 +97,24 @@ def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
         return begin(samples)
 
     monkeypatch.setattr(model.parts.recogniser, "begin", counted)
+    return asked
+
+
+def test_an_utterance_is_recognised_once(monkeypatch):
+    model = small_cascade(rows=1)
+    asked = asked_lengths(model, monkeypatch)
+    cast = Cast(model)
+    start_duplex(cast)
+
+    for sound in (*[voice(1.0)] * 3, *[quiet(1.0)] * 3):
+        second(cast, sound)
+
+    assert len(asked) == 1
+
+
+def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
+    model = small_cascade(rows=1)
+    asked = asked_lengths(model, monkeypatch)
     cast = Cast(model)
     sounds = [voice(9.0), quiet(0.5), voice(9.0), quiet(0.5), voice(3.0), quiet(0.5), voice(6.0)]
     cast.play(0, [StartSession("half_duplex", speak=False, seed=1)])
@@ -128,6 +125,23 @@ def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
 
     assert asked == pytest.approx([9.2, 9.3, 9.5, 3.3, 9.8, 9.8], abs=0.3)
     assert heard[2] == heard[3] != heard[1] != heard[0]
+
+
+def test_a_long_turn_in_units_is_recognised_in_pieces_and_answered_when_it_is_over(monkeypatch):
+    model = small_cascade(rows=1)
+    asked = asked_lengths(model, monkeypatch)
+    cast = Cast(model)
+    start_duplex(cast)
+
+    before = [result_of(second(cast, voice(1.0, number))).ending for number in range(45)]
+    recognised = list(asked)
+    heard = result_of(second(cast, quiet(1.0))).heard
+
+    assert set(before) == {Ending.LISTEN}
+    assert max(asked) <= 14
+    assert sum(asked) == pytest.approx(45, abs=0.5)
+    assert asked[:-1] == recognised
+    assert heard.count("You took") == len(asked)
 
 
 def test_what_was_heard_is_said_in_the_results():

@@ -123,6 +123,11 @@ class Choices:
         """Start to recognise an utterance; the caller reports the result with `heard`."""
         return OneStep(self._heard.next) if self.is_again else begin()
 
+    @property
+    def heard_left(self) -> int:
+        """Number of given results of the recogniser that are left."""
+        return len(self._heard)
+
     def heard(self, heard: Heard) -> None:
         """Record the recogniser's result."""
         if not self.is_again:
@@ -205,8 +210,8 @@ class _Line(Generic[T]):
         self._left = deque(given)
         self.made: list[T] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._left)
+    def __len__(self) -> int:
+        return len(self._left)
 
     def next(self) -> T:
         if not self._left:

@@ -11,8 +11,8 @@ import numpy as np
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
-from parley.media.pcm import Pcm, Samples
-from parley.media.segments import pieces_of, stretches_of
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+from parley.media.segments import PIECE_S, pieces_of, stretches_of
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
@@ -21,6 +21,7 @@ from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing, OneS
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
+from parley.models.cascade.recognition import Heard
 from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
@@ -69,6 +70,8 @@ class PrefillJob(CascadeJob):
         self._piece: bytes | None = None
         self._slices = 0
         self._read_pieces = 0
+        self._utterance: list[Heard] = []
+        """Words of the pieces of a unit's open utterance."""
         self._heard: list[str] = []
         self._is_clip = False
         self._words: tuple[WordTime, ...] = ()
@@ -101,6 +104,8 @@ class PrefillJob(CascadeJob):
             self._take_in()
         if self._hearing is None:
             self._begin_piece()
+        if self._hearing is None and self._utterance:
+            self._end_utterance()
         if self._hearing is None and not self._waiting:
             self.go(Stage.PREFILL)
 
@@ -226,13 +231,12 @@ class PrefillJob(CascadeJob):
         piece, is_settled = next(self._unheard, (None, False))
         if piece is None:
             return
-        samples = piece.samples
-        self._piece = hashlib.blake2b(samples.tobytes()).digest() if is_settled else None
+        self._piece = _digest(piece) if is_settled else None
         known = self._conversation.pieces.get(self._piece)
         if known is not None and not self._choices.is_again:
             self._hearing = OneStep(lambda: known)
         else:
-            self._hearing = self._recognise(samples)
+            self._hearing = self._recognise(piece.samples)
 
     def _hear_on(self) -> None:
         assert self._hearing is not None
@@ -253,29 +257,34 @@ class PrefillJob(CascadeJob):
             self._words = self._hearing.word_times(heard.text)
         self._hearing = None
         if self._state.is_unit_open:
-            self._state = replace(self._state, cost=self._state.cost + HEARING_COST * heard.steps)
-            turns = self._state.turns
-            text = believed(
-                heard.text,
-                confidence=heard.confidence,
-                silence=heard.silence,
-                speech_ms=turns.speech_ms,
-            )
-            is_whole = not heard.is_unclear and self._parts.is_expected(text, history)
-            turns = turns.with_words(text, is_unclear=heard.is_unclear, is_whole=is_whole)
-            is_interrupted = self._state.is_interrupted
-            if is_interrupted and is_acknowledgement(text):
-                turns, is_interrupted = turns.without(), False
-            elif self._state.telling is not None and not is_interrupted:
-                is_interrupted = not heard.is_unclear and is_command(text)
-                if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
-                    # An acknowledgement or a noise; anything else is answered after this answer.
-                    turns = turns.without()
-            self._state = replace(self._state, turns=turns, is_interrupted=is_interrupted)
+            self._utterance.append(heard)
         elif heard.text:
             self._heard.append(heard.text)
             self._is_whole = not heard.is_unclear and self._parts.is_expected(heard.text, history)
             self._user(heard.text, is_unclear=heard.is_unclear)
+
+    def _end_utterance(self) -> None:
+        """Take the words of the open utterance, unless the speech continues."""
+        pieces, self._utterance = self._utterance, []
+        state, last = self._state, pieces[-1]
+        turns, is_interrupted = state.turns, state.is_interrupted
+        if not turns.wants_words:
+            return
+        # Earlier pieces do not count: they may be known, which a rerun must not depend on.
+        state = replace(state, cost=state.cost + HEARING_COST * last.steps)
+        texts = [_believed(piece, turns) for piece in pieces]
+        text = " ".join(filter(None, texts))
+        is_unclear = any(piece.is_unclear for piece in pieces)
+        is_whole = not last.is_unclear and self._parts.is_expected(texts[-1], state.history)
+        turns = turns.with_words(text, is_unclear=is_unclear, is_whole=is_whole)
+        if is_interrupted and is_acknowledgement(text):
+            turns, is_interrupted = turns.without(), False
+        elif state.telling is not None and not is_interrupted:
+            is_interrupted = not is_unclear and is_command(text)
+            if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
+                # An acknowledgement or a noise; anything else is answered after this answer.
+                turns = turns.without()
+        self._state = replace(state, turns=turns, is_interrupted=is_interrupted)
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live audio to the voice detector."""
@@ -303,8 +312,20 @@ class PrefillJob(CascadeJob):
             coupling=listened.coupling,
             is_interrupted=state.is_interrupted or listened.interrupts,
         )
-        if turns.wants_words:
-            self._hearing = self._recognise(turns.samples)
+        if turns.wants_words or turns.seconds > PIECE_S:
+            self._unheard = self._pieces_now(turns)
+
+    def _pieces_now(self, turns: Turns) -> Iterator[tuple[Pcm, bool]]:
+        """Pieces of the open utterance that are needed now: in a pause all of them, while the user
+        speaks those that are settled and not known yet."""
+        if self._choices.is_again:
+            # The sound may be left out of the log.
+            yield from [(Pcm.empty(INPUT_RATE_HZ), False)] * self._choices.heard_left
+            return
+        for piece, is_settled in pieces_of(Pcm(turns.samples, INPUT_RATE_HZ)):
+            is_new = is_settled and _digest(piece) not in self._conversation.pieces
+            if is_new or turns.wants_words:
+                yield piece, is_settled
 
     def _detect(self, detector: Detector, windows: Samples, rest: Samples) -> Listened:
         """Find the speech in a unit, and judge whether it is an echo or an interruption.
@@ -398,6 +419,19 @@ class PrefillJob(CascadeJob):
                 words=self._words if len(self._heard) == 1 else (), chosen=self._choices.made,
             )
         )  # fmt: skip
+
+
+def _digest(piece: Pcm) -> bytes:
+    return hashlib.blake2b(piece.samples.tobytes()).digest()
+
+
+def _believed(heard: Heard, turns: Turns) -> str:
+    return believed(
+        heard.text,
+        confidence=heard.confidence,
+        silence=heard.silence,
+        speech_ms=turns.speech_ms,
+    )
 
 
 def _stretches(pcm: Pcm) -> Iterator[tuple[Pcm, bool]]:
