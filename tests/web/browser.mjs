@@ -656,7 +656,8 @@ const scenarios = {
       const page = await context.newPage();
       await page.goto(`${proxy.base}audio_duplex`);
       await page.getByText('This server needs a key').waitFor();
-      await page.locator('dialog input[type=password]').fill('pk_wrong');
+      // The field has the focus.
+      await page.keyboard.type('pk_wrong');
       await page.keyboard.press('Enter');
       await page.getByText('That key is not accepted here.').waitFor();
       await page.locator('dialog input[type=password]').fill(key);

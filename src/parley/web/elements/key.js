@@ -54,9 +54,9 @@ export async function askForKey() {
     location.reload();
     return;
   }
-  const field = h('input', { type: 'password', autocomplete: 'current-password', required: true });
+  const field = h('input', { type: 'password', autocomplete: 'current-password', required: true, autofocus: true });
   const stays = h('input', { type: 'checkbox' });
-  const state = h('p', { class: 'small', role: 'alert' });
+  const state = h('p', { class: 'error small', role: 'alert' });
   const form = h(
     'form',
     { class: 'stack' },

@@ -63,7 +63,7 @@ const editor = h('textarea', {
   },
 });
 const obstacle = h('div', null);
-const wrong = h('p', { class: 'wrong small', role: 'alert', hidden: true });
+const wrong = h('p', { class: 'error small', role: 'alert', hidden: true });
 const sendButton = h('button', {
   class: 'button',
   type: 'button',

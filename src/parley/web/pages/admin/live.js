@@ -88,8 +88,8 @@ function workerFacts(worker) {
     abilities[model]
       ? h('p', { class: 'row' }, ...abilities[model].map((name) => h('span', { class: 'chip' }, name)))
       : null,
-    unreachable ? h('p', { class: 'wrong', words: 'admin.unreachable' }) : null,
-    voice ? h('p', { class: 'wrong' }, String(voice)) : null,
+    unreachable ? h('p', { class: 'error', words: 'admin.unreachable' }) : null,
+    voice ? h('p', { class: 'error' }, String(voice)) : null,
     fast.length > 0
       ? h('p', {
           class: 'quiet',
