@@ -7,12 +7,12 @@ immutable, so a conversation can return to any of them. This module does not run
 - Speech of less than `CLICK_MS` is a click; sound in which the recogniser finds no words is noise.
 - A voice that is much softer than the utterance, such as a television, counts as quiet
   (`SpeakerLevel`).
-- After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, all of
-  it is recognised again when it has ended), and its sound may be judged to determine the required
-  length of quiet (`turns/end_of_turn.py`). It is answered after that, otherwise after `END_MS`,
-  within the bounds set by its words, and up to `SOONER_MS` earlier: a unit that just misses it
-  would wait for another second. Units that are ended by a pause follow each other sooner, and are
-  at most `SHORT_SOONER_MS` early.
+- After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, it is
+  recognised again when it has ended). Unless its words decide, its sound is then judged to
+  determine the required length of quiet (`turns/end_of_turn.py`). It is answered after that,
+  otherwise after `END_MS`, within the bounds set by its words, and up to `SOONER_MS` earlier: a
+  unit that just misses it would wait for another second. Units that are ended by a pause follow
+  each other sooner, and are at most `SHORT_SOONER_MS` early.
 - A unit may end before the detector has noticed the end of speech. If its last `HUSHED_MS` are much
   softer than the speech, the sound is judged, and the utterance is recognised only if it would be
   answered.
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parley.media.pcm import Samples
-from parley.turns.end_of_turn import word_bounds_ms
+from parley.turns.end_of_turn import LONGEST_MS, word_bounds_ms
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.onset import ASKED_MS, LEAST_ODDS, OVER, Onsets
 from parley.turns.word_lists import GHOSTS
@@ -192,7 +192,20 @@ class Turns:
     @property
     def is_long_enough(self) -> bool:
         """True if the pause is long enough, or soon will be, as far as is known."""
-        needed_ms = END_MS if self.needed_ms is None else self.needed_ms
+        return self._is_long_after(END_MS if self.needed_ms is None else self.needed_ms)
+
+    @property
+    def wants_judgement(self) -> bool:
+        """True if the pause must be judged: its words are known and do not decide if it is long
+        enough, or are not recognised before it is judged."""
+        if not self.is_open or self.needed_ms is not None or self.wants_words:
+            return False
+        is_noise = self.heard_ms == self.speech_ms and not self.text
+        may_end, must_end = map(self._is_long_after, (0, LONGEST_MS["medium"]))
+        return may_end and not must_end and not is_noise
+
+    def _is_long_after(self, needed_ms: int) -> bool:
+        """True if the pause is long enough after this judgement and its words."""
         is_heard = self.heard_ms == self.speech_ms
         bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
         if bounds is not None:

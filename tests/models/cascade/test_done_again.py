@@ -18,6 +18,7 @@ from parley.models.cascade.llama import quantize
 from parley.models.cascade.model import Cascade
 from parley.protocol.values import DuplexConfig
 from parley.session_log import state_codec
+from parley.turns import TurnJudges
 
 SECONDS = [
     *(voice(1.0, 1), quiet(1.0), quiet(1.0), quiet(1.0), quiet(1.0), voice(1.0, 2)),
@@ -88,7 +89,7 @@ def sounds(outcomes: list[Outcome]) -> list[bytes]:
 
 def cascade() -> Cascade:
     """As the bundled one, numbers depend on how many tokens are read in one step."""
-    model = small_cascade(rows=2)
+    model = small_cascade(rows=2, judges=TurnJudges(lambda said: 0.95))
     quantize(model.parts.writer.model)  # type: ignore[attr-defined]
     return model
 

@@ -113,6 +113,35 @@ def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to
     assert quiet_until_due(1500, "It is five o'clock.", unit=2048) == 1472
 
 
+@pytest.mark.parametrize(
+    ("text", "is_judged", "is_answered"),
+    [
+        ("What time is it?", False, True),
+        ("I would like to know what", False, False),
+        ("It is five o'clock.", True, True),
+        ("", False, False),
+    ],
+)
+def test_a_pause_is_judged_by_its_sound_only_if_its_words_do_not_decide(
+    text: str, is_judged: bool, is_answered: bool
+) -> None:
+    asked: list[int] = []
+
+    def judge(said: Samples) -> float:
+        asked.append(len(said))
+        return 0.9
+
+    model = small_cascade(rows=1, judges=TurnJudges(judge))
+    model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard(text)))
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+
+    cast.play(0, [unit(voice(1.0)), StepUnit(), Finalize(), unit(quiet(1.0))])
+
+    assert bool(asked) == is_judged
+    assert memory_of(model).turns.is_due == is_answered
+
+
 def test_speech_makes_it_another_pause() -> None:
     window = np.zeros(WINDOW_SAMPLES, np.float32)
     turns = Turns()

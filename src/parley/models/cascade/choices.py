@@ -40,7 +40,8 @@ class Listened:
     Args:
         detector: its state after the unit.
         is_echo: True if the sound is our own.
-        needed_ms: duration of quiet after which the utterance is over, if that was judged.
+        needed_ms: duration of quiet after which the utterance is over, if that was judged before
+            its words were recognised.
         interrupts: True if the user interrupts our speech.
         quiet_ms: duration of the quiet that was judged.
         coupling: how loud our echo can be, if it is known (`echo.coupling_of`).
@@ -66,6 +67,8 @@ class Chosen:
         words: choices of the language model (`Writer.choice`).
         spoken: lengths of clauses, in samples.
         clock: readings of the clock, as ISO dates and times.
+        judged: durations of quiet after which an utterance is over, in ms, judged after its words
+            were recognised; None without a judge.
     """
 
     heard: tuple[Heard, ...] = ()
@@ -74,6 +77,7 @@ class Chosen:
     words: tuple[object, ...] = ()
     spoken: tuple[int, ...] = ()
     clock: tuple[str, ...] = ()
+    judged: tuple[int | None, ...] = ()
 
 
 class Choices:
@@ -99,6 +103,7 @@ class Choices:
         self._words = _Line(left.words)
         self._spoken = _Line(left.spoken)
         self._clock = _Line(left.clock)
+        self._judged = _Line(left.judged)
 
     @property
     def is_again(self) -> bool:
@@ -117,6 +122,7 @@ class Choices:
             tuple(self._words.made),
             tuple(self._spoken.made),
             tuple(self._clock.made),
+            tuple(self._judged.made),
         )
 
     def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
@@ -140,6 +146,10 @@ class Choices:
     def listened(self, listen: Callable[[], Listened]) -> Listened:
         """The voice detector's result for a unit."""
         return self._listened.next() if self.is_again else self._listened.keep(listen())
+
+    def judged(self, judge: Callable[[], int | None]) -> int | None:
+        """The duration of quiet after which the utterance is over."""
+        return self._judged.next() if self.is_again else self._judged.keep(judge())
 
     def now(self) -> datetime:
         """The session's time, in the machine's time zone."""

@@ -284,7 +284,19 @@ class PrefillJob(CascadeJob):
             if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
                 # An acknowledgement or a noise; anything else is answered after this answer.
                 turns = turns.without()
+        if turns.wants_judgement:
+            needed_ms = self._choices.judged(lambda: self._judged(turns, state.rest).needed_ms)
+            turns = replace(turns, needed_ms=needed_ms)
+            state = replace(state, cost=state.cost + JUDGING_COST)
         self._state = replace(state, turns=turns, is_interrupted=is_interrupted)
+
+    def _judged(self, turns: Turns, rest: Samples) -> Turns:
+        """The turns after their pause was judged, if there is a judge; `rest` is the audio after
+        them (N,)."""
+        judge = self._parts.judges.end_of_turn
+        if judge is None:
+            return turns
+        return turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live audio to the voice detector."""
@@ -353,8 +365,8 @@ class PrefillJob(CascadeJob):
             coupling = coupling if now is None else now
         is_interrupted = telling is not None and turns.interrupts(judges.onsets)
         needed_ms = None
-        if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
-            turns = turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
+        if turns.wants_judgement:
+            turns = self._judged(turns, rest)
             needed_ms = turns.needed_ms
         return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms, coupling)
 
