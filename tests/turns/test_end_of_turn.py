@@ -24,7 +24,6 @@ from parley.turns.word_lists import (
     COMMANDS,
     UNFINISHED,
     is_acknowledgement,
-    is_command,
     is_unfinished,
 )
 from parley.vad import SpeechEnded, UtteranceFinder
@@ -216,20 +215,16 @@ def test_every_language_has_its_lists():
     lists = (COMMANDS, ACKNOWLEDGEMENT_SOUNDS, ACKNOWLEDGEMENTS, UNFINISHED)
     assert all(set(each) == languages for each in lists)
     assert all(
-        map(is_command, ("No, wait a second, please.", "1 moment...", "नहीं", "停。", "¡Para!"))
-    )
-    assert not any(map(is_command, ("", "Please.", "Okay.", "No problem.", "Wait for me.")))
-    assert all(
         map(is_acknowledgement, ("Oh, I see.", "Okay, that's very nice.", "Uh-huh.", "हाँ", "嗯。"))
     )
     others = ("", "That's", "Really?", "Okay?", "No.", "Yes, but why?", "I see a dog.", "Stop.")
     assert not any(map(is_acknowledgement, others))
 
 
-def test_repeated_commands_are_divided_in_one_way_only():
-    # As a recogniser writes them; a pattern with "no" and "no no" would take years.
-    assert is_command("no " * 200)
-    assert not is_command("no " * 200 + "maybe")
+def test_repeated_acknowledgements_are_divided_in_one_way_only():
+    # As a recogniser writes them; a pattern with "ja" and "jaja" would take years.
+    assert is_acknowledgement("对" * 2 + " 对" * 200)
+    assert not is_acknowledgement("yeah " * 200 + "maybe")
 
 
 def test_a_judge_does_not_hear_what_a_cheap_microphone_adds():

@@ -20,7 +20,7 @@ import numpy as np
 
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
-from parley.turns.word_lists import ACKNOWLEDGEMENT_SOUNDS, command_lists
+from parley.turns.word_lists import ACKNOWLEDGEMENT_SOUNDS, command_sounds
 
 PHONES: Final = (
     "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W "
@@ -92,7 +92,7 @@ class KeywordMatcher:
 def _words() -> Iterator[tuple[str, str]]:
     """Names and pronunciations of the grammar's words."""
     acknowledgements = dict.fromkeys("|".join(ACKNOWLEDGEMENT_SOUNDS.values()).split("|"))
-    commands = dict.fromkeys(sound for _, sounds in command_lists() for sound in sounds)
+    commands = dict.fromkeys(command_sounds())
     beginnings: dict[str, None] = {}
     for sound in acknowledgements:
         phones = sound.split()

@@ -23,6 +23,7 @@ immutable, so a conversation can return to any of them. This module does not run
 from __future__ import annotations
 
 import bisect
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,12 @@ from parley.media.pcm import Samples
 from parley.turns.end_of_turn import LONGEST_MS, word_bounds_ms
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.onset import ASKED_MS, LEAST_ODDS, OVER, Onsets
-from parley.turns.word_lists import GHOSTS
+from parley.turns.word_lists import (
+    GHOSTS,
+    USUAL_ACKNOWLEDGEMENTS,
+    USUAL_COMMANDS,
+    is_acknowledgement,
+)
 from parley.vad import utterance
 from parley.vad.base import steadied, without_constant
 from parley.vad.utterance import SpeakerLevel
@@ -57,6 +63,9 @@ SPEECH, QUIET = 0.6, 0.35
 PRE_ROLL_MS = 320
 LONGEST_S = 120.0
 """Maximum length of an utterance; a longer one is answered while it continues."""
+MISHEARD = 6.0
+"""The recogniser's words count as a misheard acknowledgement if they are at most e to this power
+times as likely, by words and sound. Source: docs/log/conversation.md."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,8 +179,12 @@ class Turns:
         """True if this speech, while we speak, interrupts us."""
         if not self.is_open or self.speech_ms < CLICK_MS or onsets is None:
             return self.is_open and self.speech_ms >= BARGE_MS
+        return self.odds(onsets) >= (LEAST_ODDS if self.speech_ms < BARGE_MS else 0)
+
+    def odds(self, onsets: Onsets) -> float:
+        """Log odds, by its sound, that the speech is not an acknowledgement."""
         if self.speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
-            return True
+            return math.inf
         end = len(self.sound) - self.quiet_ms // WINDOW_MS
         # The window before the speech.
         first = min(PRE_ROLL_MS // WINDOW_MS - 2, max(0, end - self.speech_ms // WINDOW_MS - 1))
@@ -180,7 +193,7 @@ class Turns:
         if self.quiet_ms < JUDGED_MS:
             asked = bisect.bisect(ASKED_MS, (end - first - 1) * WINDOW_MS) - 1
             said = said[: (ASKED_MS[asked] + WINDOW_MS) * RATE_HZ // 1000]
-        return onsets(said, asked) >= (LEAST_ODDS if self.speech_ms < BARGE_MS else 0)
+        return onsets(said, asked)
 
     @property
     def is_due(self) -> bool:
@@ -229,6 +242,21 @@ def hushed_ms(said: Samples) -> int:
 
 def _with_quiet(said: Samples, missing_ms: int) -> Samples:
     return np.pad(steadied(said), (0, max(0, missing_ms) * RATE_HZ // 1000))
+
+
+def acknowledged(text: str, odds: float, likely: Callable[[list[str]], list[float]]) -> str:
+    """The words, or an acknowledgement that may have been said instead.
+
+    Args:
+        odds: see `Turns.odds`.
+        likely: returns the log probability of each text in the audio.
+    """
+    if is_acknowledgement(text) or odds >= LEAST_ODDS:
+        return text
+    own, *chances = likely([text, *USUAL_ACKNOWLEDGEMENTS, *USUAL_COMMANDS])
+    best = max(range(len(chances)), key=chances.__getitem__)
+    is_one = best < len(USUAL_ACKNOWLEDGEMENTS) and chances[best] - own >= odds - MISHEARD
+    return USUAL_ACKNOWLEDGEMENTS[best] if is_one else text
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:

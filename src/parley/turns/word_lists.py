@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Final
 
 UNFINISHED: Final[dict[str, str]] = {
@@ -34,7 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "en": "stop: S T AA P, S T AO P|stop it: S T AA P IH T|stop that: S T AA P DH AE T|no: N OW|"
     "no no: N OW N OW|no stop: N OW S T AA P|nope: N OW P|wait: W EY T|hang on: HH AE NG AA N|"
     "wait a second: W EY T AH S EH K AH N D|wait a minute: W EY T AH M IH N AH T|"
-    "hold on: HH OW L D AA N, HH OW L D AO N|one moment, 1 moment: W AH N M OW M AH N T|"
+    "hold on: HH OW L D AA N, HH OW L D AO N|one moment: W AH N M OW M AH N T|"
     "just a moment: JH AH S T AH M OW M AH N T|sorry: S AA R IY|quiet: K W AY AH T|"
     "excuse me: IH K S K Y UW Z M IY, EH K S K Y UW Z M IY|be quiet: B IY K W AY AH T|"
     "shut up: SH AH T AH P|enough: IH N AH F|that's enough: DH AE T S IH N AH F|pause: P AO Z|"
@@ -73,7 +73,7 @@ ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "en": "mhm|mm|mmm|mm-hmm|m-hm|hm|hmm|uh huh|uh-huh|aha|ah|oh|uh|yeah|yes|yep|yup|okay|ok|right|"
     "all right|alright|sure|i see|got it|i got it|great|good|nice|cool|fine|true|exactly|correct|"
     "indeed|of course|wow|makes sense|interesting|absolutely|definitely|totally|perfect|lovely|"
-    "amazing|fair enough|understood",
+    "amazing|fair enough|understood|i understand",
     "es": "sí|vale|claro|ya|bien|bueno|ajá|entiendo|de acuerdo|muy bien",
     "fr": "oui|ouais|d'accord|bien|ah bon|je vois|voilà|très bien",
     "de": "ja|jaja|gut|genau|stimmt|richtig|klar|ach so|schön|verstehe|aha",
@@ -81,6 +81,23 @@ ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "hi": "हाँ|हां|हम्म|अच्छा|ठीक|ठीक है|सही|जी|जी हाँ",
 }
 """Spellings. After an interruption by sound that turns out to be one of them, an answer resumes."""
+
+_USUAL: Final = (
+    "Mm.|Hmm.|Uh huh.|Oh.|Ah.|Yeah.|Yes.|Okay.|Right.|All right.|Sure.|I see.|Got it.|Of course.|"
+    "Great.|Good.|Nice.|That's nice.|Cool.|True.|Exactly.|Wow.|Makes sense.|I understand."
+)
+USUAL_ACKNOWLEDGEMENTS: Final = _USUAL.split("|")
+USUAL_COMMANDS: Final = [
+    "Stop.",
+    "Wait.",
+    "No.",
+    "Hold on.",
+    "Hang on.",
+    "Hey.",
+    "Enough.",
+    "Shut up.",
+]
+"""As an English recogniser writes them. What it writes instead is compared with these."""
 
 _GHOSTS: Final = (
     "you|thank you|thanks for watching|thank you for watching|bye|.|the|so|oh|ah|uh|um|hmm|mm|hm|"
@@ -154,63 +171,30 @@ def is_listing(text: str) -> bool:
     return is_number or len(letters) > 1 or bool(_DIGITS.search(text))
 
 
-def command_lists() -> Iterator[tuple[list[str], list[str]]]:
-    """Spellings and pronunciations of each of `COMMANDS`."""
+def command_sounds() -> Iterator[str]:
+    """Pronunciations of all `COMMANDS`."""
     for command in "|".join(COMMANDS.values()).split("|"):
-        spelled, _, sounds = command.partition(": ")
-        yield spelled.split(", "), sounds.split(", ")
+        yield from command.partition(": ")[2].split(", ")
 
 
-_COMMANDS: Final = {each for spelled, _ in command_lists() for each in spelled}
-_BEFORE: Final = {"oh", "okay", "please", "bitte", "por favor"}
-_MORE: Final = (
-    _COMMANDS
-    | {"please", "bitte", "por favor", "now"}
-    | {
-        f"{begin} {length}"
-        for begin in ("a", "one", "for a", "for one")
-        for length in ("moment", "minute", "second")
-    }
-)
-"""What may come before and after a command."""
 _ACKNOWLEDGEMENTS: Final = frozenset("|".join(ACKNOWLEDGEMENTS.values()).split("|"))
 _BEFORE_ACKNOWLEDGEMENTS: Final = {"that's", "that", "very", "so", "how", "sounds"}
-_LONGEST_WORDS: Final = max(len(each.split()) for each in _MORE | _ACKNOWLEDGEMENTS)
-
-
-def is_command(text: str) -> bool:
-    """True if the text consists of commands, such as "No, wait a second, please."."""
-    return _consists_of(text, _COMMANDS, before=_BEFORE, after=_MORE)
+_LONGEST_WORDS: Final = max(len(each.split()) for each in _ACKNOWLEDGEMENTS)
 
 
 def is_acknowledgement(text: str) -> bool:
     """True if the text consists of acknowledgements, such as "Oh, I see."; "Really?" is a
     question."""
-    return not text.rstrip().endswith("?") and _consists_of(
-        text, _ACKNOWLEDGEMENTS, before=_BEFORE_ACKNOWLEDGEMENTS
-    )
-
-
-def _consists_of(
-    text: str,
-    phrases: Set[str],
-    *,
-    before: Set[str] = frozenset(),
-    after: Set[str] = frozenset(),
-) -> bool:
-    """True if the text consists of phrases, at least one. Words of `before` may precede a phrase,
-    and words of `after` may follow it."""
-    words = plain(text).split()
-    # Positions up to which the words precede a phrase, and up to which they are phrases. A
-    # pattern would try every division of "no no no".
+    words = [] if text.rstrip().endswith("?") else plain(text).split()
+    # Positions up to which the words precede an acknowledgement, and up to which they are some. A
+    # pattern would try every division of "yeah yeah yeah".
     opened, said = {0}, set[int]()
     for start in range(len(words)):
         for end in range(start + 1, min(start + _LONGEST_WORDS, len(words)) + 1):
             part = " ".join(words[start:end])
-            if start in opened | said and part in before:
+            if start in opened | said and part in _BEFORE_ACKNOWLEDGEMENTS:
                 opened.add(end)
-            is_said = start in said and part in after
-            if is_said or (start in opened | said and part in phrases):
+            if start in opened | said and part in _ACKNOWLEDGEMENTS:
                 said.add(end)
     return len(words) in said
 

@@ -22,6 +22,7 @@ from parley.engine.work import (
 )
 from parley.media.pcm import Pcm, Samples, join
 from parley.models.cascade import prefill
+from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.protocol.values import DuplexConfig
@@ -29,6 +30,7 @@ from parley.turns import TurnJudges
 from parley.turns.echo import coupling_of, is_echo
 from parley.turns.onset import ASKED_MS, OVER
 from parley.turns.units import Turns
+from parley.turns.word_lists import is_acknowledgement
 from parley.vad.base import WINDOW_SAMPLES
 
 RATE_HZ = 16_000
@@ -419,9 +421,11 @@ def test_speech_that_continues_was_not_an_echo(monkeypatch, sounds, heard_s):
     ("text", "odds", "confidence", "is_answered", "stops"),
     [
         ("Yeah.", -1, 0, False, False),
-        ("What is that?", -1, 0, True, False),
+        ("What is that?", -1, 0, True, True),
+        ("What is that?", -1, -0.6, True, False),
         ("Stop.", 1, 0, True, True),
         ("Hold on, please.", -1, 0, True, True),
+        ("Go back.", -1, 0, True, True),
         ("No,", -1, -0.8, False, False),
     ],
 )
@@ -484,6 +488,52 @@ def test_an_answer_that_an_acknowledgement_interrupted_resumes(
     endings = [result_of(each).ending for each in done[1:]]
     assert endings[:2] == [Ending.SPOKE, Ending.LISTEN]
     # The history of an answer that was stopped ends where it was heard.
+    lines = [line.text for line in memory_of(model).history.lines]
+    assert ("".join(each.text for each in done).split() == lines[1].split()) is resumes
+
+
+class Findings(OneStep):
+    """Finds acknowledgements `near` as likely as the words, and all else impossible."""
+
+    def __init__(self, heard: Heard, near: float) -> None:
+        super().__init__(lambda: heard)
+        self._near = near
+
+    def likelihoods(self, texts: list[str]) -> list[float]:
+        return [
+            -1.0,
+            *(self._near - 1.0 if is_acknowledgement(one) else -99.0 for one in texts[1:]),
+        ]
+
+    def word_times(self, text: str) -> tuple[()]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "odds", "near", "resumes"),
+    [
+        ("God it.", 0, 0.5, -5.0, True),
+        # By its sound it is less likely to be one.
+        ("God it.", 0, 1.3, -5.0, False), ("God it.", 0, 1.5, -0.1, False),
+        ("Next one.", 0, 0.5, -9.0, False), ("Really?", 0, 0.5, -1.0, False),
+        # What is not believed is not corrected.
+        ("God it.", -1.3, 0.5, -0.1, False),
+    ],
+)  # fmt: skip
+def test_a_misheard_acknowledgement_stops_no_answer(text, confidence, odds, near, *, resumes):
+    model: Any = small_cascade(rows=1)
+    recogniser: Any = FixedRecogniser(Heard("Tell me a story."))
+    judges = TurnJudges(onsets=lambda said, asked: odds)
+    model.parts = replace(model.parts, recogniser=recogniser, judges=judges)
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    said = join((quiet(0.5), voice(0.5, seed=3)), RATE_HZ)
+    done = []
+    for sound in (voice(1.0), quiet(1.0), said, *[quiet(1.0)] * 6):
+        done.append(cast.play(0, [unit(sound), StepUnit(), Finalize()])[1])
+        if done[-1].text:
+            recogniser.begin = lambda samples: Findings(Heard(text, confidence), near)
+
     lines = [line.text for line in memory_of(model).history.lines]
     assert ("".join(each.text for each in done).split() == lines[1].split()) is resumes
 

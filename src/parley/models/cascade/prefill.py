@@ -26,8 +26,8 @@ from parley.models.job import merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import SPECTRA_LEAST_S, coupling_of, is_echo
-from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, believed
-from parley.turns.word_lists import is_acknowledgement, is_command
+from parley.turns.units import PAUSE_MS, QUIET, SPEECH, Turns, acknowledged, believed
+from parley.turns.word_lists import is_acknowledgement
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
@@ -246,7 +246,7 @@ class PrefillJob(CascadeJob):
         assert heard is not None
         pieces = self._conversation.pieces
         if self._piece not in pieces:
-            heard = self._parts.understood(heard, history, self._hearing)
+            heard = self._parts.understood(self._acknowledged(heard), history, self._hearing)
         if self._piece is not None and not self._choices.is_again:
             pieces[self._piece] = heard
             if len(pieces) > KEPT_PIECES:
@@ -277,12 +277,13 @@ class PrefillJob(CascadeJob):
         is_unclear = any(piece.is_unclear for piece in pieces)
         is_whole = not last.is_unclear and self._parts.is_expected(texts[-1], state.history)
         turns = turns.with_words(text, is_unclear=is_unclear, is_whole=is_whole)
-        if is_interrupted and is_acknowledgement(text):
-            turns, is_interrupted = turns.without(), False
-        elif state.telling is not None and not is_interrupted:
-            is_interrupted = not is_unclear and is_command(text)
-            if not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
-                # An acknowledgement or a noise; anything else is answered after this answer.
+        if state.telling is not None:
+            if is_acknowledgement(" ".join(piece.text for piece in pieces)):
+                turns, is_interrupted = turns.without(), False
+            elif text and not is_unclear:
+                is_interrupted = True
+            elif not is_interrupted and len(text.split()) < 3 and not text.endswith("?"):
+                # A noise; anything else is answered after this answer.
                 turns = turns.without()
         if turns.wants_judgement:
             needed_ms = self._choices.judged(lambda: self._judged(turns, state.rest).needed_ms)
@@ -297,6 +298,17 @@ class PrefillJob(CascadeJob):
         if judge is None:
             return turns
         return turns.judged(rest, lambda said: silence_ms(log_odds(judge, said)))
+
+    def _acknowledged(self, heard: Heard) -> Heard:
+        """One or two words over an answer, corrected to an acknowledgement if they may be one."""
+        hearing, turns, onsets = self._hearing, self._state.turns, self._parts.judges.onsets
+        is_short = len(heard.text.split()) < 3 and not heard.text.endswith("?")
+        if self._state.telling is None or not is_short:
+            return heard
+        if onsets is None or not isinstance(hearing, KeptHearing) or not _believed(heard, turns):
+            return heard
+        odds = turns.odds(onsets)
+        return replace(heard, text=acknowledged(heard.text, odds, hearing.likelihoods))
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live audio to the voice detector."""
