@@ -18,7 +18,7 @@ async def main() -> None:
         async for turn in talk.turns():
             print(turn.text)
             if turn.first_sound_ms is not None:
-                print(f"(first sound after {turn.first_sound_ms:.0f} ms)")
+                print(f"(first sound {turn.first_sound_ms:.0f} ms after the end of your turn)")
             # It is done half a second after the last word was heard; a quick answer comes before.
             if (await asyncio.wait({speaking}, timeout=2))[0]:
                 await talk.stop()

@@ -99,7 +99,8 @@ class Calling:
 class TurnDone:
     """Half-duplex: the answer is complete.
 
-    `first_sound_ms`: time from the end of the utterance to the first audio, measured here.
+    `first_sound_ms`: time from `Thinking` to the first audio, measured here. The silence that ends
+    a turn comes before it, and often a part of the answer is ready by then.
     """
 
     turn: int

@@ -43,7 +43,7 @@ function curl({ origin, message, hasOwnCertificate }, path) {
  */
 const pythonCall = (facts, client, options, ask) =>
   [
-    '# pip install parley-voice',
+    '# In a clone of parley: pip install -e .',
     'import asyncio',
     ...(isShowing(facts) ? ['from pathlib import Path'] : []),
     '',
@@ -108,7 +108,7 @@ function chatPython(facts) {
     answer = server.ask("What is this?", images=[picture], system=${quoted(facts.instructions)})`
     : `    answer = server.ask("Hello! Who are you?", system=${quoted(facts.instructions)})`;
   return [
-    '# pip install parley-voice',
+    '# In a clone of parley: pip install -e .',
     ...(isShowing(facts) ? ['from pathlib import Path', ''] : []),
     'from parley.client import sync',
     '',
