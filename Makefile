@@ -63,7 +63,7 @@ endif
 	@echo "── parley: installing (2/2) the server"
 	@$(PIP) -e '.[worker,talk]' -e packages/parley-pocket-data
 	@$(PY) -c 'import pocketsphinx' 2>/dev/null || $(PIP) pocketsphinx \
-		|| echo "── parley: pocketsphinx has no binaries for this Python and needs a C compiler; without it, only the length of speech decides whether it interrupts"
+		|| echo "── parley: pocketsphinx has no binaries for this Python and needs a C compiler; without it, a short \"stop\" does not interrupt an answer"
 	@touch $@
 
 $(STAMP): $(SERVING)

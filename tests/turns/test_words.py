@@ -75,6 +75,11 @@ def test_what_surely_begins_otherwise_interrupts_before_there_are_words():
     assert matcher.lengths_ms == []
 
 
+def test_the_beginning_is_judged_without_a_matcher_too():
+    assert interrupted_after_ms(1.0, onsets=Says(-1.0, 5.0))[0] <= 260
+    assert interrupted_after_ms(1.0, onsets=Says(-2.5))[0] is None
+
+
 def test_a_doubtful_beginning_waits_for_words():
     onsets = Says(0.5)
     after_ms, _ = interrupted_after_ms(1.0, "command", onsets=onsets)

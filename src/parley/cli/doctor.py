@@ -298,23 +298,18 @@ async def _redis(setting: str, url: str) -> Finding:
 def check_media(settings: Settings) -> Iterator[Finding]:
     """Check the libraries that read and write audio, pictures and video; no ffmpeg program is
     needed."""
-    for name, use, is_essential in (
-        ("soundfile", "sound files", True),
-        ("soxr", "rate conversion", True),
-        ("PIL", "pictures", False),
-        ("av", "clips", False),
-        ("pocketsphinx", "words that interrupt", False),
+    ours, worker = install_command(), install_command("worker")
+    for name, use, grade, advice in (
+        ("soundfile", "sound files", broken, ours),
+        ("soxr", "rate conversion", broken, ours),
+        ("PIL", "pictures", note, worker),
+        ("av", "clips", note, worker),
+        ("pocketsphinx", "words that interrupt", note, "pip install it, with a C compiler."),
     ):
         try:
             module = importlib.import_module(name)
         except (ImportError, OSError) as error:
-            extra = "" if is_essential else "worker"
-            yield Finding(
-                "broken" if is_essential else "note",
-                use,
-                f"the package '{name}' does not work: {error}",
-                install_command(extra),
-            )
+            yield grade(use, f"the package '{name}' does not work: {error}", advice)
         else:
             yield fine(use, f"{name} {getattr(module, '__version__', '')}".strip())
 

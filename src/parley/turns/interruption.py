@@ -154,8 +154,8 @@ class InterruptionDetector:
         """Start with no audio processed.
 
         Args:
-            judges: of words and onsets, used with `backchannel: words`; without a judge of words
-                that is the same as `ignore`. They may take a tenth of a second (`may_ask`).
+            judges: of words and onsets, used with `backchannel: words`; without judges that is the
+                same as `ignore`. They may take a tenth of a second (`may_ask`).
         """
         self._detector = detector
         self._words = judges.words if options.backchannel == "words" else None
@@ -216,7 +216,11 @@ class InterruptionDetector:
 
     def may_ask(self, samples: int) -> bool:
         """True if processing this number of samples may take as long as the word matcher."""
-        return self._words is not None and (self._speech is not None or samples > _ASKED_SAMPLES)
+        return self._has_judges and (self._speech is not None or samples > _ASKED_SAMPLES)
+
+    @property
+    def _has_judges(self) -> bool:
+        return not (self._words is None and self._onsets is None)
 
     def feed(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
         """Process the next stretch of the microphone; returns its events.
@@ -345,7 +349,7 @@ class InterruptionDetector:
 
     def _ask(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
         """Call the judges, if it is time to."""
-        if self._words is None or speech.is_interrupted or not speech.is_suspected:
+        if not (self._has_judges and speech.is_suspected) or speech.is_interrupted:
             return
         if self._surely_begins(speech, ends_s):
             self._interrupt(speech, ends_s, events)
@@ -364,6 +368,8 @@ class InterruptionDetector:
         else:
             speech.asked += 1
             speech.was_over_asked = False
+        if self._words is None:
+            return
         found = self._words(self._said(speech, before_ms=BEFORE_MS))
         speech.is_acknowledgement = found == "acknowledgement"
         if found == "command" and not speech.is_brief:

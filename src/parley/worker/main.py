@@ -501,16 +501,16 @@ def own_address(gateway_url: str) -> str:
 
 def load_judges(settings: WorkerSettings) -> TurnJudges:
     """The judges of a worker with these settings."""
-    words = onsets = None
+    words = None
+    onsets = onset.bundled() if settings.interruption_words else None
     if settings.interruption_words and importlib.util.find_spec("pocketsphinx") is None:
         _log.warning(
             "interruption_words_off",
             why="pocketsphinx is not installed",
-            hint="Interruptions are judged by their length. `pip install pocketsphinx` may need a "
-            "C compiler.",
+            hint="Commands do not interrupt. `pip install pocketsphinx` may need a C compiler.",
         )
     elif settings.interruption_words:
-        words, onsets = KeywordMatcher(), onset.bundled()
+        words = KeywordMatcher()
     if settings.end_of_turn == "silence":
         return TurnJudges(None, words, onsets)
     path = BUNDLED if settings.end_of_turn == "model" else Path(settings.end_of_turn)
