@@ -1,6 +1,7 @@
 """REST of what stays: reading, packing, uploading, commenting, sharing, deleting, and who may."""
 
 import asyncio
+import contextlib
 import fcntl
 import io
 import json
@@ -348,6 +349,39 @@ async def test_the_rest_of_a_session_is_deleted_by_the_id_that_its_client_knows(
 
     assert [each.status_code for each in answers] == [200, 404]
     assert not rest.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/assets/user_audio/000.wav", {}),
+        ("POST", "/comment", {"json": {"comment": "late"}}),
+        ("POST", "/upload-recording", {"files": {"file": ("x", WAV, "audio/wav")}}),
+        ("PUT", "/pin", {"json": {"pinned": True}}),
+    ],
+)
+async def test_a_recording_that_is_deleted_during_a_request_is_404(
+    gateway, http, tmp_path, monkeypatch, method, path, body
+):
+    folder = recorded(tmp_path, "one")
+
+    def deleted_before(do):
+        def run(*given, **named):
+            with contextlib.suppress(FileNotFoundError):
+                store.delete(folder)
+            return do(*given, **named)
+
+        return run
+
+    for name in ("write_comment", "take_upload", "pin"):
+        monkeypatch.setattr(store, name, deleted_before(getattr(store, name)))
+    # The file is found, and gone when the response is sent.
+    monkeypatch.setattr(sessions._Asset, "__init__", deleted_before(sessions._Asset.__init__))
+
+    answer = await http.request(method, f"/api/sessions/one{path}", headers=ADMIN, **body)
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert not folder.path.exists()
 
 
 def test_two_deletions_of_one_recording_do_not_disturb_each_other(tmp_path, monkeypatch):

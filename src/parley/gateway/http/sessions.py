@@ -9,6 +9,8 @@ without the id, until it expires. Lists are for admins; deleting needs a token. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
@@ -340,7 +342,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             file = await asyncio.to_thread(found.folder.asset, path)
         except FileNotFoundError:
             raise HTTPException(404, "There is no such file.") from None
-        return FileResponse(file, media_type=MEDIA_TYPES[file.suffix], headers=ASSET_HEADERS)
+        return _Asset(file, media_type=MEDIA_TYPES[file.suffix], headers=ASSET_HEADERS)
 
     @router.get(
         "/api/sessions/{session_id}/download",
@@ -385,14 +387,16 @@ def routes(runtime: GatewayRuntime) -> Router:
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise HTTPException(422, "The form has no file in its field 'file'.")
-            kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
-        return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
+            with _unless_deleted(found):
+                kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
+                return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
 
     @router.post("/api/sessions/{session_id}/comment", errors=(403, 404, 503, 507))
     async def comment(session_id: str, comment: Comment) -> Commented:
         """Set the comment, or remove it with an empty one."""
         found = await find(session_id, to_change=True)
-        await asyncio.to_thread(store.write_comment, found.folder, comment.comment)
+        with _unless_deleted(found):
+            await asyncio.to_thread(store.write_comment, found.folder, comment.comment)
         return Commented(len=len(comment.comment))
 
     @router.get("/api/sessions/{session_id}/comment", errors=(403, 404))
@@ -425,7 +429,8 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def pin(session_id: str, order: Pin) -> Pin:
         """Pin or unpin a recording: pinned ones are kept regardless of their age."""
         found = await find(session_id, to_change=True)
-        await asyncio.to_thread(store.pin, found.folder, order.pinned)
+        with _unless_deleted(found):
+            await asyncio.to_thread(store.pin, found.folder, order.pinned)
         await state.forget([found.folder.recording_id])
         return order
 
@@ -449,6 +454,17 @@ def routes(runtime: GatewayRuntime) -> Router:
         return Success()
 
     return router
+
+
+@contextlib.contextmanager
+def _unless_deleted(found: Found) -> Iterator[None]:
+    """Raises NoRecording if a recording is deleted during the block."""
+    try:
+        yield
+    except FileNotFoundError:
+        if found.folder.path.exists():
+            raise
+        raise NoRecording from None
 
 
 def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
@@ -498,6 +514,18 @@ def _active(folder: Folder) -> str | None:
         return iso(folder.journal.stat().st_mtime)
     except OSError:
         return None
+
+
+class _Asset(FileResponse):
+    """A file of a recording, which may be deleted before it is read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except RuntimeError:
+            if await asyncio.to_thread(os.path.exists, self.path):
+                raise
+            raise NoRecording from None
 
 
 class _Download(StreamingResponse):
