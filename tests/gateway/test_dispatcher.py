@@ -190,6 +190,29 @@ def test_who_is_cut_off_keeps_its_place_for_a_while(full):
     assert late.position == len(full.queue)
 
 
+def test_a_place_that_was_left_is_behind_if_its_caller_has_a_session_since(full):
+    left = full.ask(address="10.0.0.1")
+    full.dispatcher.cut_off(left)
+    full.worker("w1")
+    assert full.ask(address="10.0.0.1").state == "leased"
+
+    waits = full.ask(address="10.0.0.2")
+    back = full.ask(address="10.0.0.1", waited_as=left.ticket_id)
+
+    assert (waits.position, back.position) == (1, 2)
+
+
+def test_a_ticket_is_notified_of_its_own_position_only(full):
+    first, second = full.ask(), full.ask()
+    heard = []
+    second.changed.listen(lambda: heard.append(second.position))
+
+    full.ask()
+    full.queue.leave(first)
+
+    assert heard == [1]
+
+
 def test_no_more_places_are_kept_than_clients_may_wait(full):
     full.queue.limit = 2
     shown = []

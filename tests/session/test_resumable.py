@@ -53,7 +53,7 @@ def message(text: str) -> str:
 class Bench:
     """A resumable session without a session."""
 
-    def __init__(self, logs: FakeSessionLogs | None = None) -> None:
+    def __init__(self, logs: FakeSessionLogs | None = None, window_s: float = WINDOW_S) -> None:
         self.clock = ManualClock()
         writer = None if logs is None else logs.create(LOGGED)
         self.log = SessionLog(
@@ -68,7 +68,7 @@ class Bench:
         self.socket = ResumableSocket(
             self.first,
             session_id="s",
-            window_s=WINDOW_S,
+            window_s=window_s,
             output=OutputLimits(waiting_bytes=1 << 20, stall_s=HANG_S),
             clock=self.clock,
             moved=self.moved.set,
@@ -134,6 +134,14 @@ async def test_a_clock_that_is_set_back_keeps_no_last_words_for_an_hour(bench: B
 
 
 async def test_without_being_asked_messages_go_through_as_they_are(bench: Bench) -> None:
+    await bench.socket.send(bench.socket.with_token(message("a")))
+
+    assert bench.first.sent == [{"type": "said", "text": "a"}]
+
+
+async def test_without_a_window_no_client_gets_a_token() -> None:
+    bench = Bench(window_s=0.0)
+    bench.socket.enable()
     await bench.socket.send(bench.socket.with_token(message("a")))
 
     assert bench.first.sent == [{"type": "said", "text": "a"}]
@@ -607,6 +615,7 @@ async def moved_away(wait_s: float) -> Bench:
         await until(lambda: bench.log.is_current)
         last = logs.taken[-1]
     moved = Bench()
+    moved.token, moved.socket.remember = bench.token, dict
     moved.clock.advance(wait_s)
     writer = FakeSessionLogs().create(LOGGED)
     moved.socket.restore(state_codec.joined(last.state), last, writer)
@@ -619,6 +628,16 @@ async def test_another_worker_does_not_lengthen_the_window_of_a_client_that_is_a
 
     assert moved.socket.left_s == pytest.approx(left_s)
     moved.socket.end()
+
+
+async def test_a_client_of_a_lost_worker_may_bring_sound_of_two_windows():
+    """That worker may have been blocked for a window before its connections were closed."""
+    moved = await moved_away(1.0)
+    await moved.come_back(1)
+
+    assert all(moved.socket.arrivals.is_late(1.0) for _ in range(int(2 * WINDOW_S)))
+    moved.socket.end()
+    await asyncio.gather(*moved.tasks)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -691,6 +710,21 @@ async def test_an_answer_is_heard_to_its_end_before_its_session_is_handed_over()
 
         assert not reading.done()
         assert bench.first.sent[-1]["text"] == "rest of the answer"
+
+
+async def test_a_session_that_was_handed_over_continues_here_if_its_client_returns():
+    async with logged() as (bench, _):
+        for _ in ("start", "hello"):
+            bench.socket.handled()
+        assert await bench.socket.hand_over()
+        await bench.socket.send(message("late"))
+
+        client = await bench.come_back(1)
+        client.say({"type": "next question"})
+
+        async with asyncio.timeout(HANG_S):
+            assert "next question" in str(await bench.socket.receive())
+        assert (await client.until("said"))["text"] == "late"
 
 
 async def test_what_a_client_says_that_came_back_meanwhile_is_for_the_next_worker():
