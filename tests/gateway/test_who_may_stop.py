@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from parley.clock import ManualClock
 from parley.dialects.realtime import RealtimeDialect
 from parley.gateway.http.stopping import is_long
+from parley.gateway.rates import SELDOM_MOST, SELDOM_S, Seldom
 from parley.transport.allowance import CALLERS_KEPT, RateLimit
 
 PROXY = {"trust_proxy": True}
@@ -190,6 +191,26 @@ def test_a_rate_refills_evenly_and_by_caller():
     assert [limit.take("a") for _ in range(3)] == [True, True, False]
     clock.advance(3600)
     assert [limit.take("a") for _ in range(61)] == [True] * 60 + [False]
+
+
+def test_after_the_wait_that_is_told_there_is_room():
+    clock = ManualClock()
+    limit = RateLimit(2, 3.0, clock.monotonic)
+    while limit.take("a"):
+        pass
+
+    assert limit.wait_s("a") == 2
+    clock.advance(2)
+    assert limit.has_room("a")
+
+
+def test_what_is_dear_is_made_a_few_times_a_while():
+    clock, made = ManualClock(), iter(range(1, 100))
+    seldom = Seldom(clock, lambda: next(made))
+
+    assert [seldom.get() for _ in range(SELDOM_MOST + 2)][-3:] == [SELDOM_MOST] * 3
+    clock.advance(SELDOM_S)
+    assert seldom.get() == SELDOM_MOST + 1
 
 
 def test_the_number_of_callers_kept_is_bounded():

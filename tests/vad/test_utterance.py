@@ -143,6 +143,20 @@ def test_after_thirty_seconds_a_shorter_pause_is_enough():
     assert len(utterances(late)) == 1
 
 
+def test_each_pause_in_an_utterance_is_judged():
+    judged = []
+    parts = [part for _ in range(2) for part in (windows(20, 0.95), windows(4, 0.0))]
+
+    def judge(heard):
+        judged.append(len(heard) // WINDOW_SAMPLES)
+        return 800
+
+    finder = UtteranceFinder(Script(*parts, windows(1, 0.95)), DEFAULTS, judge)
+    finder.feed(ramp(49 * WINDOW_SAMPLES))
+
+    assert judged == [23, 47]
+
+
 def test_audio_before_the_trigger_is_as_long_as_the_padding_if_that_is_longer():
     events, _ = hear(
         windows(20, 0.0), windows(30, 0.95), windows(13, 0.0),
