@@ -395,6 +395,22 @@ MUTANTS: Final = [
         ("KNOWN_S: Final = 0.8", "KNOWN_S: Final = 0.1"),
         ("        self._usual = None\n        self._stretch.append", "        self._stretch.append"),
     ),
+    *_mutants(
+        "returning", "session/resumable.py", "tests/session/test_resumable.py",
+        ("if self.is_enabled or self._window_s <= 0:", "if self.is_enabled:"),
+        ("away_s = 2 * self._window_s if self._left_s is None else", "away_s = 0.0 if self._left_s is None else"),
+        ("self._takes_input, self._is_handed_over = True, False\n        if self._is_restored", "self._takes_input = True\n        if self._is_restored"),
+    ),
+    *_mutants(
+        "left", "gateway/queue.py", POOL_TESTS,
+        ("count(max(old.rank, held))", "count(old.rank)"),
+        ("if ticket.position != position:", "if True:"),
+    ),
+    *_mutants("seldom", "gateway/rates.py", "tests/gateway/test_who_may_stop.py", (">= SELDOM_S", ">= 9 * SELDOM_S")),
+    *_mutants("wait", "transport/allowance.py", "tests/gateway/test_who_may_stop.py", ("math.ceil(", "math.floor(")),
+    *_mutants("judged", "vad/utterance.py", "tests/vad/test_utterance.py", ("self._needed, self._is_judged = self._min_silence, False", "self._needed = self._min_silence")),
+    *_mutants("learn", "turns/interruption.py", "tests/turns/test_interruption.py", ("            self._position += len(self._rest)\n", "")),
+    *_mutants("suspended", "transport/keepalive.py", "tests/gateway/test_connection.py", ("if late_s > TICK_S:", "if False:")),
 ]  # fmt: skip
 
 

@@ -381,13 +381,17 @@ async def test_a_connection_aborted_during_its_handshake_is_not_watched():
 
 @pytest.mark.parametrize(("stuck_bytes", "ends_s"), [(5, 92), (0, 101)])
 async def test_the_time_in_which_this_process_stood_still_counts_for_nobody(stuck_bytes, ends_s):
-    connection, wire = open_connection(ping_every_s=20, ping_limit_s=20, stall_s=10)
+    keepalive = Keepalive()
+    connection, wire = open_connection(
+        keepalive=keepalive, ping_every_s=20, ping_limit_s=20, stall_s=10
+    )
     now = asyncio.get_running_loop().time()
     connection.tick(now + 21)
     wire.stuck_bytes = stuck_bytes
     connection.tick(now + 22)
 
-    connection.forgive(60)
+    keepalive._due_at = now - 60
+    keepalive._heartbeat()
     connection.tick(now + ends_s - 1)
 
     assert not wire.is_aborted

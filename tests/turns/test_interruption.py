@@ -89,6 +89,14 @@ def test_speech_has_to_stand_out_of_the_room(above_db: float, is_heard: bool):
     assert bool(events) is is_heard
 
 
+def test_positions_count_what_is_dropped_before_the_room_is_learned():
+    detector = InterruptionDetector(Loud(), STOP)
+    detector.feed(sound(silence(700 / INPUT_RATE_HZ)), 0.1)
+    detector.learn(sound(silence(1.024)))
+
+    assert detector.feed(sound(speak(1.6)), 3.0)[0].at_sample == 700
+
+
 @pytest.mark.parametrize("size", [320, 700, 1600])
 def test_speech_that_is_heard_before_its_half_is_whole_is_counted_once(size: int):
     detector = InterruptionDetector(Loud(), STOP)
