@@ -301,6 +301,24 @@ async def test_a_response_is_continued_by_its_id():
     assert "Be kind." not in words
 
 
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_a_conversation_that_is_too_long_is_shortened_only_if_asked(truncation):
+    async with running_stack(model="parrot") as server, client_of(server) as client:
+        history = [{"role": role, "content": "word " * 2000} for role in ("user", "assistant") * 6]
+        asked = client.responses.create(
+            model="parrot",
+            input=[*history, {"role": "user", "content": "Hello, parrot!"}],
+            truncation=truncation,
+        )
+        if truncation == "auto":
+            response = await asked
+            assert "Hello, parrot!" in response.output_text
+            assert response.truncation == "auto"
+        else:
+            with pytest.raises(openai.BadRequestError, match="maximum context length is 8192"):
+                await asked
+
+
 async def test_a_response_is_of_the_key_that_made_it():
     security = {"needs_key": True, "admin_token": "the-admin"}
     async with running_stack(

@@ -5,7 +5,12 @@ from tests.support.sessions import heard, loud, quiet, worker_harness
 from tests.support.talking import b64
 
 from parley.clock import ManualClock
+from parley.dialects.events import Content
 from parley.engine.work import Stage
+from parley.errors import ContextFull
+from parley.protocol.content import Message
+from parley.protocol.values import Role, TextPart, ToolCallPart, ToolResultPart
+from parley.session.chat import without_oldest
 
 HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
 SPOKEN = {
@@ -64,6 +69,67 @@ async def test_stop_ends_the_answer_with_what_there_is():
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1]["stopped"] is True
+
+
+LONG = "word " * 2000
+SYSTEM = {"role": "system", "content": "Be kind."}
+HISTORY = [
+    {"role": role, "content": f"{LONG}{turn}"}
+    for turn in range(6)
+    for role in ("user", "assistant")
+]
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_a_conversation_that_does_not_fit_is_refused_or_continues_without_its_oldest_turns(
+    truncation: str,
+):
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
+        messages = [SYSTEM, *HISTORY, {"role": "user", "content": "Hello there, parrot!"}]
+        talk.say({"messages": messages, "truncation": truncation})
+
+        await talk.over()
+
+        last = talk.socket.sent[-1]
+        if truncation == "disabled":
+            assert (last["type"], last["code"]) == ("error", "context_full")
+        else:
+            assert "Hello there, parrot!" in last["text"]
+            assert 8192 - 2 * 2100 < last["input_tokens"] <= 8192
+
+
+def asked_of(*roles: str) -> list[Message[Content]]:
+    """Messages: s(ystem), u(ser), a(ssistant), c(all), r(esult)."""
+    kinds: dict[str, tuple[Role, Content]] = {
+        "s": ("system", TextPart(text="s")),
+        "u": ("user", TextPart(text="u")),
+        "a": ("assistant", TextPart(text="a")),
+        "c": ("assistant", ToolCallPart(name="look")),
+        "r": ("user", ToolResultPart(content="seen")),
+    }
+    return [Message(kinds[each][0], (kinds[each][1],)) for each in "".join(roles)]
+
+
+@pytest.mark.parametrize(
+    ("before", "needed", "after"),
+    [
+        ("suauauau", 100, "suauau"),
+        ("suauauau", 200, "suau"),
+        ("suauauau", 1000, "su"),
+        ("uauau", 101, "uau"),
+        ("sucrauau", 101, "suau"),
+        ("sucrauau", 1000, "su"),
+        ("aauau", 101, "uau"),
+        ("sucr", 101, "sucr"),
+        ("su", 101, "su"),
+        ("ss", 101, "ss"),
+    ],
+)
+def test_the_oldest_turns_are_left_out_as_a_whole_and_the_last_one_stays(before, needed, after):
+    left = without_oldest(asked_of(before), ContextFull(needed, 90))
+
+    assert list(left) == asked_of(after)
 
 
 async def test_a_request_that_never_comes_ends_in_a_timeout():

@@ -43,6 +43,7 @@ def requested(request: chat.Request) -> ChatRequested:
         wants_recording=request.record,
         seed=request.seed,
         tools=request.tools,
+        drops_oldest=request.truncation == "auto",
     )
 
 

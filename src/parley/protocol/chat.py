@@ -50,6 +50,7 @@ class Request(Wire):
     """A given answer, which is only spoken, if the model supports that."""
     tools: values.Tools = ()
     """Functions that the model may call; refused if it cannot."""
+    truncation: values.Truncation = "disabled"
 
     @property
     def wants_speech(self) -> bool:

@@ -194,6 +194,13 @@ def is_silent_part(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") == "audio" and not part.get("data")
 
 
+Truncation = Annotated[
+    Literal["auto", "disabled"],
+    Meta(
+        description="What happens to a conversation that does not fit into the model's context: "
+        "`auto`: its oldest turns are left out; `disabled`: it is refused."
+    ),
+]
 Role = Literal["system", "user", "assistant"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final, Protocol
 
 from parley.dialects.events import (
@@ -23,12 +24,13 @@ from parley.dialects.events import (
     SessionReady,
     StopRequested,
 )
-from parley.errors import BadInput, InvalidRequest, WrongPhase
+from parley.engine.work import PrefillResult
+from parley.errors import BadInput, ContextFull, InvalidRequest, WrongPhase
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
 from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import Generation, TokenLogprob, WordTime
+from parley.protocol.values import Generation, TokenLogprob, ToolResultPart, WordTime
 from parley.session.opened import Voices, open_messages
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls, check_tools
@@ -104,24 +106,17 @@ class RequestRun:
             raise InvalidRequest(
                 "This model reports no probabilities of tokens.", field="top_logprobs"
             )
-        messages = await _opened(asked.messages, room)
-        sound_s = sum(sound_s_of(message) for message in messages)
         voice = await self._voices.open(asked.voice, asked.voice_name)
-        prefilled = await self._view.prefill(
-            session.session_id,
-            messages,
-            omni_mode=asked.is_omni,
-            max_slice_nums=asked.max_slices,
-            use_image_id=asked.numbers_images,
-            voice=voice,
-            speak=asked.wants_speech,
-            tts_mode=asked.tts_mode,
-            language=asked.language,
-            tools=asked.tools,
-            seed=self._seed if asked.seed is None else asked.seed,
-        )
-        # Pictures and clips may be large, and the answer may take minutes.
-        del messages
+        messages = asked.messages
+        while True:
+            try:
+                prefilled, sound_s = await self._prefill(messages, room, voice)
+                break
+            except ContextFull as full:
+                fewer = without_oldest(messages, full) if asked.drops_oldest else messages
+                if len(fewer) == len(messages):
+                    raise
+                messages = fewer
         self._input_tokens, self._heard = prefilled.context_tokens, prefilled.heard
         self._words = prefilled.words
         self._recording_id = await session.recording_id()
@@ -139,6 +134,27 @@ class RequestRun:
             await told(asked.generation, speaks=asked.wants_speech)
         if self.is_stopped:
             self.finish_stopped()
+
+    async def _prefill(
+        self, messages: Sequence[AskedMessage[Content]], room: ContextRoom, voice: Pcm | None
+    ) -> tuple[PrefillResult, float]:
+        """Put these messages into the context; returns the seconds of sound in them, too."""
+        asked = self._asked
+        opened = await _opened(messages, room)
+        prefilled = await self._view.prefill(
+            self._session.session_id,
+            opened,
+            omni_mode=asked.is_omni,
+            max_slice_nums=asked.max_slices,
+            use_image_id=asked.numbers_images,
+            voice=voice,
+            speak=asked.wants_speech,
+            tts_mode=asked.tts_mode,
+            language=asked.language,
+            tools=asked.tools,
+            seed=self._seed if asked.seed is None else asked.seed,
+        )
+        return prefilled, sum(map(sound_s_of, opened))
 
     def stop(self) -> None:
         """End the answer; what was generated so far becomes the whole answer."""
@@ -353,6 +369,27 @@ class ChatRunner:
 
     async def close(self) -> None:
         self._view.stop_generation()
+
+
+def without_oldest(
+    messages: Sequence[AskedMessage[Content]], full: ContextFull
+) -> Sequence[AskedMessage[Content]]:
+    """The messages without the oldest turns: about the share that did not fit. The system messages
+    at the start and the last turn stay; if there is no other, all messages."""
+    lead = len([*takewhile(lambda each: each.role == "system", messages)])
+    starts = [index for index, each in enumerate(messages) if index > lead and _is_start(each)]
+    if not starts:
+        return messages
+    kept = (full.limit or 0) / max(1, full.needed or 1)
+    least = lead + (1 - kept) * (len(messages) - lead)
+    start = next((each for each in starts if each >= least), starts[-1])
+    return (*messages[:lead], *messages[start:])
+
+
+def _is_start(message: AskedMessage[Content]) -> bool:
+    """True if a turn starts with this message: results of functions belong to their calls."""
+    has_results = any(isinstance(part, ToolResultPart) for part in message.parts)
+    return message.role == "user" and not has_results
 
 
 async def _opened(messages: Sequence[AskedMessage[Content]], room: ContextRoom) -> list[Message]:

@@ -52,6 +52,7 @@ class ChatRequested:
         wants_recording: False if the client declined recording.
         seed: None: drawn by the server.
         tools: functions that the model may call.
+        drops_oldest: leave out the oldest turns if not all fit into the context.
     """
 
     messages: tuple[Message[Content], ...]
@@ -68,6 +69,7 @@ class ChatRequested:
     wants_recording: bool = True
     seed: int | None = None
     tools: tuple[values.Tool, ...] = ()
+    drops_oldest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

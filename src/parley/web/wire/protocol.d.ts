@@ -106,6 +106,7 @@ export namespace chat {
     seed?: number | null;
     say?: string | null;
     tools?: Tool[];
+    truncation?: "auto" | "disabled";
   }
   /** From the client: end the session. In a chat: stop generating; `done` contains the answer so far, with `stopped` true. */
   interface Stop {

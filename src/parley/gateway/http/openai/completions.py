@@ -131,6 +131,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
     presence_penalty: values.Penalty = 0.0
     frequency_penalty: values.Penalty = 0.0
+    truncation: values.Truncation | None = None
 
 
 class Completion(Sampling, frozen=True, kw_only=True):
@@ -487,6 +488,7 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
         record=asked.store is not False,
         seed=None if asked.seed is None else asked.seed % 2**63,
         tools=asked.offered,
+        truncation=asked.truncation or "disabled",
     )
 
 

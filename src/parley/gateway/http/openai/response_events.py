@@ -146,7 +146,7 @@ class ResponseWriter:
             "tool_choice": asked.tool_choice or "auto",
             "tools": msgspec.to_builtins(asked.tools),
             "top_logprobs": asked.top_logprobs or 0,
-            "truncation": "disabled",
+            "truncation": asked.truncation or "disabled",
             "usage": usage,
         }
 

@@ -180,7 +180,6 @@ class ResponseRequest(completions.Sampling, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     reasoning: Any = None
     include: tuple[str, ...] = ()
-    truncation: Literal["auto", "disabled"] = "disabled"
     metadata: Metadata = msgspec.field(default_factory=dict)
     user: str | None = None
     safety_identifier: str | None = None
