@@ -9,10 +9,16 @@ from typing import Any
 
 async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Wait until one of the tasks ends, and cancel the others; raises its exception, if any."""
+    # Not `asyncio.wait`: in Python 3.14 its frame refers to the task that waits. A cancelled task
+    # refers to its exception, so both would be part of a cycle.
+    has_ended = asyncio.Event()
+    for task in tasks:
+        task.add_done_callback(lambda _: has_ended.set())
     try:
-        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
-            task.result()
+        await has_ended.wait()
+        for task in tasks:
+            if task.done():
+                task.result()
     finally:
         for task in tasks:
             task.cancel()

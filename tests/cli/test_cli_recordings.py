@@ -142,7 +142,7 @@ def test_a_rerun_judges_turns_as_the_worker_did(tmp_path, monkeypatch):
     run("rerun", str(folder.path), "--model", "parrot")
 
     (judges,) = given
-    assert judges.words is not None
+    assert judges.onsets is not None
     assert judges.end_of_turn is not None
 
 
