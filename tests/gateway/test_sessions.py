@@ -19,6 +19,7 @@ from parley.errors import TooLarge
 from parley.gateway.http import sessions
 from parley.media.wav import encode_wav
 from parley.recording import store
+from parley.recording.journal import remove
 from parley.recording.layout import RecordingFolders
 
 ADMIN = {"authorization": "Bearer the-admin"}
@@ -386,13 +387,12 @@ async def test_a_recording_that_is_deleted_during_a_request_is_404(
 
 def test_two_deletions_of_one_recording_do_not_disturb_each_other(tmp_path, monkeypatch):
     folder = recorded(tmp_path, "one_1")
-    remove = store.remove
 
     def twice(path: Path) -> None:
         remove(path)
         remove(path)
 
-    monkeypatch.setattr(store, "remove", twice)
+    monkeypatch.setattr("parley.recording.store.remove", twice)
 
     assert store.delete_session(folder) == []
     assert not folder.path.exists()

@@ -107,7 +107,7 @@ class RequestRun:
                 "This model reports no probabilities of tokens.", field="top_logprobs"
             )
         voice = await self._voices.open(asked.voice, asked.voice_name)
-        messages = asked.messages
+        messages: Sequence[AskedMessage[Content]] = asked.messages
         while True:
             try:
                 prefilled, sound_s = await self._prefill(messages, room, voice)
