@@ -15,8 +15,9 @@ import functools
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from parley.models.cascade.notes import knowledge
 from parley.models.cascade.notes.clock import DAYS, MONTHS
@@ -46,6 +47,7 @@ _COURTESY = re.compile(
 )
 """Polite words before a sentence, the sentence, and polite words after it."""
 _SEGMENT = re.compile(r"\([^)]*\)|\{[^}]+\}|[^({]+")
+_NO_SOUND = re.compile(f"[^{SOUNDS}]")
 _VOWELS = "AIOWYiuæɑɔəɛɜɪʊʌᵊᵻ"
 _ALIKE = (
     "kɡ td pb sz fv θð ʃʒ ʧʤ mn nŋ lɹ lw ɹw tɾ dɾ sʃ θf θs θt ðd ʧʃ ʧt ʤd vb tk pk zð hf".split()
@@ -69,20 +71,45 @@ REPLACED = {one: {other: _replaced(one, other) for other in SOUNDS} for one in S
 LEFT_OUT = {sound: _left_out(sound) for sound in SOUNDS}
 
 
-@dataclass(eq=False, slots=True)
 class _Node:
-    """A node of a tree of sounds; `text`: the alternative that is complete here."""
+    """A node of a tree of sounds, which grows where it is searched.
 
-    after: dict[str, _Node] = field(default_factory=dict)
-    text: str | None = None
+    Args:
+        left: the alternatives from here on: their remaining sounds, and themselves.
+
+    Attributes:
+        text: the first alternative that is complete here.
+    """
+
+    def __init__(self, left: Iterable[tuple[str, str]] = ()) -> None:
+        self._left = list(left)
+        self.text = next((choice for sounds, choice in self._left if not sounds), None)
+
+    @functools.cached_property
+    def after(self) -> dict[str, _Node]:
+        """The nodes after each next sound."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for sounds, choice in self._left:
+            if sounds:
+                found.setdefault(sounds[0], []).append((sounds[1:], choice))
+        return {sound: _Node(left) for sound, left in found.items()}
+
+    @property
+    def continues(self) -> bool:
+        """True if there are nodes after this one."""
+        return any(sounds for sounds, _ in self._left)
+
+    def fitting(self, article: str) -> _Node:
+        """The alternatives that fit an article: "a" or "an"."""
+        is_an = article == "an"
+        return _Node(one for one in self._left if not one[0] or (one[0][0] in _VOWELS) == is_an)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A position in a kind of sentence: in segment `index`, at `node`, after the words `said`."""
+class _Place(NamedTuple):
+    """A position in a kind of sentence: in segment `at`, at `node`, after the words `said`."""
 
     segments: tuple[str, ...]
-    index: int
+    at: int
     node: _Node
     said: str
 
@@ -178,11 +205,11 @@ class Phrases:
             for place in state.places:
                 for sound, node in place.node.after.items():
                     places = found.setdefault(sound, [])
-                    if node.after:
-                        places.append(replace(place, node=node))
+                    if node.continues:
+                        places.append(place._replace(node=node))
                     if node.text is not None:
                         said = f"{place.said} {node.text}".strip()
-                        places += self._opened(place.segments, place.index + 1, said)
+                        places += self._opened(place.segments, place.at + 1, said)
             state.after = {one: self._state(places) for one, places in found.items()}
         return state.after
 
@@ -206,18 +233,11 @@ class Phrases:
         """The sounds of a segment's alternatives; after an article, only of those that fit it."""
         key = (segment, article)
         if key not in self._trees and article:
-            tree, is_an = self._tree(segment, ""), article == "an"
-            after = {one: node for one, node in tree.after.items() if (one in _VOWELS) == is_an}
-            self._trees[key] = _Node(after, tree.text)
+            self._trees[key] = self._tree(segment, "").fitting(article)
         elif key not in self._trees:
-            tree = self._trees[key] = _Node()
             choices = self.choices(segment)
             self._lexicon.learn(word for choice in choices for word in _words(choice))
-            for choice in choices:
-                node = tree
-                for sound in self._sounds(choice):
-                    node = node.after.setdefault(sound, _Node())
-                node.text = node.text or choice
+            self._trees[key] = _Node((self._sounds(choice), choice) for choice in choices)
         return self._trees[key]
 
     def choices(self, segment: str) -> list[str]:
@@ -242,10 +262,12 @@ _NOWHERE = _Node()
 @functools.lru_cache(20_000)
 def _plain(sounds: str) -> str:
     """The sounds of a word without stress. This needs single words: "a rabbit" would lose its r."""
-    return re.sub(f"[^{SOUNDS}]", "", sounds).replace("ɜɹ", "ɜ").replace("əɹ", "ə")
+    return _NO_SOUND.sub("", sounds).replace("ɜɹ", "ɜ").replace("əɹ", "ə")
 
 
 def _words(text: str) -> list[str]:
+    if text.isascii() and text.isalpha():
+        return [text.lower()]
     text = text.replace("+", " plus ").replace(" - ", " minus ").replace("a hundred", "100")
     text = re.sub(r"\d{1,9}", lambda found: in_words(int(found[0])), text)
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())

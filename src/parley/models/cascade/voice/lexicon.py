@@ -115,10 +115,9 @@ class Lexicon:
     def learn(self, words: Iterable[str]) -> None:
         """Read words in advance: words that are not in the lexicon take a fifth of the time that
         they take one by one."""
-        for word in words:
-            if word not in self._learnt:
-                self._learnt[word] = self._looked_up(word) or ""
-        unknown = [word for word, sounds in self._learnt.items() if not sounds]
+        new = {word: self._looked_up(word) or "" for word in words if word not in self._learnt}
+        self._learnt |= new
+        unknown = [word for word, sounds in new.items() if not sounds]
         if self._letters is not None and unknown:
             read = self._letters.read([word.replace("'", "") for word in unknown])
             self._learnt |= zip(unknown, read, strict=True)
