@@ -216,8 +216,7 @@ class Sessions:
             found = self._sessions.get(session_id)
             if found is not None and found.key_id == key_id:
                 found.asked.set()
-            known = "" if found is None or found.lease is None else found.lease.lease_id
-            lease = self.worker_pool.find_resumable(session_id, known)
+            lease = self.worker_pool.find_resumable(session_id)
             if lease is None and found is not None and found.state is SessionState.ENDED:
                 lease = found.lease
             if lease is None and self._is_leaving:

@@ -381,24 +381,16 @@ class WorkerPool:
         # A listener may have transferred it.
         return worker.leases.get(lease.lease_id, lease)
 
-    def find_resumable(self, session_id: str, lease_id: str = "") -> Lease | None:
+    def find_resumable(self, session_id: str) -> Lease | None:
         """The lease of a session that a client may resume. Leases that are being closed are
-        considered last: the session may have moved away from there.
-
-        Args:
-            lease_id: preferred. Two sessions have the same id if a client started again before its
-                first session was known here.
-        """
+        considered last: the session may have moved away from there."""
         workers = self._workers.values()
         held = (lease for worker in workers for lease in worker.leases.values())
         closing = (lease for worker in workers for lease in worker.closing.values())
-        found = None
         for lease in chain(held, closing):
             if lease.session_id == session_id and lease.resume is not None:
-                if lease.lease_id == lease_id:
-                    return lease
-                found = found or lease
-        return found
+                return lease
+        return None
 
     # Reports of an executor
 
