@@ -108,8 +108,8 @@ test-long: ARGS += --hypothesis-profile=default
 test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
 test-fast: $(STAMP) ## the quick tests of every part, without whole servers
-	@# These compute: a process per core, because each costs ten seconds before its first test.
-	@$(TEST_ENV) $(PY) -m pytest -n $(FAST_JOBS) -m "not slow" $(FAST) $(ARGS)
+	@# None of the ignored file is quick, and importing it takes each process a quarter of a second.
+	@$(TEST_ENV) $(PY) -m pytest -n $(FAST_JOBS) -m "not slow" $(FAST) --ignore tests/gateway/test_schemathesis.py $(ARGS)
 
 # SDKs of others, which need other versions than we and each other do.
 CLIENTS := $(patsubst tests/clients/environments/%.txt,.venv-clients/%/.ready,$(wildcard tests/clients/environments/*.txt))

@@ -1,5 +1,6 @@
 """Small video clips, generated in the test."""
 
+import functools
 import io
 from fractions import Fraction
 
@@ -7,6 +8,7 @@ import av
 import numpy as np
 
 
+@functools.cache
 def make_clip(
     seconds=2.0, fps=10, size=(64, 48), sound=True, container="mp4", codec="mpeg4", gop=None
 ):

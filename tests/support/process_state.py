@@ -124,8 +124,11 @@ def seed(name: str) -> None:
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(number)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        # A build for CPUs formats the stack for each kind of device that it could seed later.
+        has_devices = torch.version.cuda is not None
+        (torch if has_devices else torch.default_generator).manual_seed(number)
 
 
 def _environment() -> dict[str, str]:

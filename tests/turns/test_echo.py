@@ -1,6 +1,8 @@
 """The echo of what is played: how alike two sounds are, when they have to be compared; and
 the level of an echo per band."""
 
+import functools
+
 import numpy as np
 import pytest
 from tests.support import noises
@@ -148,8 +150,7 @@ def test_what_is_not_heard_while_nothing_is_played_says_nothing_about_echoes():
     assert played.is_heard_in(blurred(talk, 0.5, 0.4), 100.5)
 
 
-PLAYED = noises.talk(9.0, "en-us")
-THEIRS = noises.talk(3.0, "en")
+talk = functools.cache(noises.talk)
 WAYS = {
     "dry": lambda dry: dry,
     "room": lambda dry: in_room(dry, 0.9, direct_db=0.0),
@@ -161,10 +162,11 @@ SIX_S = 187 * FRAME
 
 def learnt(way: str, delay_ms: int, softer_db: float) -> tuple[EchoLevels, np.ndarray, np.ndarray]:
     """Levels of six seconds of echo; the echo of three more, and what is expected there."""
-    late = np.concatenate([np.zeros(16 * delay_ms, np.float32), WAYS[way](PLAYED)])[: len(PLAYED)]
-    back = at_level(late, -26.0 - softer_db) + noises.room(9.0)[: len(PLAYED)]
-    slow = resample(Pcm(PLAYED, 16_000), 4000).samples
-    expected = held(powers_of_slow(slow), len(PLAYED) // FRAME)
+    played = talk(9.0, "en-us")
+    late = np.concatenate([np.zeros(16 * delay_ms, np.float32), WAYS[way](played)])[: len(played)]
+    back = at_level(late, -26.0 - softer_db) + noises.room(9.0)[: len(played)]
+    slow = resample(Pcm(played, 16_000), 4000).samples
+    expected = held(powers_of_slow(slow), len(played) // FRAME)
     levels = EchoLevels()
     levels.learn(powers_of(back[:SIX_S]), expected[: SIX_S // FRAME])
     return levels, back[SIX_S:], expected[SIX_S // FRAME :]
@@ -176,8 +178,8 @@ def test_an_echo_is_accounted_for_and_a_person_who_speaks_over_it_is_not(
     way: str, delay_ms: int, softer_db: float
 ):
     levels, back, expected = learnt(way, delay_ms, softer_db)
-    both = back.copy()
-    both[: len(THEIRS)] += at_level(THEIRS, -26.0)[: len(both)]
+    both, theirs = back.copy(), talk(3.0, "en")
+    both[: len(theirs)] += at_level(theirs, -26.0)[: len(both)]
     shares: dict[str, list[float]] = {"echo": [], "both": []}
     for at in range(0, 60, 13):
         part = slice(at * FRAME, (at + 13) * FRAME)
