@@ -111,7 +111,7 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
 
     assert not was_generating
     # The pause in the middle, and the one at the end.
-    assert [round(seconds, 1) for seconds in early] == [1.8, 3.3]
+    assert [round(seconds, 1) for seconds in early] == [1.9, 3.3]
     assert texts[0] == texts[1]
 
 

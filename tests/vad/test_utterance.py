@@ -61,6 +61,21 @@ def test_one_utterance_begins_where_the_voice_does_and_ends_where_the_pause_bega
     assert np.all(np.diff(samples) == 1)
 
 
+@pytest.mark.parametrize(("unsure", "counted"), [(10, 10), (40, 24)])
+def test_a_whisper_that_the_detector_is_slow_to_believe_is_kept_from_its_first_sound(
+    unsure, counted
+):
+    parts = (windows(20, 0.1), windows(unsure, 0.3), windows(30, 0.9), windows(13, 0.0))
+    events, _ = hear(*parts)
+
+    (said,) = utterances(events)
+    begins = (20 + unsure) * WINDOW_SAMPLES
+    assert events[0] == SpeechBegan(begins)
+    assert said.speech_ms == 30 * WINDOW_MS + 2 * 30
+    first = said.pcm.samples[0]
+    assert first == begins - min(1500 * 16, counted * WINDOW_SAMPLES) - 300 * 16
+
+
 def test_nothing_is_likely_while_a_person_speaks_or_has_only_clicked():
     for parts in ((windows(20, 0.95),), (windows(1, 0.95), windows(8, 0.0))):
         _, finder = hear(*parts)

@@ -42,7 +42,7 @@ from parley.turns.word_lists import (
 )
 from parley.vad import utterance
 from parley.vad.base import steadied, without_constant
-from parley.vad.utterance import SpeakerLevel
+from parley.vad.utterance import UNLIKELY, UNSURE_MS, SpeakerLevel
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
@@ -77,6 +77,7 @@ class Turns:
         speech_ms: length of speech in it.
         quiet_ms: length of quiet since its last speech.
         is_open: True if an utterance is open.
+        onset: index of the utterance's first window of speech.
         level: level of the utterance's speaker.
         text: the recogniser's text; None before it was run.
         heard_ms: `speech_ms` when it was recognised.
@@ -90,6 +91,7 @@ class Turns:
     speech_ms: int = 0
     quiet_ms: int = 0
     is_open: bool = False
+    onset: int = 0
     level: SpeakerLevel = field(default_factory=SpeakerLevel)
     text: str | None = None
     heard_ms: int = -1
@@ -105,11 +107,13 @@ class Turns:
 
     def take(self, window: Samples, probability: float) -> Turns:
         if not self.is_open:
-            kept = (*self.sound, window)[-(PRE_ROLL_MS // WINDOW_MS) :]
+            # Of a whisper, the detector becomes sure only after some words.
+            before_ms = PRE_ROLL_MS + (UNSURE_MS if probability >= UNLIKELY else -WINDOW_MS)
+            kept = (*self.sound, window)[-(before_ms // WINDOW_MS) :]
             if probability < SPEECH:
                 return replace(self, sound=kept)
             level = SpeakerLevel().heard(window, is_certain=True)
-            opened = replace(self.without(), sound=kept, level=level)
+            opened = replace(self.without(), sound=kept, level=level, onset=len(kept) - 1)
             return replace(opened, speech_ms=WINDOW_MS, is_open=True)
         level = self.level
         if probability >= QUIET:
@@ -165,7 +169,7 @@ class Turns:
 
     def without(self) -> Turns:
         """Drop the speech, which was not addressed to the assistant."""
-        kept = self.sound[-(PRE_ROLL_MS // WINDOW_MS) :]
+        kept = self.sound[1 - PRE_ROLL_MS // WINDOW_MS :]
         return Turns(sound=kept, sooner_ms=self.sooner_ms)
 
     @property
@@ -186,8 +190,7 @@ class Turns:
         if self.speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
             return math.inf
         end = len(self.sound) - self.quiet_ms // WINDOW_MS
-        # The window before the speech.
-        first = min(PRE_ROLL_MS // WINDOW_MS - 2, max(0, end - self.speech_ms // WINDOW_MS - 1))
+        first = max(0, self.onset - 1)
         said = steadied(np.concatenate(self.sound[first:end]))
         asked = OVER
         if self.quiet_ms < JUDGED_MS:

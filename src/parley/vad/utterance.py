@@ -4,7 +4,8 @@ A pure state machine over windows of 1024 samples, without clocks or sockets, so
 conversation as fast as the detector runs. Positions are samples since the last `reset`.
 
 - Silent, and a window reaches `threshold`: speech starts. Up to `PRE_ROLL_MS` of audio before it
-  belong to it, because soft onsets (an h, an f) occur before the detector notices.
+  belong to it, because soft onsets (an h, an f) occur before the detector notices. So does what may
+  have been speech just before: of a whisper, the detector becomes sure only after some words.
 - Speaking, and a window falls below `threshold - HYSTERESIS`: a pause starts; any window above that
   ends it. A pause of `min_silence_duration_ms` ends the utterance at the start of the pause, plus
   `speech_pad_ms`.
@@ -51,6 +52,10 @@ LOWEST_QUIET = 0.01
 """Lower bound of `threshold - HYSTERESIS`, which would be below zero with a very low threshold, so
 that no utterance would end."""
 PRE_ROLL_MS = 300
+UNLIKELY = 0.2
+"""Sound that is less likely to be speech is none, also just before the start of speech."""
+UNSURE_MS = 1500
+"""Maximum length of other sound before the start of speech that belongs to it."""
 JUDGED_MS = 192
 """Length of detected quiet after which a pause is judged: three windows, about a quarter of a
 second after the last sound. With more silence, only half as much can be inferred from the speech
@@ -72,7 +77,7 @@ UNBOUND: Bounds = (None, 0, sys.maxsize)
 
 _REMEMBERED = (
     "_rest", "_position", "_speech_start", "pause_start", "_needed", "_is_judged", "_bounds",
-    "_floor", "_heard_start", "_level",
+    "_floor", "_heard_start", "_level", "_onset",
 )  # fmt: skip
 
 
@@ -167,6 +172,7 @@ class UtteranceFinder:
         self._judge = silence
         self._threshold = options.threshold
         self._quiet = max(options.threshold - HYSTERESIS, LOWEST_QUIET)
+        self._unlikely = min(self._quiet, UNLIKELY)
         self._min_speech = options.min_speech_duration_ms * _PER_MS
         self._min_silence = options.min_silence_duration_ms * _PER_MS
         self._pad = options.speech_pad_ms * _PER_MS
@@ -246,6 +252,8 @@ class UtteranceFinder:
         self._level = SpeakerLevel()
         """Level of the open utterance's speaker."""
         self._floor = 0
+        self._onset = 0
+        """Start of the sound that may be speech; the end of the audio if it may not."""
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
 
@@ -310,12 +318,14 @@ class UtteranceFinder:
         self._heard.append(window)
 
         if self._speech_start is None:
+            if probability < self._unlikely:
+                self._onset = end
+            self._onset = max(self._onset, start - UNSURE_MS * _PER_MS)
+            self._forget(self._onset - self._pre_roll)
             if probability < self._threshold:
-                self._forget(end - self._pre_roll)
                 return
             self._speech_start = start
             self._level = SpeakerLevel()
-            self._forget(start - self._pre_roll)
             events.append(SpeechBegan(start))
 
         is_speech = probability >= self._quiet
@@ -368,13 +378,14 @@ class UtteranceFinder:
             self._floor = utterance.end_sample
         self._speech_start = None
         self.pause_start = None
+        self._onset = now
         self._forget(now - self._pre_roll)
         return SpeechEnded(speech_end, utterance)
 
     def _cut(self, speech_start: int, speech_end: int, now: int) -> Utterance:
         """Extract an utterance from the audio, without samples that belong to an earlier
         utterance."""
-        sound_start = max(speech_start - self._pre_roll, self._floor, self._heard_start)
+        sound_start = max(self._onset - self._pre_roll, self._floor, self._heard_start)
         start = max(speech_start - self._pad, sound_start)
         end = min(speech_end + self._pad, now)
         heard = np.concatenate([*self._heard, self._rest[: max(0, now - self._position)]])

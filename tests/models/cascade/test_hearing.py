@@ -350,6 +350,19 @@ def test_sounds_are_not_language(text: str) -> None:
     assert clean(text) == ""
 
 
+@pytest.mark.parametrize(("unsure", "counted"), [(0, 0), (10, 10), (40, 23)])
+def test_a_unit_keeps_a_whisper_from_its_first_sound(unsure, counted):
+    turns = Turns()
+    chances = [0.1] * 9 + [0.3] * unsure + [0.9] * 6
+    for number, probability in enumerate(chances):
+        turns = turns.take(np.full(WINDOW_SAMPLES, number, np.float32), probability)
+
+    assert turns.sound[0][0] == 9 + unsure - counted - 4
+    heard = []
+    turns.odds(lambda said, asked: heard.append(said[0]) or 0.0)
+    assert heard == [9 + unsure - 1]
+
+
 @pytest.mark.parametrize(
     ("odds", "windows", "stops"),
     [
