@@ -128,6 +128,24 @@ def test_from_every_point_it_continues_as_the_first(
         done += len(step)
 
 
+def test_words_of_a_long_turn_are_known_without_its_sound():
+    model = cascade()
+    cast = Cast(model)
+    steps = units(LONG)
+    first = cast.play(0, [work for step in steps for work in step])
+
+    again: list[Any] = [copied(outcome) for outcome in first]
+    for index, work in enumerate(again):
+        if isinstance(work, Prefill) and isinstance(work.segments[-1], Audio):
+            mute = replace(work.segments[-1], pcm=work.segments[-1].pcm.silenced())
+            again[index] = replace(work, segments=(*work.segments[:-1], mute))
+    cast.play(1, again)
+
+    histories = [model._conversations[row].state.history for row in (0, 1)]  # type: ignore[union-attr]
+    assert histories[0].lines[0].text.count("You took") == 2
+    assert [line.text for line in histories[0].lines] == [line.text for line in histories[1].lines]
+
+
 def test_only_speech_that_may_still_be_heard_is_made(monkeypatch):
     steps = units()
     model = cascade()
