@@ -91,7 +91,7 @@ def test_the_words_of_the_address_are_shown_and_spoken_and_sent_with_the_next_tu
 
 
 def test_a_message_of_a_minute_is_heard_to_its_end():
-    """Recognisers take half a minute at a time."""
+    """It is recognised in pieces: recognisers take at most half a minute at a time."""
     script = Script()
     said = join([voice(20.0), quiet(1.0), voice(20.0), quiet(1.0), voice(3.0)], 16_000)
     start, system, _, answer = works()
@@ -101,7 +101,8 @@ def test_a_message_of_a_minute_is_heard_to_its_end():
 
     content = script.requests[0]["messages"][1]["content"]
     lengths = [int(found) / 10 for found in re.findall(r"You took (\d+)", content)]
-    assert lengths == pytest.approx([20.0, 20.0, 3.0], abs=1.1)
+    assert max(lengths) <= 15
+    assert sum(lengths) >= 43
 
 
 SSE = "text/event-stream"
