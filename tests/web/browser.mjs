@@ -602,6 +602,15 @@ const scenarios = {
     // The reader of Markdown is fetched with the first answer: an attempt that failed is not the last one.
     expected.push(/ERR_FAILED/);
     await page.route(/markdown-it\.js/, (route) => route.abort());
+    let isDown = false;
+    await page.routeWebSocket(/\/ws\/chat/, (socket) => {
+      if (!isDown) return void socket.connectToServer();
+      socket.onMessage(() => {
+        const error = 'The language model cannot be reached.';
+        socket.send(JSON.stringify({ type: 'error', error, message: error, code: 'upstream_failed' }));
+        void socket.close({ code: 1011 });
+      });
+    });
     await page.goto('/turnbased');
     const field = page.locator('.compose textarea');
     const answers = page.locator('.message.assistant .prose');
@@ -629,6 +638,11 @@ const scenarios = {
       document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
     });
     await page.locator('.compose p-player').waitFor();
+    // Where the page has no text of its own, the server's says what is wrong.
+    isDown = true;
+    await field.fill('What did I say?');
+    await field.press('Enter');
+    await page.locator('.message .error').getByText('The language model cannot be reached.').waitFor();
   },
 
   async keys({ browser }) {

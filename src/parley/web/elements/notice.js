@@ -83,17 +83,19 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   const key = isLeaving ? 'end.server_shutdown' : ([`code.${code}`, `end.${reason}`].find(has) ?? 'end.failed');
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   const passes = ['busy', 'server_shutdown'].includes(reason);
-  // If we have no text for the code, the server's sentence is shown.
-  const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;
+  const said = code && isOpen(code) && ['bad', 'refused', 'failed'].includes(reason) ? sentence : undefined;
   return notice(isQuiet ? 'info' : passes ? 'warn' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, {
     ways,
     said,
   });
 }
 
-/** @param {string} code @returns {string} a sentence for an error of a request */
-export function errorText(code) {
-  if (has(`code.${code}`)) return t(`code.${code}`);
+/** True if our texts leave open what is wrong, and the server's sentence says it. @param {string} code */
+const isOpen = (code) => !has(`code.${code}`) || code === 'invalid_payload';
+
+/** @param {string} code @param {string} [sentence] the server's own @returns {string} text for an error of a request */
+export function errorText(code, sentence = '') {
   if (has(`end.${code}`)) return t(`end.${code}`);
-  return t('error.request');
+  const text = t(has(`code.${code}`) ? `code.${code}` : 'error.request');
+  return isOpen(code) ? `${text} ${sentence}`.trim() : text;
 }

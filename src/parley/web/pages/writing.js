@@ -148,7 +148,7 @@ class Writing {
     this.#showAnswer();
     this.#captions.complete(this.#turn);
     this.#captions.drained(this.#turn);
-    if (answer?.error) toast('writing.failed', { why: errorText(ending.code || ending.reason) });
+    if (answer?.error) toast('writing.failed', { why: errorText(ending.code || ending.reason, ending.sentence) });
   }
 }
 

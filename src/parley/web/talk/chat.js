@@ -28,7 +28,7 @@ import { Emitter } from '../emitter.js';
  * @property {boolean} [isLeftOut] it is not sent any more
  * @property {boolean} [leavesOut] earlier messages were left out for this answer
  * @property {string} [error] error code
- * @property {string} [why] the server's sentence about what it could not use
+ * @property {string} [why] the server's sentence about the error
  * @property {Float32Array | null} [sound] 24 kHz
  * @property {{firstMs: number | null, totalMs: number}} [timing]
  * @property {{input: number, output: number}} [tokens]
@@ -229,9 +229,9 @@ export class ChatTalk extends Emitter {
       hear(delta.audio);
       this.emit('delta', { id: answer.id });
     });
-    client.on('trouble', ({ code, sentence, reason }) => {
+    client.on('trouble', ({ code, sentence }) => {
       answer.error = code || 'failed';
-      if (reason === 'bad') answer.why = sentence;
+      answer.why = sentence;
     });
     client.on('done', (done) => {
       text.text = done.text || text.text;

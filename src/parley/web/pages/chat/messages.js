@@ -28,9 +28,6 @@ function facts({ timing, tokens }) {
   return found.join(' · ');
 }
 
-/** What went wrong, with the server's own sentence about what it could not use. @param {ChatMessage} message */
-const whyNot = ({ error = '', why = '' }) => `${errorText(error)} ${why}`.trim();
-
 export class Messages {
   /** @type {Map<string, HTMLElement>} */
   #rows = new Map();
@@ -101,7 +98,7 @@ export class Messages {
   /** Passes a complete answer to screen readers. @param {ChatMessage} message */
   announce(message) {
     if (message.role !== 'assistant') return;
-    this.spoken.replaceChildren(h('p', null, message.error ? whyNot(message) : textOf(message)));
+    this.spoken.replaceChildren(h('p', null, message.error ? errorText(message.error, message.why) : textOf(message)));
   }
 
   /** @param {ChatMessage} message */
@@ -156,7 +153,8 @@ export class Messages {
     if (isOpen && !text) body.append(dots());
     if (message.leavesOut && !message.error) body.prepend(h('p', { class: 'small quiet', words: 'chat.left_out' }));
     if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));
-    if (message.error) body.append(h('p', { class: 'error small', role: 'alert' }, whyNot(message)));
+    if (message.error)
+      body.append(h('p', { class: 'error small', role: 'alert' }, errorText(message.error, message.why)));
     if (!message.sound || isOpen) return;
     const player = /** @type {import('../../elements/player/player.js').Player} */ (element('p-player'));
     player.setPcm(message.sound, 24000);
