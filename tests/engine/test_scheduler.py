@@ -13,36 +13,57 @@ def patient(row, stage, since_s=0.0):
     return ReadySlot(row, stage, None, since_s)
 
 
+LATE_S = PATIENCE_S + 10
+"""Patient work that was requested at 0 is more urgent than live work that is due in a second."""
+
+PLANS = {
+    "a single row goes": ([live(3, Stage.ENCODE, 1.0)], 0.0, Step(Stage.ENCODE, (3,))),
+    "the earliest deadline leads": (
+        [live(0, Stage.VOCODE, 2.0), live(1, Stage.FINALIZE, 1.0)], 0.0, Step(Stage.FINALIZE, (1,)),
+    ),
+    "of two due together the one that waits longer leads": (
+        [live(0, Stage.VOCODE, 2.0, 0.5), live(1, Stage.FINALIZE, 2.0, 0.1)],
+        1.0, Step(Stage.FINALIZE, (1,)),
+    ),
+    "rows at the same stage join, most urgent first": (
+        [live(0, Stage.DECODE, 1.2), live(1, Stage.DECODE, 1.1), patient(2, Stage.DECODE)],
+        1.0, Step(Stage.DECODE, (1, 0, 2)),
+    ),
+    "live work joins a step of patient work": (
+        [patient(0, Stage.PREFILL), live(1, Stage.PREFILL, LATE_S + 0.9)],
+        LATE_S, Step(Stage.PREFILL, (0, 1)),
+    ),
+    "live work goes before patient work that just came": (
+        [patient(0, Stage.DECODE, 5.0), live(1, Stage.PREFILL, 5.9)],
+        5.0, Step(Stage.PREFILL, (1,)),
+    ),
+    "a live row catches up with a decoding leader that has time": (
+        [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)], 0.74, Step(Stage.PREFILL, (1,)),
+    ),
+    "a leader in a hurry waits for no other": (
+        [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)], 0.76, Step(Stage.DECODE, (0,)),
+    ),
+    "only a decoding leader waits for a live row": (
+        [live(0, Stage.SPEECH, 1.0), live(1, Stage.PREFILL, 1.3)], 0.0, Step(Stage.SPEECH, (0,)),
+    ),
+    "a decoding leader that has time does not wait for patient work": (
+        [live(0, Stage.DECODE, 1.0), patient(1, Stage.PREFILL)], 0.0, Step(Stage.DECODE, (0,)),
+    ),
+}  # fmt: skip
+
+
 def test_nothing_ready_means_no_step():
     assert plan([], 0.0) is None
-    assert plan([live(3, Stage.ENCODE, 1.0)], 0.0) == Step(Stage.ENCODE, (3,))
 
 
-def test_the_earliest_deadline_leads():
-    step = plan([live(0, Stage.VOCODE, 2.0), live(1, Stage.FINALIZE, 1.0)], 0.0)
-
-    assert step == Step(Stage.FINALIZE, (1,))
-
-
-def test_of_two_that_are_due_together_the_one_that_waits_longer_leads():
-    step = plan([live(0, Stage.VOCODE, 2.0, 0.5), live(1, Stage.FINALIZE, 2.0, 0.1)], 1.0)
-
-    assert step == Step(Stage.FINALIZE, (1,))
-
-
-def test_rows_at_the_same_stage_join_most_urgent_first():
-    step = plan(
-        [live(0, Stage.DECODE, 1.2), live(1, Stage.DECODE, 1.1), patient(2, Stage.DECODE)], 1
-    )
-
-    assert step == Step(Stage.DECODE, (1, 0, 2))
+@pytest.mark.parametrize(("ready", "now_s", "step"), PLANS.values(), ids=PLANS)
+def test_the_next_step_is(ready, now_s, step):
+    assert plan(ready, now_s) == step
 
 
 @pytest.mark.parametrize("stage", [Stage.DECODE, Stage.SPEECH])
 def test_everyone_joins_a_step_that_costs_the_same_however_many_rows_it_has(stage):
-    step = plan([patient(0, stage), live(1, stage, 1.0)], 0.9)
-
-    assert step == Step(stage, (1, 0))
+    assert plan([patient(0, stage), live(1, stage, 1.0)], 0.9) == Step(stage, (1, 0))
 
 
 @pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.ENCODE, Stage.VOCODE])
@@ -50,43 +71,6 @@ def test_patient_work_does_not_slow_a_live_step_down(stage):
     step = plan([patient(0, stage), live(1, stage, 1.0), live(2, stage, 1.1)], 0.0)
 
     assert step == Step(stage, (1, 2))
-
-
-def test_live_work_joins_a_step_of_patient_work():
-    now_s = PATIENCE_S + 10
-    step = plan([patient(0, Stage.PREFILL, 0.0), live(1, Stage.PREFILL, now_s + 0.9)], now_s)
-
-    assert step == Step(Stage.PREFILL, (0, 1))
-
-
-def test_live_work_goes_before_patient_work_that_just_came():
-    step = plan([patient(0, Stage.DECODE, 5.0), live(1, Stage.PREFILL, 5.9)], 5.0)
-
-    assert step == Step(Stage.PREFILL, (1,))
-
-
-def test_a_live_row_catches_up_with_a_decoding_leader_that_has_time():
-    ready = [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)]
-
-    assert plan(ready, 0.74) == Step(Stage.PREFILL, (1,))
-
-
-def test_only_a_decoding_leader_waits_for_a_live_row():
-    ready = [live(0, Stage.SPEECH, 1.0), live(1, Stage.PREFILL, 1.3)]
-
-    assert plan(ready, 0.0) == Step(Stage.SPEECH, (0,))
-
-
-def test_a_decoding_leader_that_has_time_does_not_wait_for_patient_work():
-    ready = [live(0, Stage.DECODE, 1.0), patient(1, Stage.PREFILL, 0.0)]
-
-    assert plan(ready, 0.0) == Step(Stage.DECODE, (0,))
-
-
-def test_a_leader_in_a_hurry_waits_for_nobody():
-    ready = [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)]
-
-    assert plan(ready, 0.76) == Step(Stage.DECODE, (0,))
 
 
 def test_patient_work_never_starves_under_full_live_load():
