@@ -274,6 +274,24 @@ def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():
     assert may_be == [False, True]
 
 
+@pytest.mark.parametrize(("turn_s", "is_heard"), [(1.2, True), (0.5, False)])
+def test_whose_turn_was_short_may_interrupt_its_answer_also_if_a_person_before_was_louder(
+    turn_s, is_heard
+):
+    parts = (silence(2.0), silence(0.512), speak(1.5), silence(1.0))
+    options = InterruptionOptions(mode="stop", backchannel="ignore")
+    detector = InterruptionDetector(Script(*parts), options)
+    detector.learn(Pcm(noises.spoken(noises.SENTENCES[0], "en", -20.0), 16_000))
+    detector.feed(Pcm(noises.room(2.0), 16_000), 2.0)
+    detector.learn(Pcm(noises.talk(turn_s, "en-us", -30.0), 16_000))
+    heard = noises.room(3.0)
+    heard[8192 : 8192 + 24_000] += noises.talk(1.5, "en-us", -30.0)
+
+    events = detector.feed(Pcm(heard.astype(np.float32), 16_000), 5.0)
+
+    assert any(event.kind == "interrupted" for event in events) is is_heard
+
+
 def test_while_nothing_is_known_everybody_may_interrupt():
     voice = UserVoice(0.032)
     for _ in range(24):  # less than 0.8 s

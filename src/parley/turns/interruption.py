@@ -203,6 +203,7 @@ class InterruptionDetector:
             # The next audio does not continue the previous one.
             self._detector.reset()
             self._heard.clear()
+            self._voice.begin_turn()
             self._was_echo = self._is_sure = False
             self._position += len(self._rest)
             self._rest = np.empty(0, np.float32)

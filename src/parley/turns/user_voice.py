@@ -59,15 +59,26 @@ class UserVoice:
     def __init__(self, half_s: float) -> None:
         self._half_s = half_s
         self._powers: deque[float] = deque(maxlen=round(LAST_S / half_s))
+        self._fresh = 0
+        """Number of half windows of speech that were learnt in this turn."""
         self._usual: float | None = None
         """Power of the user; None: to be computed."""
         self._stretch: list[float] = []
         self._stretches: deque[tuple[float, float]] = deque(maxlen=OTHERS_LAST)
         """Power and milliseconds of the last stretches, of any speaker."""
 
+    def begin_turn(self) -> None:
+        """What is learnt now may be another person's turn."""
+        self._fresh = 0
+
     def learn(self, power: float) -> None:
         """Learn from half a window of speech while nothing was played."""
         self._powers.append(power)
+        self._fresh += 1
+        if self._fresh == math.ceil(KNOWN_S / self._half_s):
+            # Earlier turns do not count any more.
+            while len(self._powers) > self._fresh:
+                self._powers.popleft()
         self._usual = None
         self._stretch.append(power)
         if len(self._stretch) * self._half_s >= STRETCH_S:
