@@ -426,12 +426,12 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
 
 async def test_requests_beyond_the_limit_take_their_turns_in_order(monkeypatch):
     monkeypatch.setattr("parley.gateway.admission.TURNS", 5)
-    runtime, order, at_once = admission(sessions=2), list[int](), list[int]()
+    runtime, order, together = admission(sessions=2), list[int](), list[int]()
 
     async def request(number: int) -> None:
         async with runtime.visit_in_turn("a"):
             order.append(number)
-            at_once.append(runtime.sessions_by_address["a"])
+            together.append(runtime.sessions_by_address["a"])
             await asyncio.sleep(0)
 
     with runtime.visit("a"), runtime.visit("a"):
@@ -443,7 +443,7 @@ async def test_requests_beyond_the_limit_take_their_turns_in_order(monkeypatch):
         assert order == [], "their caller has two sessions"
     await asyncio.gather(*requests[:2], *requests[3:5])
 
-    assert (order, max(at_once)) == ([0, 1, 3, 4], 2)
+    assert (order, max(together)) == ([0, 1, 3, 4], 2)
     assert (runtime.sessions_by_address, runtime._turns) == ({}, {})
 
 

@@ -108,7 +108,7 @@ async def test_places_in_the_queue_outlive_their_gateway(
     assert order == ["a", "b", "c"]
 
 
-async def test_a_gateway_knows_if_clients_of_the_one_before_may_return(tmp_path: Path) -> None:
+async def test_a_gateway_knows_if_clients_of_the_previous_one_may_return(tmp_path: Path) -> None:
     storage = {"data_dir": tmp_path}
 
     async def is_held() -> bool:
