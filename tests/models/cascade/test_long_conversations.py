@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
-from tests.models.cascade.parts import memory_of, result_of, small_cascade
+from tests.models.cascade.parts import LoudnessHearing, memory_of, result_of, small_cascade
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit
 from parley.media.pcm import Pcm, join
+from parley.models.cascade import prefill
 from parley.protocol.values import DuplexConfig
 
 
@@ -127,17 +128,33 @@ def test_the_first_part_of_a_long_turn_is_recognised_once(monkeypatch):
     assert heard[2] == heard[3] != heard[1] != heard[0]
 
 
-def test_a_long_turn_in_units_is_recognised_in_pieces_and_answered_when_it_is_over(monkeypatch):
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_long_turn_in_units_is_recognised_in_pieces_and_answered_when_it_is_over(
+    steps, monkeypatch
+):
+    monkeypatch.setattr(prefill, "AHEAD_STEPS", steps)
+    taken: list[int] = [0]
+    step = LoudnessHearing.step
+
+    def counted(hearing: LoudnessHearing) -> bool:
+        taken[-1] += 1
+        return step(hearing)
+
+    monkeypatch.setattr(LoudnessHearing, "step", counted)
     model = small_cascade(rows=1)
     asked = asked_lengths(model, monkeypatch)
     cast = Cast(model)
     start_duplex(cast)
 
-    before = [result_of(second(cast, voice(1.0, number))).ending for number in range(45)]
+    endings = set()
+    for number in range(45):
+        endings.add(result_of(second(cast, voice(1.0, number))).ending)
+        taken.append(0)
     recognised = list(asked)
     heard = result_of(second(cast, quiet(1.0))).heard
 
-    assert set(before) == {Ending.LISTEN}
+    assert endings == {Ending.LISTEN}
+    assert max(taken[:-1]) == steps
     assert max(asked) <= 14
     assert sum(asked) == pytest.approx(45, abs=0.5)
     assert asked[:-1] == recognised

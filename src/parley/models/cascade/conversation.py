@@ -10,6 +10,7 @@ from parley.engine.work import StartSession
 from parley.media.image import Pixels
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
+from parley.models.cascade.parts import Hearing
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.writer import Draft
@@ -125,6 +126,8 @@ class Conversation:
         self.state = CascadeState(History(PERSONA))
         self.pieces: dict[bytes | None, Heard] = {}
         """Words of pieces of turns, by a digest of their audio; see `PrefillJob`."""
+        self.unfinished: dict[bytes | None, Hearing] = {}
+        """The piece whose recognition continues in the next unit."""
 
     @property
     def is_duplex(self) -> bool:

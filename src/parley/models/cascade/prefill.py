@@ -39,6 +39,9 @@ HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
+AHEAD_STEPS = 3
+"""Maximum number of steps of the recogniser in a unit in which the user speaks: a long turn's piece
+is needed only at its end, and other callers wait for each step."""
 KEPT_PIECES = 32
 """Maximum number of pieces of turns whose words are kept: five minutes of speech."""
 CONTINUED_WINDOWS = 6
@@ -70,6 +73,7 @@ class PrefillJob(CascadeJob):
         self._piece: bytes | None = None
         self._slices = 0
         self._read_pieces = 0
+        self._steps_ahead = 0
         self._utterance: list[Heard] = []
         """Words of the pieces of a unit's open utterance."""
         self._heard: list[str] = []
@@ -235,12 +239,19 @@ class PrefillJob(CascadeJob):
         known = self._conversation.pieces.get(self._piece)
         if known is not None and not self._choices.is_again:
             self._hearing = OneStep(lambda: known)
+        elif self._piece in self._conversation.unfinished:
+            self._hearing = self._conversation.unfinished.pop(self._piece)
         else:
             self._hearing = self._recognise(piece.samples)
 
     def _hear_on(self) -> None:
         assert self._hearing is not None
+        is_ahead = self._state.is_unit_open and not self._state.turns.wants_words
+        self._steps_ahead += is_ahead
         if not self._hearing.step():
+            if is_ahead and self._steps_ahead >= AHEAD_STEPS:
+                self._conversation.unfinished = {self._piece: self._hearing}
+                self._hearing, self._unheard = None, iter(())
             return
         heard, history = self._hearing.heard, self._state.history
         assert heard is not None
@@ -251,6 +262,9 @@ class PrefillJob(CascadeJob):
             pieces[self._piece] = heard
             if len(pieces) > KEPT_PIECES:
                 del pieces[next(iter(pieces))]
+        if is_ahead:
+            self._hearing = None
+            return
         self._choices.heard(heard)
         # The times of words in later audio, or in a later piece of it, would need its offset.
         if self._is_clip and not self._heard and isinstance(self._hearing, KeptHearing):
@@ -264,12 +278,10 @@ class PrefillJob(CascadeJob):
             self._user(heard.text, is_unclear=heard.is_unclear)
 
     def _end_utterance(self) -> None:
-        """Take the words of the open utterance, unless the speech continues."""
+        """Take the words of the open utterance."""
         pieces, self._utterance = self._utterance, []
         state, last = self._state, pieces[-1]
         turns, is_interrupted = state.turns, state.is_interrupted
-        if not turns.wants_words:
-            return
         # Earlier pieces do not count: they may be known, which a rerun must not depend on.
         state = replace(state, cost=state.cost + HEARING_COST * last.steps)
         texts = [_believed(piece, turns) for piece in pieces]
