@@ -7,6 +7,9 @@ import { icon } from './icons.js';
 
 /** @typedef {{words: string, act: () => void, isMain?: boolean}} Way */
 
+/** Code whose text leaves open what is wrong; the server's sentence says it. */
+const UNSAID = 'invalid_payload';
+
 /**
  * @param {'error' | 'warn' | 'info'} kind
  * @param {string} title key
@@ -83,19 +86,17 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   const key = isLeaving ? 'end.server_shutdown' : ([`code.${code}`, `end.${reason}`].find(has) ?? 'end.failed');
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   const passes = ['busy', 'server_shutdown'].includes(reason);
-  const said = code && isOpen(code) && ['bad', 'refused', 'failed'].includes(reason) ? sentence : undefined;
+  const isSaid = !['bad', 'refused', 'failed'].includes(reason) || (has(`code.${code}`) && code !== UNSAID);
+  const said = code && !isSaid ? sentence : undefined;
   return notice(isQuiet ? 'info' : passes ? 'warn' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, {
     ways,
     said,
   });
 }
 
-/** True if our texts leave open what is wrong, and the server's sentence says it. @param {string} code */
-const isOpen = (code) => !has(`code.${code}`) || code === 'invalid_payload';
-
 /** @param {string} code @param {string} [sentence] the server's own @returns {string} text for an error of a request */
 export function errorText(code, sentence = '') {
-  if (has(`end.${code}`)) return t(`end.${code}`);
-  const text = t(has(`code.${code}`) ? `code.${code}` : 'error.request');
-  return isOpen(code) ? `${text} ${sentence}`.trim() : text;
+  const own = [`code.${code}`, `end.${code}`].find(has);
+  const text = t(own ?? 'error.request');
+  return own && code !== UNSAID ? text : `${text} ${sentence}`.trim();
 }
