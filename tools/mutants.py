@@ -411,6 +411,19 @@ MUTANTS: Final = [
     *_mutants("judged", "vad/utterance.py", "tests/vad/test_utterance.py", ("self._needed, self._is_judged = self._min_silence, False", "self._needed = self._min_silence")),
     *_mutants("learn", "turns/interruption.py", "tests/turns/test_interruption.py", ("            self._position += len(self._rest)\n", "")),
     *_mutants("suspended", "transport/keepalive.py", "tests/gateway/test_connection.py", ("if late_s > TICK_S:", "if False:")),
+    *_mutants("in-flight", "session/outbox.py", "tests/session/test_outbox.py", ("(self._waiting_bytes + self._last_bytes) /", "self._waiting_bytes /")),
+    *_mutants("connected", "gateway/worker_pool.py", POOL_TESTS, ("if self.knows(worker) and not worker.is_connected:", "if self.knows(worker):")),
+    *_mutants(
+        "copy", "worker/rebuilding.py", "tests/worker/test_rebuilding.py",
+        ("if self._follows and self.has_ended:", "if False:"),
+        ("            lease_id=lease.lease_id,\n", ""),
+    ),
+    *_mutants(
+        "meter", "worker/meter.py", "tests/worker/test_meter.py",
+        ("self._asked_s = None\n                self._meter", "self._meter"),
+        ("        self.interruptions.clear()\n", ""),
+        ("counts[bisect_left(", "counts[-1 + bisect_left("),
+    ),
 ]  # fmt: skip
 
 

@@ -655,6 +655,18 @@ def test_a_pause_of_the_gateway_is_not_held_against_workers(parts):
     assert lost == [True]
 
 
+def test_a_worker_that_is_connected_again_is_not_gone(parts):
+    worker = parts.worker()
+    lease = held(parts.ask())
+
+    parts.worker_pool.gone(worker)
+    assert not lease.is_lost
+
+    parts.worker_pool.disconnected(worker)
+    parts.worker_pool.gone(worker)
+    assert lease.is_lost
+
+
 @pytest.mark.parametrize("ends", ["socket", "silence", "error"])
 def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends):
     worker = parts.worker()

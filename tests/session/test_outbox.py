@@ -4,7 +4,7 @@ import asyncio
 
 from tests.support.patience import HANG_S
 
-from parley.session.outbox import Outbox, OutputLimits, PacedOutput
+from parley.session.outbox import SLOWEST_BYTES_PER_S, Outbox, OutputLimits, PacedOutput
 
 LIMITS = OutputLimits(waiting_bytes=100, stall_s=10.0)
 
@@ -53,6 +53,23 @@ async def test_anyone_who_speaks_faster_than_the_client_reads_can_wait_for_room(
     # What was sent takes no room.
     for size in (10, 85):
         outbox.put(["x" * size])
+
+
+async def test_patience_counts_what_is_in_flight() -> None:
+    outbox = Outbox(LIMITS)
+    outbox.put(["x" * SLOWEST_BYTES_PER_S])
+    reads, is_sending = asyncio.Event(), asyncio.Event()
+
+    async def send(_: str | bytes) -> None:
+        is_sending.set()
+        await reads.wait()
+
+    pump = asyncio.create_task(outbox.pump(send))
+    await is_sending.wait()
+    assert outbox.patience_s == LIMITS.stall_s + 1
+    reads.set()
+    outbox.close()
+    await pump
 
 
 async def test_an_interruption_drops_the_answer_which_takes_no_room_and_nothing_else() -> None:

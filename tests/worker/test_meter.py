@@ -2,9 +2,10 @@
 
 import sys
 
+from parley.dialects.events import ChatRequested, OutputDelta, SessionInterrupted
 from parley.protocol.control import STAGE_BUCKETS_MS
 from parley.protocol.kinds import Kind
-from parley.worker.meter import WorkerMeter
+from parley.worker.meter import SessionMeter, WorkerMeter
 
 
 def _size(meter: WorkerMeter) -> int:
@@ -27,3 +28,20 @@ def test_without_a_gateway_what_is_counted_takes_no_more_memory() -> None:
     assert counted.answers[Kind.OMNI_DUPLEX].counts[-1] == 0
     assert len(counted.stages["llm"].counts) == len(STAGE_BUCKETS_MS) + 1
     assert meter.take().stages == {}
+
+
+def test_the_first_piece_counts_once_and_a_bucket_has_its_upper_bound() -> None:
+    meter = WorkerMeter()
+    session = SessionMeter(meter, Kind.CHAT)
+
+    meter.add("llm", [STAGE_BUCKETS_MS[0]])
+    session.observe(ChatRequested(()), 1.0)
+    for at_s in (1.5, 9.0):
+        session.observe(OutputDelta(0, "one"), at_s)
+    session.observe(SessionInterrupted(), 9.0)
+
+    counted = meter.take()
+    assert counted.stages["llm"].counts[0] == 1
+    assert counted.answers[Kind.CHAT].sum_ms == 500.0
+    assert counted.interruptions == {"stopped": 1}
+    assert meter.take().interruptions == {}

@@ -570,28 +570,29 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     talk.socket.leave()
     await asyncio.gather(asking.holding, attaching)
 
+    assert "again" not in harness.host._held
     assert response["status"] == "completed"
     assert "Say 2." in response["output"][0]["content"][0]["text"]
 
 
-@pytest.mark.parametrize("part", ["entries", "state"])
-async def test_a_copy_of_which_something_is_missing_is_refused(
+@pytest.mark.parametrize("part", ["entries", "state", "session"])
+async def test_a_copy_that_cannot_be_continued_is_refused(
     harness: WorkerHarness, part: str
 ) -> None:
     _, logs = await whole_talk(harness, "duplex")
     kept = logs.taken[-1]
-    # A log of another build has no parts of a state.
-    left: dict[str, Any] = {"entries": kept.entries[:-3], "state": {}}
+    # A log of another build has no parts of a state; one that has ended cannot be followed.
+    left: dict[str, Any] = {"entries": kept.entries[:-3], "state": {}, "session": kept.session}
     harness.host.session_logs = FakeSessionLogs(
         offered=dataclasses.replace(kept, **{part: left[part]})
     )
     lease = LeasedSlot("again", "session", "duplex", KINDS["duplex"])
     slot = await harness.host.admit(lease)
 
-    asking = GatewayEnd()
+    asking: Any = GatewayEnd()
 
     with pytest.raises(ParleyError) as refused:
-        await harness.host.rebuild(lease, slot, asking)  # type: ignore[arg-type]
+        await harness.host.rebuild(lease, slot, asking, follows=part == "session")
 
     assert harness.engine.free_slots == 2
     assert asking.answer.result() == {"type": "rebuild_result", "problem": str(refused.value)}
