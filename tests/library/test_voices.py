@@ -5,6 +5,7 @@ import io
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_names_that_files_cannot_have_are_refused_as_assets(tmp_path: Path, name
     assert voices.find_asset(tmp_path, f"{name}.wav", limit_s=10) is None
 
 
-FORMATS = {
+FORMATS: dict[str, Callable[[], bytes]] = {
     "wav": file,
     "24bit": partial(file, subtype="PCM_24", rate_hz=8000, channels=1),
     "8bit": partial(file, subtype="PCM_U8"),

@@ -140,7 +140,7 @@ async def test_ten_samples_at_a_time_that_wait_for_a_commit_are_kept_in_few_piec
 
     said = np.arange(20_000, dtype=np.float32) / 20_000
     for few in said.reshape(-1, 10):
-        listener.hear(Pcm(few, INPUT_RATE_HZ))
+        listener.hear(Pcm(few.astype(np.float32), INPUT_RATE_HZ))
 
     assert np.array_equal(listener.manual.joined().samples, said)
     assert len(listener.manual) == 2
@@ -150,7 +150,7 @@ def test_ten_samples_at_a_time_that_wait_for_the_detector_are_kept_in_few_pieces
     said = np.arange(40_000, dtype=np.float32) / 40_000
     queue = SoundQueue(lambda _: None)
     for few in said.reshape(-1, 10):
-        queue.put(Pcm(few, INPUT_RATE_HZ))
+        queue.put(Pcm(few.astype(np.float32), INPUT_RATE_HZ))
     first = queue.take()
     queue.put_back(first)
 

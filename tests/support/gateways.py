@@ -53,17 +53,17 @@ _signatures: dict[Any, dict[str, Any]] = {}
 _read_signature = Route._read_signature
 
 
-def _read_once(route: Route, function: Any) -> None:
+def _read_once(self: Route, function: Callable[..., Any]) -> None:
     """Read the signature of a route's function for the first gateway only: reading all of them is a
     third of a gateway's start."""
-    key = route.path, route.method, function.__code__, repr(function.__defaults__)
+    key = self.path, self.method, function.__code__, repr(function.__defaults__)
     if key not in _signatures:
-        before = vars(route).copy()
-        _read_signature(route, function)
+        before = vars(self).copy()
+        _read_signature(self, function)
         _signatures[key] = {
-            name: value for name, value in vars(route).items() if value is not before.get(name, ...)
+            name: value for name, value in vars(self).items() if value is not before.get(name, ...)
         }
-    vars(route).update(_signatures[key], answers=dict(_signatures[key]["answers"]))
+    vars(self).update(_signatures[key], answers=dict(_signatures[key]["answers"]))
 
 
 Route._read_signature = _read_once  # type: ignore[method-assign]
