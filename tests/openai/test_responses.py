@@ -304,10 +304,12 @@ async def test_a_response_is_continued_by_its_id():
 @pytest.mark.parametrize("truncation", ["auto", "disabled"])
 async def test_a_conversation_that_is_too_long_is_shortened_only_if_asked(truncation):
     async with running_stack(model="parrot") as server, client_of(server) as client:
-        history = [{"role": role, "content": "word " * 2000} for role in ("user", "assistant") * 6]
+        said: list[Any] = [
+            {"role": role, "content": "word " * 2000} for role in ("user", "assistant") * 6
+        ]
         asked = client.responses.create(
             model="parrot",
-            input=[*history, {"role": "user", "content": "Hello, parrot!"}],
+            input=[*said, {"role": "user", "content": "Hello, parrot!"}],
             truncation=truncation,
         )
         if truncation == "auto":

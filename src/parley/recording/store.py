@@ -344,7 +344,7 @@ def delete_session(folder: Folder) -> list[str]:
     parts = [part for part in there if part.path.is_dir() and not part.path.is_symlink()]
     if any(part.is_live() for part in parts):
         raise StillRecording
-    gone = []
+    gone: list[str] = []
     for part in reversed(parts):
         with suppress(FileNotFoundError):
             remove(part.path)
