@@ -151,7 +151,7 @@ class HalfDuplexClient(LiveClient):
         """Within `_listening`: wait while an answer is generated and played."""
         while not self.is_my_turn and self.phase == "active":
             if self._is_answering:
-                await self._told()
+                await self._next_event()
             else:
                 await asyncio.sleep(max(0.0, self._quiet_until_s - self._clock.monotonic()))
 

@@ -277,7 +277,7 @@ class LiveClient(ABC):
                     self._kept.append(error)
                     return
 
-    async def _told(self) -> None:
+    async def _next_event(self) -> None:
         self._news.clear()
         await self._news.wait()
 
@@ -292,7 +292,7 @@ class LiveClient(ABC):
             if self.phase == "closed":
                 failed = self._kept.pop() if self._kept else None
                 raise failed if isinstance(failed, ParleyError) else NotReady("sound", self.phase)
-            await self._told()
+            await self._next_event()
 
     # -- private --
 

@@ -59,14 +59,14 @@ class Collected:
         if sound is not None and len(sound):
             self._sounds.append(sound)
 
-    def _done(self, told: TurnDone | None = None, *, was_interrupted: bool = False) -> Turn:
+    def _done(self, done: TurnDone | None = None, *, was_interrupted: bool = False) -> Turn:
         turn = Turn(
             self._number,
-            "".join(self._words) if told is None else told.text,
+            "".join(self._words) if done is None else done.text,
             join(self._sounds, OUTPUT_RATE_HZ) if self._sounds else None,
-            was_interrupted if told is None else told.was_interrupted,
-            told is not None and told.has_failed,
-            None if told is None else told.first_sound_ms,
+            was_interrupted if done is None else done.was_interrupted,
+            done is not None and done.has_failed,
+            None if done is None else done.first_sound_ms,
             tuple(self._problems),
         )
         self._number += 1

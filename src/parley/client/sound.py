@@ -110,13 +110,13 @@ class ClientSound:
         self._encoder = coding.encoder("float32", INPUT_RATE_HZ)
         self._decoder = coding.decoder("float32", OUTPUT_RATE_HZ)
 
-    def agree(self, told: values.AudioFormat | msgspec.UnsetType) -> None:
+    def agree(self, agreed: values.AudioFormat | msgspec.UnsetType) -> None:
         """The server reports the format in use."""
-        if not isinstance(told, values.AudioFormat):
+        if not isinstance(agreed, values.AudioFormat):
             return
-        self.format = told
-        self._encoder = coding.encoder(told.input, INPUT_RATE_HZ)
-        self._decoder = coding.decoder(told.output, OUTPUT_RATE_HZ)
+        self.format = agreed
+        self._encoder = coding.encoder(agreed.input, INPUT_RATE_HZ)
+        self._decoder = coding.decoder(agreed.output, OUTPUT_RATE_HZ)
 
     def out(self, pcm: Pcm) -> str:
         """Encode audio of any rate for the wire."""

@@ -112,8 +112,8 @@ class ChatDialect(LegacyDialect):
                 self._call_id = event.call_id
                 return (chat.ToolCall(index=event.index, id=event.call_id, name=event.name),)
             case events.ToolCallDelta(index, arguments):
-                told = chat.ToolCall(index=index, id=self._call_id, arguments_delta=arguments)
-                return (told,)
+                delta = chat.ToolCall(index=index, id=self._call_id, arguments_delta=arguments)
+                return (delta,)
             case events.ToolCallDone(index, call):
                 return (chat.ToolCall(index=index, id=call.id, is_final=True),)
             case _:

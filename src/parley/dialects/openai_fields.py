@@ -197,7 +197,7 @@ _FIELDS: Final = {
 _CONVERTERS: Final = {name: Converter(kind) for name, kind in _SHAPES.items()}
 
 
-def told(value: Any, name: str, where: str) -> Any:
+def checked_part(value: Any, name: str, where: str) -> Any:
     """A part as the session repeats it.
 
     Raises:

@@ -99,7 +99,7 @@ class OpenAILiveDialect(OpenAIDialect):
             case wire.SessionChange(session=session):
                 if "delegation" in session:
                     self._session["delegation"] = _delegation(session["delegation"])
-                return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
+                return [self._reply(wire.Changed(session=copy.deepcopy(self._session)))]
             case wire.LiveInputAudio():
                 pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
                 return [events.AudioInput(pcm)]
@@ -107,10 +107,10 @@ class OpenAILiveDialect(OpenAIDialect):
                 return [events.VideoInput((media,))]
             case wire.Mute():
                 self._is_muted = True
-                return [self._told(wire.Muted())]
+                return [self._reply(wire.Muted())]
             case wire.Unmute():
                 self._is_muted = False
-                return [self._told(wire.Unmuted())]
+                return [self._reply(wire.Unmuted())]
             case wire.InstructionsAppend(content=content):
                 return self._append(content, wire.InstructionsAppended)
             case wire.ThinkingAppend(content=content):
@@ -125,9 +125,9 @@ class OpenAILiveDialect(OpenAIDialect):
     ) -> list[events.ClientEvent | Reply]:
         """Text for the model, which it may also speak."""
         now_ms = self._heard_ms
-        return [events.TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
+        return [events.TextInput(content), self._reply(appended(start_ms=now_ms, end_ms=now_ms))]
 
-    def _told(self, message: wire.LiveServerEvent) -> Reply:
+    def _reply(self, message: wire.LiveServerEvent) -> Reply:
         """An answer with the id of the client's event."""
         if self._event_id is not None:
             message = msgspec.structs.replace(message, client_event_id=self._event_id)
@@ -196,7 +196,7 @@ class OpenAILiveDialect(OpenAIDialect):
     def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
             case events.SessionReady():
-                return self._told(wire.Started(session=copy.deepcopy(self._session))).messages
+                return self._reply(wire.Started(session=copy.deepcopy(self._session))).messages
             case events.UnitDone():
                 return self._unit(event)
             case events.InterruptionChanged() if self._sends_interruptions:

@@ -20,10 +20,10 @@ from parley.dialects.openai_fields import (
     SemanticVad,
     ServerVad,
     check_names,
+    checked_part,
     object_of,
     refusal,
     shown,
-    told,
 )
 from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
@@ -153,13 +153,15 @@ def merged(
         if changes.get(name) is not None:
             new[name] = changes[name]
     if changes.get("tool_choice") is not None:
-        new["tool_choice"] = told(changes["tool_choice"], "tool_choice", "session.tool_choice")
+        new["tool_choice"] = checked_part(
+            changes["tool_choice"], "tool_choice", "session.tool_choice"
+        )
     if calls_tools and changes.get("tools") is not None:
         tools_of(changes["tools"], "session")
         new["tools"] = changes["tools"]
     for name in ("tracing", "truncation", "include"):
         if name in changes:
-            told(changes[name], name, f"session.{name}")
+            checked_part(changes[name], name, f"session.{name}")
     if changes.get("prompt") is not None:
         raise InvalidRequest(
             "prompt is not supported: this server stores no prompts.", field="session.prompt"
@@ -178,11 +180,11 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
     if changes.get("format") is not None:
         current["format"] = format_of(changes["format"], f"{where}.format")
     if "transcription" in changes:
-        current["transcription"] = told(
+        current["transcription"] = checked_part(
             changes["transcription"], "transcription", f"{where}.transcription"
         )
     if "noise_reduction" in changes:
-        told(changes["noise_reduction"], "noise_reduction", f"{where}.noise_reduction")
+        checked_part(changes["noise_reduction"], "noise_reduction", f"{where}.noise_reduction")
     if "turn_detection" in changes:
         current["turn_detection"] = _detection(
             changes["turn_detection"], current["turn_detection"], f"{where}.turn_detection"
@@ -282,7 +284,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
     check_names(given, frozenset(defaults), where)
     base = current if current is not None and current["type"] == kind else defaults
-    checked: dict[str, Any] = told({**base, **given, "type": kind}, "turn_detection", where)
+    checked: dict[str, Any] = checked_part({**base, **given, "type": kind}, "turn_detection", where)
     # Nothing happens automatically when the user is silent.
     return checked | ({"idle_timeout_ms": None} if kind == "server_vad" else {})
 
@@ -410,7 +412,7 @@ def limit_of(value: Any, where: str) -> int | None:
 
 
 def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
-    """`value`: as `told` has checked it."""
+    """`value`: as `checked_part` returned it."""
     if value is None:
         return None
     if value["type"] == "server_vad":

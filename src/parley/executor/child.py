@@ -75,10 +75,10 @@ def prepare(modules: str) -> None:
             # Code that needs it imports it again, and reports the error.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
-    told = sys.stdin.readline()
-    if not told:
+    line = sys.stdin.readline()
+    if not line:
         sys.exit(0)
-    os.environ.update(json.loads(told))
+    os.environ.update(json.loads(line))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -98,8 +98,8 @@ class NodeWorker:
             return None
         assert child.stdin is not None
         try:
-            with child.stdin as told:
-                told.write(json.dumps(self._environment) + "\n")
+            with child.stdin as pipe:
+                pipe.write(json.dumps(self._environment) + "\n")
         except BrokenPipeError:
             return None
         return child

@@ -172,10 +172,10 @@ async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
     """404 for an unknown path, also for WebSockets, which Starlette refuses with 403."""
     if scope["type"] == "websocket":
         path = scope["path"]
-        told = "Nothing answers at this path."
+        text = "Nothing answers at this path."
         if absent.meant(path):
-            told = absent.sentence("WebSocket", path)
-        await PlainTextResponse(told, 404)(scope, receive, send)
+            text = absent.sentence("WebSocket", path)
+        await PlainTextResponse(text, 404)(scope, receive, send)
         return
     raise HTTPException(404)
 

@@ -231,7 +231,7 @@ class Handover:
         )
 
     def _list(self, worker: Worker) -> list[str]:
-        with _told(), self._client(worker) as http:
+        with _as_not_taken(), self._client(worker) as http:
             answer = http.get(control.RECORDINGS_PATH)
             answer.raise_for_status()
             return [str(one) for one in answer.json()["recordings"]]
@@ -241,7 +241,7 @@ class Handover:
         incoming = self.folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
         try:
             with (
-                _told(),
+                _as_not_taken(),
                 self._client(worker) as http,
                 http.stream("GET", f"{control.RECORDINGS_PATH}/{recording_id}") as answer,
             ):
@@ -268,7 +268,7 @@ class Handover:
             )
 
     def _release(self, worker: Worker, recording_id: str) -> None:
-        with _told(), self._client(worker) as http:
+        with _as_not_taken(), self._client(worker) as http:
             answer = http.delete(f"{control.RECORDINGS_PATH}/{recording_id}")
             if answer.status_code not in (204, 404):
                 answer.raise_for_status()
@@ -281,7 +281,7 @@ def _waiting(worker: Worker) -> int | None:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _as_not_taken() -> Iterator[None]:
     """Turn errors of a worker or of the disk into `NotTaken`."""
     try:
         yield

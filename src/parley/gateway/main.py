@@ -125,7 +125,7 @@ class Gateway:
         return OpenConnections(connections_of_one(self.settings))
 
     async def _serve(self, started: Callable[[], Any] | None) -> None:
-        serving = asyncio.create_task(self._server.serve_until_told([self._listener]))
+        serving = asyncio.create_task(self._server.serve_until_stopped([self._listener]))
         try:
             await asyncio.wait(
                 {serving, asyncio.ensure_future(self._server.ready.wait())},
@@ -314,7 +314,7 @@ class _Server(UvicornServer):
         self._app = app
         self._drain = drain
 
-    async def serve_until_told(self, sockets: list[socket.socket]) -> None:
+    async def serve_until_stopped(self, sockets: list[socket.socket]) -> None:
         app = self._app
 
         def is_news(record: logging.LogRecord) -> bool:

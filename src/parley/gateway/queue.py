@@ -197,14 +197,14 @@ class Queue:
         ticket.state = "waiting"
         if not ticket.ticket_id:
             order = ticket.order.to_bytes(ORDER_BYTES, "big")
-            told = order + secrets.token_bytes(SEALED_BYTES - ORDER_BYTES)
-            ticket.ticket_id = f"q_{self._sealed(told).hex()}"
+            plain = order + secrets.token_bytes(SEALED_BYTES - ORDER_BYTES)
+            ticket.ticket_id = f"q_{self._sealed(plain).hex()}"
         bisect.insort(self._tickets, ticket, key=lambda one: one.order)
         self._number()
 
-    def _sealed(self, told: bytes) -> bytes:
-        seal = hashlib.blake2b(told, key=self._secret, person=b"ticket", digest_size=8)
-        return told + seal.digest()
+    def _sealed(self, plain: bytes) -> bytes:
+        seal = hashlib.blake2b(plain, key=self._secret, person=b"ticket", digest_size=8)
+        return plain + seal.digest()
 
     def _number(self) -> None:
         for position, ticket in enumerate(self._tickets, start=1):

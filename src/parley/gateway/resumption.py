@@ -168,8 +168,8 @@ class Resumption:
         log.info("resume_refused", session_id=session_id, reason=reason, why=why)
         self.metrics.error(f"resume_{reason}")
         self.metrics.resumption(reason)
-        told = resume.ResumeRefusal(reason=reason, message=resume.refusal_message(reason, why))
-        connection.send_text(msgspec.json.encode(told))
+        refusal = resume.ResumeRefusal(reason=reason, message=resume.refusal_message(reason, why))
+        connection.send_text(msgspec.json.encode(refusal))
         connection.close(resume.REFUSED_CODE, reason)
 
 

@@ -44,21 +44,21 @@ async def stand_by(
         url: of this gateway, for the log.
     """
     acquiring = asyncio.create_task(leadership.acquire(), name="leadership")
-    told = asyncio.create_task(stopping.wait())
+    stopped = asyncio.create_task(stopping.wait())
     try:
         # If no gateway is active, do not log that this one waits.
-        await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({acquiring, stopped}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done() and not stopping.is_set():
             async with answering_as_standby(listener, tls, clients):
                 log.info("gateway_on_standby", url=url, leader=leadership.leader or "unknown")
-                await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({acquiring, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if acquiring.done():
             acquiring.result()
         return acquiring.done() and not stopping.is_set()
     finally:
-        for task in (acquiring, told):
+        for task in (acquiring, stopped):
             task.cancel()
-        await asyncio.gather(acquiring, told, return_exceptions=True)
+        await asyncio.gather(acquiring, stopped, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

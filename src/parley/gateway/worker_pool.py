@@ -284,9 +284,9 @@ class WorkerPool:
     def _end_forgotten(self, worker: Worker) -> None:
         """Release sessions that ended while their worker's control socket was broken, too long ago
         to be reported: no other message would free their slots."""
-        told = {session.lease_id for session in worker.hello.sessions}
+        reported = {session.lease_id for session in worker.hello.sessions}
         for lease in list(worker.leases.values()):
-            if lease.resume is not None and lease.lease_id not in told:
+            if lease.resume is not None and lease.lease_id not in reported:
                 lease.phase = Phase.ENDED
                 self.ended.notify(lease, lease.tokens)
 

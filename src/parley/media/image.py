@@ -184,11 +184,11 @@ def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
 
 def _orientation(picture: Image.Image) -> int:
     """Orientation of the camera; 0 if it is absent or damaged."""
-    told = picture.info.get("exif", b"")
-    if 0 < len(told) <= EXIF_LIMIT_BYTES:
+    raw = picture.info.get("exif", b"")
+    if 0 < len(raw) <= EXIF_LIMIT_BYTES:
         exif = Image.Exif()
         with contextlib.suppress(*_DAMAGE):
-            exif.load(told)
+            exif.load(raw)
             found = exif.get(_ORIENTATION)
             return found if isinstance(found, int) else 0
     return 0

@@ -170,10 +170,10 @@ def encode_for(message: msgspec.Struct, *, extensions: bool) -> str | None:
         return encode(message)
     published = getattr(message, "published", None)
     if published is not None:
-        told: msgspec.Struct | None = published()
-        if told is None:
+        replaced: msgspec.Struct | None = published()
+        if replaced is None:
             return None
-        message = told
+        message = replaced
     ours, when_known = _marked(type(message))
     if not ours and not when_known:
         return encode(message)

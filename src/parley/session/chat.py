@@ -130,8 +130,8 @@ class RequestRun:
         )
         if not self.is_stopped:
             # If functions may be called, the text is parsed as it arrives: calls are not spoken.
-            told = self._stream if asked.is_streaming or asked.tools else self._whole
-            await told(asked.generation, speaks=asked.wants_speech)
+            generate = self._stream if asked.is_streaming or asked.tools else self._whole
+            await generate(asked.generation, speaks=asked.wants_speech)
         if self.is_stopped:
             self.finish_stopped()
 

@@ -448,8 +448,8 @@ class ConversationRunner:
         await feed.conclude()
         self._turns, self._setup = remembered["turns"], feed.setup
         self._typed, self._requests = remembered["typed"], remembered["requests"]
-        told = remembered["response"]
-        answered_s = 0.0 if told is None else told.get("audio_ms", 0.0) / 1000
+        response = remembered["response"]
+        answered_s = 0.0 if response is None else response.get("audio_ms", 0.0) / 1000
         self._listener.restore(remembered["listener"], answered_s)
         self._listener.sounds.restore(remembered["sounds"])
         self._listener.manual.restore(remembered["manual"])
@@ -459,20 +459,20 @@ class ConversationRunner:
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         self._prepared.set()
         self._is_rebuilt = True
-        if told is not None and not told["has_ended"]:
-            self._response = self._restored(told)
+        if response is not None and not response["has_ended"]:
+            self._response = self._restored(response)
             self._response.is_filled = feed.is_filled
 
-    def _restored(self, told: dict[str, Any]) -> Response:
+    def _restored(self, state: dict[str, Any]) -> Response:
         """An unfinished answer: it is generated again, but messages that were sent are not sent
         again."""
-        request, item_id = told["request"], told["item_id"]
+        request, item_id = state["request"], state["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
-        response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
-        response.response_id, response.skips = told["response_id"], told["emitted"]
+        response = self._made(self._turns - 1, request, item, is_spoken=state["is_spoken"])
+        response.response_id, response.skips = state["response_id"], state["emitted"]
         # Function calls have random ids: messages about them cannot be repeated.
-        response.is_cancelled = told["has_calls"]
+        response.is_cancelled = state["has_calls"]
         return response
 
     async def close(self) -> None:

@@ -134,11 +134,11 @@ class Interruptions:
         ends_s = self.playback.ends_s
         self._put(lambda detector: detector.cut(ends_s))
 
-    def report(self, told: PlaybackReport | None) -> None:
+    def report(self, report: PlaybackReport | None) -> None:
         """The client's playback report, if it sends any."""
-        if told is None:
+        if report is None:
             return
-        later_s = self.playback.report(told)
+        later_s = self.playback.report(report)
         self._put(lambda detector: detector.move(later_s))
         if self._session.deadlines.get("played") is not None:
             self._session.deadlines.set("played", self.playback.ends_s)

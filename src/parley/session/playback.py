@@ -28,7 +28,7 @@ IN_FLIGHT_MS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Report:
     """A client's playback report.
 
     Args:
@@ -63,7 +63,7 @@ class Playback:
         """The part of that which the client will never report: a codec may buffer or add some
         milliseconds."""
         self._last_sent_s = 0.0
-        self._told: deque[_Told] = deque()
+        self._reports: deque[_Report] = deque()
         """The client's recent reports."""
         self._is_cut = False
         self.unheard_chars = 0
@@ -83,10 +83,10 @@ class Playback:
             self._last_sent_s, self._is_cut = now_s, False
             self.ends_s = starts_s + duration_ms / 1000
             self._computed_s = max(self._computed_s, now_s) + duration_ms / 1000
-            self._told = deque(
-                replace(told, ends_s=told.ends_s + duration_ms / 1000)
-                for told in self._told
-                if told.ends_s > now_s
+            self._reports = deque(
+                replace(each, ends_s=each.ends_s + duration_ms / 1000)
+                for each in self._reports
+                if each.ends_s > now_s
             )
         return starts_s
 
@@ -94,23 +94,23 @@ class Playback:
         """Uncount audio that was counted but will not be sent."""
         self._all_ms -= duration_ms
 
-    def report(self, told: PlaybackReport) -> float:
+    def report(self, report: PlaybackReport) -> float:
         """Process a report; returns by how many seconds playback is later than assumed."""
         now_s = self._clock.monotonic()
         if self._is_cut:
             # The client may have sent this before it had to discard its audio.
             return 0.0
         if now_s - self._last_sent_s >= ARRIVED_S:
-            self._lost_ms = self._all_ms - told.received_ms
-        in_flight_ms = max(0.0, self._all_ms - self._lost_ms - told.received_ms)
-        ends_s = now_s + (in_flight_ms + told.buffered_ms) / 1000
-        self._told.append(_Told(now_s, ends_s, in_flight_ms < IN_FLIGHT_MS))
-        while now_s - self._told[0].at_s > RECENT_S:
-            self._told.popleft()
+            self._lost_ms = self._all_ms - report.received_ms
+        in_flight_ms = max(0.0, self._all_ms - self._lost_ms - report.received_ms)
+        ends_s = now_s + (in_flight_ms + report.buffered_ms) / 1000
+        self._reports.append(_Report(now_s, ends_s, in_flight_ms < IN_FLIGHT_MS))
+        while now_s - self._reports[0].at_s > RECENT_S:
+            self._reports.popleft()
         # The arrival of audio in flight is unknown: such a report is used only if there is no
         # other.
-        known = [one.ends_s for one in self._told if one.is_whole]
-        ends_s = max(now_s, min(known or [one.ends_s for one in self._told]))
+        known = [one.ends_s for one in self._reports if one.is_whole]
+        ends_s = max(now_s, min(known or [one.ends_s for one in self._reports]))
         # If playback is over, it does not matter for how long.
         before_s = max(self.ends_s, now_s)
         self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))
@@ -123,7 +123,7 @@ class Playback:
         self.unheard_chars = sent_chars - len(self._text)
         self.ends_s = self._computed_s = self._clock.monotonic()
         self._is_cut = True
-        self._told.clear()
+        self._reports.clear()
 
     @property
     def is_heard(self) -> bool:

@@ -323,11 +323,11 @@ class TurnFeed(_Feed[HalfDuplexView]):
         """Add the newest item of the conversation; used live and in replays."""
         self._forget(self._items.append(item))
 
-    def append_calls(self, told: TurnCompleted) -> None:
+    def append_calls(self, turn: TurnCompleted) -> None:
         """Function calls of an answer are items, which the context already contains; used live and
         in replays."""
-        self._context.add([item_id for item_id, _ in told.calls])
-        for call in ConversationItem.of_calls(told.calls):
+        self._context.add([item_id for item_id, _ in turn.calls])
+        for call in ConversationItem.of_calls(turn.calls):
             self.append(call)
 
     async def conclude(self) -> None:
@@ -412,10 +412,10 @@ class TurnFeed(_Feed[HalfDuplexView]):
         decoded = self._view.decoded
         return MadeAnswer("" if decoded is None else decoded.text, tuple(sounds))
 
-    def _add_answer(self, told: TurnCompleted) -> None:
-        if told.is_apart:
+    def _add_answer(self, turn: TurnCompleted) -> None:
+        if turn.is_apart:
             return
-        item = self._items.find(told.item_id)
-        for text, begins_ms in told.spoken:
+        item = self._items.find(turn.item_id)
+        for text, begins_ms in turn.spoken:
             item.say(text, begins_ms)
-        self.append_calls(told)
+        self.append_calls(turn)

@@ -279,8 +279,8 @@ class Session:
         if not self._socket.is_enabled or self.has_ended or reason in self._announced:
             return
         self._announced.add(reason)
-        told = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
-        self._put([codec.encode(told)])
+        message = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
+        self._put([codec.encode(message)])
 
     def report_dropped(self, seconds: float) -> None:
         """Audio of the client was dropped. A client that can resume is notified of its length,

@@ -28,11 +28,11 @@ def acknowledged_bytes(transport: BaseTransport) -> int | None:
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except OSError:
         # Closed meanwhile, or not TCP.
         return None
-    if len(told) < _FIELDS.size:
+    if len(info) < _FIELDS.size:
         return None
-    in_flight, acknowledged = _FIELDS.unpack(told)
+    in_flight, acknowledged = _FIELDS.unpack(info)
     return acknowledged if in_flight else None

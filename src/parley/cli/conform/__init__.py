@@ -75,7 +75,7 @@ async def played(access: Access, scenario: Scenario, limit_s: float) -> Scenario
         if isinstance(error, Unreachable) and not isinstance(error, NoWebSocket):
             raise
         return ScenarioResult(scenario, 0, (str(error),))
-    return ScenarioResult(scenario, len(player.told), tuple(player.complaints))
+    return ScenarioResult(scenario, len(player.events), tuple(player.complaints))
 
 
 async def _report(access: Access, scenarios: Sequence[Scenario], limit_s: float) -> bool:

@@ -259,8 +259,8 @@ class RealtimeOrder:
     def _done(self, response: Json) -> Iterator[str]:
         if self._open_items or self._open_parts:
             yield "response.done while items of it are open"
-        told = [item.get("id") for item in response.get("output") or []]
-        if len(set(told)) != len(told):
+        ids = [item.get("id") for item in response.get("output") or []]
+        if len(set(ids)) != len(ids):
             yield "response.done has an item twice"
         self._response = None
         self._open_items.clear()

@@ -86,13 +86,13 @@ def _published(module: str, name: str) -> Check:
     adapter: TypeAdapter[Any] = TypeAdapter(getattr(importlib.import_module(module), name))
 
     def check(text: str) -> str | None:
-        told = json.loads(text)
+        raw = json.loads(text)
         try:
             event = adapter.validate_json(text, strict=True)
         except ValidationError as error:
-            return f"it is not an event of {name}: {_reason(error, told.get('type'))}"
+            return f"it is not an event of {name}: {_reason(error, raw.get('type'))}"
         known = getattr(event, "type", None)
-        return None if known == told.get("type") else f"it was taken for '{known}'"
+        return None if known == raw.get("type") else f"it was taken for '{known}'"
 
     return check
 
@@ -102,20 +102,20 @@ def _reason(error: Any, type_name: Any) -> str:
     found: list[Any] = error.errors()
     others = {each["loc"][0] for each in found if each["loc"][-1] == "type"}
     own = [each for each in found if each["loc"][0] not in others] or found
-    told = (f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in own[:3])
-    return f"{type_name} {'; '.join(told)}"
+    problems = (f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in own[:3])
+    return f"{type_name} {'; '.join(problems)}"
 
 
 def _structs(types: Iterable[type[msgspec.Struct]]) -> Check:
     by_type = {str(each.__struct_config__.tag): msgspec.json.Decoder(each) for each in types}
 
     def check(text: str) -> str | None:
-        told = json.loads(text)
-        decoder = by_type.get(str(told.get("type")))
+        raw = json.loads(text)
+        decoder = by_type.get(str(raw.get("type")))
         if decoder is None:
             return "there is no such event"
         fields = {field.encode_name for field in msgspec.structs.fields(decoder.type)}
-        beyond = sorted(told.keys() - fields - {"type"})
+        beyond = sorted(raw.keys() - fields - {"type"})
         if beyond:
             return f"it has fields that are not its own: {', '.join(beyond)}"
         try:
@@ -153,7 +153,7 @@ class Player:
     dialect: str
     socket: Socket
     limit_s: float
-    told: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     close_code: int | None = None
     _order: Order = field(init=False)
@@ -184,7 +184,7 @@ class Player:
             async with asyncio.timeout(self.limit_s):
                 text = await self.socket.receive()
         except TimeoutError:
-            last = self.told[-1]["type"] if self.told else "nothing"
+            last = self.events[-1]["type"] if self.events else "nothing"
             raise ScenarioEnded(f"nothing more within {self.limit_s:g} s after {last}") from None
         except SocketClosed as closed:
             self._closed(closed)
@@ -232,7 +232,7 @@ class Player:
             raise ScenarioEnded(f"received a message that is not JSON: {text[:80]!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             raise ScenarioEnded(f"a message without a type came: {text[:80]!r}")
-        self.told.append(event)
+        self.events.append(event)
         problem = self._check(text)
         if problem is not None:
             self._complain(f"{event['type']}: {problem}")

@@ -69,7 +69,7 @@ def chunks_pcm16(seconds: float, chunk_s: float = 0.1) -> Iterator[str]:
 async def _chat(player: Player) -> None:
     await player.say(messages=[QUESTION], streaming=True, generation={"max_new_tokens": 32})
     done = await player.until("done")
-    said = "".join(m.get("text_delta") or "" for m in player.told if m["type"] == "chunk")
+    said = "".join(m.get("text_delta") or "" for m in player.events if m["type"] == "chunk")
     player.expect(said == done["text"], "done.text is not the sum of the chunks")
     await player.end()
 
@@ -135,10 +135,10 @@ async def _v2_call(player: Player) -> None:
 async def _v2_chat(player: Player) -> None:
     await _v2_init(player)
     for streaming in (True, False, True):
-        before = len(player.told)
+        before = len(player.events)
         request = {"messages": [QUESTION], "streaming": streaming}
         done = await player.ask("response.done", type="input.append", input=request)
-        deltas = [m for m in player.told[before:] if m["type"] == "response.output.delta"]
+        deltas = [m for m in player.events[before:] if m["type"] == "response.output.delta"]
         said = "".join(m.get("text", "") for m in deltas)
         player.expect(
             said == (done["text"] if streaming else ""), "response.done is not what was streamed"
@@ -152,7 +152,7 @@ async def _v2_mistake(player: Player) -> None:
     await player.say(type="session.init", payload=[])
     await player.next()
     await player.end()
-    types = [event["type"] for event in player.told[-2:]]
+    types = [event["type"] for event in player.events[-2:]]
     player.expect(types == ["error", "session.closed"], "a mistake is error, then session.closed")
 
 
@@ -197,7 +197,7 @@ async def _detected(player: Player) -> None:
         await player.say(type="input_audio_buffer.append", audio=chunk)
         await asyncio.sleep(0.03)
     await player.until("response.done")
-    types = [event["type"] for event in player.told]
+    types = [event["type"] for event in player.events]
     for name in ("speech_started", "speech_stopped", "committed"):
         player.expect(f"input_audio_buffer.{name}" in types, f"there was no {name}")
 

@@ -85,10 +85,10 @@ class ResponseEvents:
             *self._joining(wire.ItemAdded(item=copy.deepcopy(item), previous_item_id=previous_id)),
         ]
 
-    def _joining(self, told: msgspec.Struct) -> list[msgspec.Struct]:
+    def _joining(self, message: msgspec.Struct) -> list[msgspec.Struct]:
         """The events of items that are added to the conversation; none if the answer is not part of
         it."""
-        return [] if self.conversation_id is None else [told]
+        return [] if self.conversation_id is None else [message]
 
     def _item_done(
         self, place: int, item: dict[str, Any], previous_id: str | None
@@ -129,10 +129,10 @@ class ResponseEvents:
         if not event.is_complete:
             return self._close_call(call)
         item = call_item(call.item_id, event.call, status="completed")
-        told = wire.CallArgumentsDone(
+        done = wire.CallArgumentsDone(
             **self._call_place(call), name=event.call.name, arguments=event.call.arguments
         )
-        return [told, *self._item_done(call.place, item, call.previous_id)]
+        return [done, *self._item_done(call.place, item, call.previous_id)]
 
     def _close_call(self, call: CallSoFar) -> list[msgspec.Struct]:
         item = call_item(call.item_id, call.part, status="incomplete")
@@ -206,7 +206,7 @@ class ResponseEvents:
         return message_item(self.started.item_id, "assistant", content, status=status)
 
     def _response(self, status: str, details: Any, output: list[Any]) -> dict[str, Any]:
-        told = {name: self.output[name] for name in ("format", "voice")}
+        audio = {name: self.output[name] for name in ("format", "voice")}
         return {
             "object": "realtime.response",
             "id": self.started.response_id,
@@ -217,7 +217,7 @@ class ResponseEvents:
             "output_modalities": ["audio" if self.started.is_spoken else "text"],
             "max_output_tokens": self.asked.get("max_output_tokens")
             or self.session["max_output_tokens"],
-            "audio": {"output": told},
+            "audio": {"output": audio},
             "usage": None,
             "metadata": self.asked.get("metadata"),
         }
@@ -237,10 +237,10 @@ def _status(event: events.TurnCompleted) -> tuple[str, dict[str, Any] | None]:
     if event.has_failed:
         error = event.error
         code = error.code if error is not None else "inference_error"
-        told = {"type": "server_error", "code": code}
+        fields = {"type": "server_error", "code": code}
         if error is not None and error.is_client_error:
-            told["type"] = "invalid_request_error"
-        return "failed", {"type": "failed", "error": told}
+            fields["type"] = "invalid_request_error"
+        return "failed", {"type": "failed", "error": fields}
     match event.ending:
         case Ending.CANCELLED:
             reason = "turn_detected" if event.is_turn else "client_cancelled"

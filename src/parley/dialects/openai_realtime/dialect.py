@@ -19,7 +19,7 @@ from parley.dialects import events
 from parley.dialects import openai_session as sessions
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.openai_base import Decoded, OpenAIDialect
-from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names, told
+from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names, checked_part
 from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
     ConversationItems,
@@ -29,7 +29,7 @@ from parley.dialects.openai_realtime.items import (
     input_of,
     message_item,
     message_of,
-    told_again,
+    returned_item,
 )
 from parley.dialects.sound import OpenAIInput, within
 from parley.errors import BadInput, InvalidRequest, ParleyError
@@ -237,8 +237,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._sound.take(session["audio"]["input"]["format"]["type"])
         if changes.get("resume") is True:
             self.wants_resume = True
-        told = wire.SessionUpdated(session=sessions.sent(session))
-        return [*found, Reply((told,), offers_resume=self.wants_resume)]
+        updated = wire.SessionUpdated(session=sessions.sent(session))
+        return [*found, Reply((updated,), offers_resume=self.wants_resume)]
 
     def _create(
         self, message: wire.ItemCreate, content: Message[events.Content]
@@ -255,17 +255,17 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         after = "" if previous == "root" else previous
         if after:
             self._items.find(after)
-        item = told_again(item_id, brought)
+        item = returned_item(item_id, brought)
         if after is None:
             previous = self._items.last_id
         self._items.keep(item, after)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "item": item,
             "previous_item_id": None if previous == "root" else previous,
         }
         return [
             events.ItemCreated(item_id, content, after),
-            Reply((wire.ItemAdded(**told), wire.ItemDone(**told))),
+            Reply((wire.ItemAdded(**fields), wire.ItemDone(**fields))),
         ]
 
     def _truncate(self, message: wire.ItemTruncate) -> list[events.ClientEvent | Reply]:
@@ -284,10 +284,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 field="audio_end_ms",
             )
         self._without_words(item)
-        told = wire.ItemCut(
+        truncated = wire.ItemCut(
             item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms
         )
-        return [events.ItemTruncated(message.item_id, message.audio_end_ms), Reply((told,))]
+        return [events.ItemTruncated(message.item_id, message.audio_end_ms), Reply((truncated,))]
 
     @staticmethod
     def _without_words(item: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     ) -> events.ResponseRequested:
         modalities = response.get("output_modalities")
         speaks = None if modalities is None else sessions.is_spoken(modalities, "response")
-        told(response.get("metadata"), "metadata", "response.metadata")
+        checked_part(response.get("metadata"), "metadata", "response.metadata")
         output = sessions.output_of(self._session, response)
         self._references += 1
         # One is sent at a time, and one more may wait.
@@ -353,8 +353,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 self._heard_ms = event.heard_ms if event.state == "stopped" else None
                 return ()
             case events.SpeechStarted():
-                told = wire.UserSpeechStarted(audio_start_ms=event.at_ms, item_id=event.item_id)
-                return (told, *self._cut_answer())
+                started = wire.UserSpeechStarted(audio_start_ms=event.at_ms, item_id=event.item_id)
+                return (started, *self._cut_answer())
             case events.SpeechStopped():
                 return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
             case events.InputCleared():
@@ -391,11 +391,14 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def _committed(self, event: events.InputCommitted) -> list[msgspec.Struct]:
         item = message_item(event.item_id, "user", [{"type": "input_audio", "transcript": None}])
         self._items.keep(item)
-        told: dict[str, Any] = {"item": copy.deepcopy(item), "previous_item_id": event.previous_id}
+        fields: dict[str, Any] = {
+            "item": copy.deepcopy(item),
+            "previous_item_id": event.previous_id,
+        }
         return [
             wire.BufferCommitted(item_id=event.item_id, previous_item_id=event.previous_id),
-            wire.ItemAdded(**told),
-            wire.ItemDone(**told),
+            wire.ItemAdded(**fields),
+            wire.ItemDone(**fields),
         ]
 
     def _transcribed(self, event: events.TurnTranscribed) -> list[msgspec.Struct]:

@@ -139,12 +139,12 @@ _ANSWERS: Final = {"text": "output_text", "audio": "output_audio"}
 CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
 
 
-def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
+def returned_item(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
     """An item of a client as it is returned: without its media."""
     if brought.get("type") in CALL_TYPES:
         names = ("type", "call_id", "name", "arguments", "output")
-        told = {name: brought[name] for name in names if brought.get(name) is not None}
-        return {"id": item_id, "object": "realtime.item", "status": "completed", **told}
+        fields = {name: brought[name] for name in names if brought.get(name) is not None}
+        return {"id": item_id, "object": "realtime.item", "status": "completed", **fields}
     content = list(map(without_media, brought.get("content", [])))
     if brought["role"] == "assistant":
         content = [{**part, "type": _ANSWERS.get(part["type"], part["type"])} for part in content]

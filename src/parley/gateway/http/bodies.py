@@ -222,11 +222,11 @@ def answer(
         example: of the JSON response; its fields are always present.
         content: of other media types.
     """
-    told = dict(content or {})
+    media = dict(content or {})
     if example is not None:
         schema = {"type": "object", "required": list(example)}
-        told[JSON] = {"schema": schema, "example": example}
-    return {"description": description, "content": told}
+        media[JSON] = {"schema": schema, "example": example}
+    return {"description": description, "content": media}
 
 
 def shown(example: Any, kind: Any = dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     router = Router(tag="pages")
     default_voice: list[VoiceInfo] = []
 
-    told = msgspec.json.encode(
+    body = msgspec.json.encode(
         Defaults(
             playback_delay_ms=settings.gateway.playback_delay_ms,
             default_lang=settings.gateway.lang or UNSET,
@@ -102,7 +102,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     @router.get("/api/frontend_defaults", answer=Defaults)
     async def defaults() -> Response:
         """Data that pages need before a session: the model, its limits, and what is recorded."""
-        return Response(told, media_type=JSON)
+        return Response(body, media_type=JSON)
 
     @router.get("/api/default_ref_audio", errors=(404,))
     async def voice() -> VoiceInfo:

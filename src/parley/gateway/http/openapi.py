@@ -197,12 +197,12 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _answer(status: int, declared: Any, *, is_success: bool) -> dict[str, Any]:
-    told = {"description": "Successful Response" if is_success else HTTPStatus(status).phrase}
+    response = {"description": "Successful Response" if is_success else HTTPStatus(status).phrase}
     if isinstance(declared, dict):
-        return told | declared
+        return response | declared
     if isinstance(declared, type) and issubclass(declared, Response):
-        return told
-    return told | {"content": {JSON: {"schema": declared}}}
+        return response
+    return response | {"content": {JSON: {"schema": declared}}}
 
 
 def _parameters(route: Route, struct: type[msgspec.Struct]) -> list[dict[str, Any]]:

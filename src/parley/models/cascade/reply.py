@@ -157,6 +157,6 @@ class ReplyJob(CascadeJob):
             GenerateResult(
                 ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
                 speech_tokens=-(-self._samples // 960), context_tokens=state.tokens,
-                problem=draft.problem.told if draft.problem else "", chosen=self._choices.made,
+                problem=draft.problem.message if draft.problem else "", chosen=self._choices.made,
             )
         )  # fmt: skip

@@ -210,7 +210,7 @@ class AnswerJob(CascadeJob):
         self._vain = self._vain + 1 if writer.answers_later and not is_new else 0
         draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new
         if draft.problem:
-            self._problem = draft.problem.told
+            self._problem = draft.problem.message
         if draft.problem and not draft.text:
             draft = replace(draft, text=draft.problem.spoken, is_over=True)
         self._state = replace(state, telling=replace(telling, draft=draft), draws=draws, cost=cost)

@@ -23,15 +23,15 @@ class AnswerProblem:
 
     Args:
         spoken: sentence that the user hears.
-        told: what happened and what to do, for the client; may have fields for `filled`.
+        message: what happened and what to do, for the client; may have fields for `filled`.
     """
 
     spoken: str
-    told: str
+    message: str
 
     def filled(self, **facts: object) -> AnswerProblem:
         """The problem with the facts of this case."""
-        return AnswerProblem(self.spoken, self.told.format(**facts))
+        return AnswerProblem(self.spoken, self.message.format(**facts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -119,10 +119,10 @@ def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
         return asked, False
     if asked.answer_format is not None:
         raise InvalidRequest(NO_BOTH, field="response_format")
-    told = "\n".join(
+    schemas = "\n".join(
         f"- {tool.function.name}: {tool.function.description or ''}" for tool in demanded
     )
-    asks = completions.CompletionMessage(role="system", content=CALL.format(told))
+    asks = completions.CompletionMessage(role="system", content=CALL.format(schemas))
     form = {
         "type": "json_schema",
         "json_schema": {"name": "call", "schema": _call_schema(demanded)},

@@ -127,13 +127,13 @@ class AnswerSoFar:
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
     def call_chunk(self, call: chat.ToolCall) -> bytes:
-        told: dict[str, Any] = {"index": call.index}
+        delta: dict[str, Any] = {"index": call.index}
         if call.name is not None:
-            told |= {"id": call.id, "type": "function"}
-            told["function"] = {"name": call.name, "arguments": ""}
+            delta |= {"id": call.id, "type": "function"}
+            delta["function"] = {"name": call.name, "arguments": ""}
         else:
-            told["function"] = {"arguments": call.arguments_delta}
-        return self.chunk({"tool_calls": [told]})
+            delta["function"] = {"arguments": call.arguments_delta}
+        return self.chunk({"tool_calls": [delta]})
 
     def usage_chunk(self, ends: list[chat.Done]) -> bytes:
         """Usage of the answers; contains no choices."""
@@ -207,7 +207,7 @@ def routes(
         asked, is_forced = shaped(asked, models)
         named = asked.audio.voice if asked.audio else "default"
         voice = await find_voice(voices, request, named, "audio.voice") if asked.is_spoken else None
-        told = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
+        so_far = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 
         # Choices are generated one after the other, so that a request takes only one slot.
@@ -216,11 +216,11 @@ def routes(
             for each in completions.choices_of(asked)
         )
         if asked.stream:
-            return PiecesResponse(_streamed(answers, told), media_type=EVENTS, metrics=metrics)
+            return PiecesResponse(_streamed(answers, so_far), media_type=EVENTS, metrics=metrics)
         choices, ends = list[dict[str, Any]](), list[chat.Done]()
-        for told.index, pieces in enumerate(answers):
-            choices.append(await _whole(pieces, told, ends))
-        return JSONResponse(told.completion(choices, ends))
+        for so_far.index, pieces in enumerate(answers):
+            choices.append(await _whole(pieces, so_far, ends))
+        return JSONResponse(so_far.completion(choices, ends))
 
     return router
 
@@ -231,7 +231,7 @@ async def _read(request: Request) -> Completion:
 
 
 async def _whole(
-    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
+    pieces: AsyncGenerator[AnswerPiece, None], so_far: AnswerSoFar, ends: list[chat.Done]
 ) -> dict[str, Any]:
     """One choice; its end is added to `ends`."""
     text, logprobs, sounds = "", tuple[TokenLogprob, ...](), list[Pcm]()
@@ -249,51 +249,51 @@ async def _whole(
                     pass
     audio: bytes | None = None
     # An answer that only calls tools has no audio.
-    if told.asked.is_spoken and (sounds or not ended.calls):
+    if so_far.asked.is_spoken and (sounds or not ended.calls):
         sound = join(sounds, OUTPUT_RATE_HZ)
-        audio = await asyncio.to_thread(encode_whole, format_of(told.asked), sound)
+        audio = await asyncio.to_thread(encode_whole, format_of(so_far.asked), sound)
     ends.append(ended.done)
-    return told.choice(text, ended, audio=audio, logprobs=logprobs)
+    return so_far.choice(text, ended, audio=audio, logprobs=logprobs)
 
 
 async def _streamed(
-    answers: Iterable[AsyncGenerator[AnswerPiece, None]], told: AnswerSoFar
+    answers: Iterable[AsyncGenerator[AnswerPiece, None]], so_far: AnswerSoFar
 ) -> AsyncGenerator[bytes, None]:
     ends: list[chat.Done] = []
-    for told.index, pieces in enumerate(answers):
-        async with contextlib.aclosing(_chunks(pieces, told, ends)) as chunks:
+    for so_far.index, pieces in enumerate(answers):
+        async with contextlib.aclosing(_chunks(pieces, so_far, ends)) as chunks:
             async for chunk in chunks:
                 yield chunk
-    if told.asked.stream_options.include_usage:
-        yield told.usage_chunk(ends)
+    if so_far.asked.stream_options.include_usage:
+        yield so_far.usage_chunk(ends)
     yield DONE
 
 
 async def _chunks(
-    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
+    pieces: AsyncGenerator[AnswerPiece, None], so_far: AnswerSoFar, ends: list[chat.Done]
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of one choice; its end is added to `ends`."""
-    encoder = open_encoder(format_of(told.asked)) if told.asked.is_spoken else None
+    encoder = open_encoder(format_of(so_far.asked)) if so_far.asked.is_spoken else None
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             match piece:
                 case chat.PrefillDone():
                     first = {"content": ""} if encoder is None else {}
-                    yield told.chunk({"role": "assistant", **first, "refusal": None})
+                    yield so_far.chunk({"role": "assistant", **first, "refusal": None})
                 case AnswerWords():
-                    yield told.text_chunk(piece)
+                    yield so_far.text_chunk(piece)
                 case Pcm():
                     assert encoder is not None
-                    yield told.sound_chunk(await asyncio.to_thread(encoder.add, piece))
+                    yield so_far.sound_chunk(await asyncio.to_thread(encoder.add, piece))
                 case chat.ToolCall():
                     if not piece.is_final:
-                        yield told.call_chunk(piece)
+                        yield so_far.call_chunk(piece)
                 case AnswerEnded():
                     if encoder is not None:
-                        yield told.sound_chunk(await asyncio.to_thread(encoder.finish))
-                        ending = {"id": told.audio_id, "expires_at": told.created_s}
-                        yield told.chunk({"audio": ending})
-                    yield told.chunk({}, finish_reason(piece))
+                        yield so_far.sound_chunk(await asyncio.to_thread(encoder.finish))
+                        ending = {"id": so_far.audio_id, "expires_at": so_far.created_s}
+                        yield so_far.chunk({"audio": ending})
+                    yield so_far.chunk({}, finish_reason(piece))
                     ends.append(piece.done)
                 case _ as never:
                     assert_never(never)

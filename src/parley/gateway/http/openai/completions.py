@@ -432,7 +432,7 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
     Raises:
         InvalidRequest: see `message_of`; or a result has no preceding call.
     """
-    told: list[values.Message] = []
+    turns: list[values.Message] = []
     called: set[str] = set()
     before = ""
     for index, message in enumerate(messages):
@@ -447,14 +447,14 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
             )
         found = message_of(message)
         if message.role == "tool" == before:
-            parts = (*told.pop().parts, *found.parts)
+            parts = (*turns.pop().parts, *found.parts)
             found = values.Message(role="user", content=parts)
-        told.append(found)
+        turns.append(found)
         before = message.role
-    if told and told[0].role == "assistant":
+    if turns and turns[0].role == "assistant":
         # A greeting of the client's program: in the chat dialect, another role must come first.
-        told.insert(0, values.Message(role="system", content=values.DEFAULT_SYSTEM_PROMPT))
-    return tuple(told)
+        turns.insert(0, values.Message(role="system", content=values.DEFAULT_SYSTEM_PROMPT))
+    return tuple(turns)
 
 
 def request_of(asked: Completion, *, voice: str | None) -> chat.Request:

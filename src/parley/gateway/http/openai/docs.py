@@ -11,8 +11,8 @@ _ITEM_ID: Final = "msg_0123456789abcdef0123456789abcdef"
 
 
 def _message(number: str, role: str, **part: Any) -> dict[str, Any]:
-    told = {"type": "message", "role": role, "status": "completed", "content": [part]}
-    return {"id": f"{_ITEM_ID}{number}", **told}
+    item = {"type": "message", "role": role, "status": "completed", "content": [part]}
+    return {"id": f"{_ITEM_ID}{number}", **item}
 
 
 COMPLETION_ANSWER: Final = answer(

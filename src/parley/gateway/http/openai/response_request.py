@@ -274,14 +274,17 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     Raises:
         InvalidRequest: an item or an option is not supported.
     """
-    told = messages_of(items)
+    messages = messages_of(items)
     if asked.instructions is not None:
-        told = [completions.CompletionMessage(role="system", content=asked.instructions), *told]
-    if not told:
+        messages = [
+            completions.CompletionMessage(role="system", content=asked.instructions),
+            *messages,
+        ]
+    if not messages:
         raise InvalidRequest(EMPTY, field="input")
     made = Completion(
         model=asked.model,
-        messages=tuple(told),
+        messages=tuple(messages),
         stream=True,
         max_completion_tokens=asked.max_output_tokens,
         **{name: getattr(asked, name) for name in completions.Sampling.__struct_fields__},
@@ -320,19 +323,19 @@ def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
     Raises:
         InvalidRequest: an item is not supported.
     """
-    told: list[completions.CompletionMessage] = []
+    messages: list[completions.CompletionMessage] = []
     calls: list[completions.CalledTool] = []
     for item in _read_items(items):
         if calls and not isinstance(item, FunctionCallItem | ReasoningItem):
-            _join(told, calls)
+            _join(messages, calls)
         match item:
             case InputMessage(role, content):
-                told.append(completions.CompletionMessage(role=role, content=_content(content)))
+                messages.append(completions.CompletionMessage(role=role, content=_content(content)))
             case FunctionCallItem():
                 calls.append(_called(item))
                 continue
             case FunctionOutputItem(call_id, output):
-                told.append(
+                messages.append(
                     completions.CompletionMessage(
                         role="tool", tool_call_id=call_id, content=_content(output)
                     )
@@ -342,8 +345,8 @@ def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
             case ReasoningItem():
                 pass
     if calls:
-        _join(told, calls)
-    return told
+        _join(messages, calls)
+    return messages
 
 
 def _read_items(items: Sequence[Item]) -> tuple[InputItem, ...]:
@@ -359,12 +362,14 @@ def _called(item: FunctionCallItem) -> completions.CalledTool:
     )
 
 
-def _join(told: list[completions.CompletionMessage], calls: list[completions.CalledTool]) -> None:
+def _join(
+    messages: list[completions.CompletionMessage], calls: list[completions.CalledTool]
+) -> None:
     """Add consecutive calls in one step, because there may be thousands. Empties `calls`."""
-    if told and told[-1].role == "assistant":
-        told[-1] = msgspec.structs.replace(told[-1], tool_calls=tuple(calls))
+    if messages and messages[-1].role == "assistant":
+        messages[-1] = msgspec.structs.replace(messages[-1], tool_calls=tuple(calls))
     else:
-        told.append(completions.CompletionMessage(role="assistant", tool_calls=tuple(calls)))
+        messages.append(completions.CompletionMessage(role="assistant", tool_calls=tuple(calls)))
     calls.clear()
 
 

@@ -88,7 +88,7 @@ class Answering:
                         has_started = True
                         for event in writer.begin():
                             yield event
-                    for event in self._told(piece):
+                    for event in self._events_of(piece):
                         yield event
                     if isinstance(piece, AnswerEnded):
                         yield await self._last(piece)
@@ -99,7 +99,7 @@ class Answering:
             for event in writer.failed(error):
                 yield event
 
-    def _told(self, piece: AnswerPiece) -> list[Event]:
+    def _events_of(self, piece: AnswerPiece) -> list[Event]:
         match piece:
             case AnswerWords(text, logprobs):
                 return self.writer.words(text, msgspec.to_builtins(logprobs))
@@ -219,8 +219,8 @@ def routes(
                 if event["sequence_number"] >= first:
                     yield event
 
-        told = events() if run is None else run.follow(first)
-        return PiecesResponse(_encoded(told), media_type=EVENTS, metrics=metrics)
+        following = events() if run is None else run.follow(first)
+        return PiecesResponse(_encoded(following), media_type=EVENTS, metrics=metrics)
 
     @router.delete(
         PATH + "/{response_id}",

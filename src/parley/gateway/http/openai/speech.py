@@ -117,7 +117,7 @@ class SpeechUsage:
     input_tokens: int = 0
     samples: int = 0
 
-    def told(self) -> dict[str, int]:
+    def fields(self) -> dict[str, int]:
         spoken = -(-self.samples // TOKEN_SAMPLES)
         return {
             "input_tokens": self.input_tokens,
@@ -213,4 +213,4 @@ async def _events(
             if piece:
                 sound = base64.b64encode(piece).decode()
                 yield event({"type": "speech.audio.delta", "audio": sound})
-    yield event({"type": "speech.audio.done", "usage": used.told()})
+    yield event({"type": "speech.audio.done", "usage": used.fields()})

@@ -64,8 +64,8 @@ class PiecesResponse(Response):
                     # Without the last chunk, which shows that the body is incomplete.
                     raise
                 field = getattr(error, "field", None)
-                told = openai_error(error.http_status, str(error), error.code, field)
-                await send(_body(event(told), more=True))
+                body = openai_error(error.http_status, str(error), error.code, field)
+                await send(_body(event(body), more=True))
                 await send(_body(DONE, more=False))
 
     async def _begin(self, send: Send) -> None:

@@ -203,8 +203,8 @@ async def _answer(
         case "srt":
             return PlainTextResponse(subtitles(segments, mark=","))
         case "vtt":
-            told = "WEBVTT\n\n" + subtitles(segments, mark=".")
-            return PlainTextResponse(told, media_type="text/vtt")
+            captions = "WEBVTT\n\n" + subtitles(segments, mark=".")
+            return PlainTextResponse(captions, media_type="text/vtt")
         case "verbose_json":
             return JSONResponse(verbose(segments, pcm.duration_s, asked))
         case "text":
@@ -248,7 +248,7 @@ def verbose(
         InvalidRequest: times of words are requested, but the model has none.
     """
     language = asked.language.lower()
-    told = {
+    body = {
         "task": "transcribe",
         "language": LANGUAGES.get(language, language),
         "duration": round(duration_s, 3),
@@ -258,7 +258,7 @@ def verbose(
     if asked.wants_words:
         if not all(segment.words for segment in segments):
             raise InvalidRequest(NO_WORD_TIMES, field="timestamp_granularities")
-        told["words"] = [
+        body["words"] = [
             {
                 "word": each.word,
                 "start": round(segment.start_s + each.start, 3),
@@ -268,7 +268,7 @@ def verbose(
             for each in segment.words
         ]
     if asked.timestamp_granularities != ("word",):
-        told["segments"] = [
+        body["segments"] = [
             {
                 "id": index,
                 "seek": 0,
@@ -283,7 +283,7 @@ def verbose(
             }
             for index, segment in enumerate(segments)
         ]
-    return told
+    return body
 
 
 def _ratio(text: str) -> float:

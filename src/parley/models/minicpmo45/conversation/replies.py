@@ -162,7 +162,7 @@ class ReplyJob(ConversationJob):
             is_done = self._choice.token in self.ends
             self.ending = Ending.DONE if is_done else Ending.LIMIT
             self.logits = None
-            self._told(is_done=is_done)
+            self._text_ended(is_done=is_done)
             return
         assert hidden is not None
         self.chosen.append(self._token)
@@ -176,7 +176,7 @@ class ReplyJob(ConversationJob):
         if len(self.pending) == GROUP:
             self._emit(is_last=False)
 
-    def _told(self, *, is_done: bool) -> None:
+    def _text_ended(self, *, is_done: bool) -> None:
         """Called when the text has ended, by itself or at a limit."""
         self._emit(is_last=is_done)
 
@@ -300,7 +300,7 @@ class WholeReplyJob(ReplyJob):
     def _make_room(self) -> None:
         """Does nothing: the whole text is one group."""
 
-    def _told(self, *, is_done: bool) -> None:
+    def _text_ended(self, *, is_done: bool) -> None:
         tts_eos = self.model.tokenizer.ids.tts_eos
         said = [token for token, _ in self.pending]
         self.text.ids = said[:-1] if said and said[-1] == tts_eos else said

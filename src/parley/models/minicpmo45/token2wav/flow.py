@@ -350,8 +350,8 @@ class Flow(nn.Module):
 
         def evaluated(side: int, first: int, end: int) -> tuple[Tensor, Tensor]:
             here = places.side(side, slice(first, end))
-            told = conditions[2 * first + side : 2 * end : 2]
-            made: tuple[Tensor, Tensor] = self.estimator(x[first:end], told, time, step, here)
+            condition = conditions[2 * first + side : 2 * end : 2]
+            made: tuple[Tensor, Tensor] = self.estimator(x[first:end], condition, time, step, here)
             return made
 
         velocity, past = evaluated(0, 0, len(cuts))
