@@ -218,6 +218,24 @@ def test_a_redis_that_stores_nothing_is_broken(tmp_path: Path) -> None:
     assert gone.text.startswith("standby.redis_url: ConnectionError")
 
 
+def test_a_redis_that_forbids_or_drops_session_logs_is_found(tmp_path: Path) -> None:
+    redis = pytest.importorskip("redis", reason="the package 'redis' is not installed")
+    with redis_server(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        made = settings(storage__session_logs=server.url)
+        (fit,) = doctor.check_redis(made)
+        client.config_set("maxmemory", 10**9)
+        client.config_set("maxmemory-policy", "volatile-lru")
+        (forgetful,) = doctor.check_redis(made)
+        client.acl_setuser("default", enabled=True, nopass=True, commands=["-xadd"])
+        (strict,) = doctor.check_redis(made)
+        lives_ms = [client.pttl(key) for key in client.scan_iter()]
+
+    assert [each.grade for each in (fit, forgetful, strict)] == ["fine", "note", "broken"]
+    assert forgetful.text.endswith("it drops keys when it is full (volatile-lru)")
+    assert "can't run" in strict.text
+    assert all(0 < each <= 1000 for each in lives_ms)
+
+
 def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
     def found(where: str | None) -> doctor.Finding:
         made = settings(storage__data_dir=tmp_path, storage__session_logs=where)

@@ -680,13 +680,28 @@ async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
         server.start()
 
 
+@pytest.mark.parametrize("part", [0, 1, 2])
 async def test_a_log_that_was_evicted_is_asked_for_although_nothing_is_written_to_it(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     for name in ("LOOK_S", "REFRESH_S"):
         monkeypatch.setattr(f"parley.session_log.redis_logs.{name}", 0.05)
     async with a_forgotten_log(server) as stored:
-        await stored.scripts.client.flushall()
+        await stored.scripts.client.delete(stored.keys("lease/1")[part])
+
+
+@pytest.mark.parametrize("part", [1, 2])
+async def test_a_log_of_which_a_part_was_evicted_is_not_continued_but_written_again(
+    stored: RedisSessionLogs, part: int
+) -> None:
+    writer = await started(stored)
+    await append(writer, update(b"one", outputs=(1, 2)))
+    await stored.scripts.client.delete(stored.keys("lease/1")[part])
+
+    with pytest.raises(LogUnreadable):
+        await stored.take_over("lease/1", logged(pid=2))
+    assert await append(writer, update(b"two", outputs=(3,))) == "unavailable"
+    assert await append(writer, update(b"head", b"two", whole=True)) == "stored"
 
 
 async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(

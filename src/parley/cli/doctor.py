@@ -17,11 +17,11 @@ import platform
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.text import Text
@@ -33,7 +33,7 @@ from parley.client import sync
 from parley.errors import ParleyError, SetupError
 from parley.installation import install_command
 from parley.session_log.places import open_session_logs
-from parley.session_log.redis_logs import RedisScripts, reason_of
+from parley.session_log.redis_logs import RedisScripts, RedisSessionLogs, reason_of
 from parley.settings import GatewaySettings, Settings
 from parley.transport import listen
 
@@ -274,24 +274,42 @@ def check_session_logs(settings: Settings) -> Iterator[Finding]:
 
 
 def check_redis(settings: Settings) -> Iterator[Finding]:
-    """Check that each Redis runs, accepts the password and can store something."""
-    for name, url in (
-        ("standby.redis_url", settings.standby.redis_url),
-        ("storage.session_logs", settings.storage.session_logs),
-    ):
-        if url is not None and "://" in url:
-            yield asyncio.run(_redis(name, url))
+    """Check that each Redis runs, accepts the password, can store what is stored there, and drops
+    nothing."""
+    gateways, stored = settings.standby.redis_url, settings.storage.session_logs
+    if gateways is not None:
+        scripts = RedisScripts(gateways, name := "standby.redis_url")
+        key = ("parley:doctor",)
+        yield asyncio.run(_redis(name, scripts, lambda: scripts.run(STORE, key, limit_s=5.0)))
+    if stored is not None and "://" in stored:
+        session_logs = RedisSessionLogs(stored, keep_s=1.0)
+        yield asyncio.run(
+            _redis("storage.session_logs", session_logs.scripts, session_logs.try_out)
+        )
 
 
-async def _redis(setting: str, url: str) -> Finding:
-    scripts = RedisScripts(url, setting)
+async def _redis(
+    setting: str, scripts: RedisScripts, try_out: Callable[[], Awaitable[Any]]
+) -> Finding:
     try:
-        await scripts.run(STORE, ("parley:doctor",), limit_s=5.0)
+        await try_out()
+        async with scripts.requesting(5.0) as redis:
+            memory = await redis.info("memory")
     except scripts.failures as error:
-        advice = "Start it, or correct address or password; a full one needs a larger maxmemory."
+        advice = (
+            "Start it, or correct address, password or permissions. It needs free memory "
+            "(maxmemory) and must not be a cluster."
+        )
         return broken("redis", f"{setting}: {reason_of(error)}", advice)
     finally:
         await scripts.close()
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if memory.get("maxmemory") and policy != "noeviction":
+        return note(
+            "redis",
+            f"{setting}: it drops keys when it is full ({policy})",
+            "Set maxmemory-policy to noeviction, or sessions and the active gateway may be lost.",
+        )
     return fine("redis", f"{setting} can be written")
 
 

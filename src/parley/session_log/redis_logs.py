@@ -57,13 +57,20 @@ APPEND: Final = """
 local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch') or '-1')
 if epoch == 0 then return 'dropped' end
 if epoch > tonumber(ARGV[1]) then return 'fenced' end
--- A Redis that has forgotten the log, or has what an older writer wrote since, needs everything.
-if epoch ~= tonumber(ARGV[1]) and ARGV[2] ~= '1' then return 'unavailable' end
+-- A Redis that has evicted the log or a part of it, or has what an older writer wrote since, needs
+-- everything.
+local is_there = epoch == tonumber(ARGV[1]) and redis.call('exists', KEYS[2], KEYS[3]) == 2
+if not is_there and ARGV[2] ~= '1' then return 'unavailable' end
 if ARGV[2] == '1' then
     -- A full Redis refuses this, but not what a script writes after a `del`.
     redis.call('hset', KEYS[1], 'epoch', ARGV[1])
     redis.call('del', KEYS[1], KEYS[2], KEYS[3])
     redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3])
+    -- If a later command is refused, nothing may remain.
+    redis.call('pexpire', KEYS[1], ARGV[7])
+    -- A stream without messages exists, too: it is missing only if it was evicted.
+    redis.call('xadd', KEYS[3], '0-1', 'o', '')
+    redis.call('xtrim', KEYS[3], 'MAXLEN', 0)
 end
 if #ARGV[4] > 0 then redis.call('xadd', KEYS[2], '*', 'e', ARGV[4]) end
 local outputs = 10 + 2 * ARGV[9]
@@ -81,6 +88,7 @@ return 'stored'
 READ: Final = """
 -- KEYS: log, entries, outputs; ARGV: ttl_ms, 1 to start a new epoch, or 0
 if (redis.call('hget', KEYS[1], 'epoch') or '0') == '0' then return {} end
+if redis.call('exists', KEYS[2], KEYS[3]) < 2 then return {} end
 local epoch = redis.call('hincrby', KEYS[1], 'epoch', ARGV[2])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[1]) end
 return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEYS[1]),
@@ -89,6 +97,7 @@ return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEY
 REFRESH: Final = """
 -- KEYS: log, entries, outputs; ARGV: epoch, ttl_ms
 if redis.call('hget', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
+if redis.call('exists', KEYS[2], KEYS[3]) < 2 then return 0 end
 redis.call('hset', KEYS[1], 'seen', redis.call('time')[1])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[2]) end
 return 1
@@ -325,6 +334,17 @@ class RedisSessionLogs(SessionLogs):
             one of `failures`.
         """
         return await self.scripts.run(script, keys, *arguments, limit_s=ANSWER_S)
+
+    async def try_out(self) -> None:
+        """Write a log, read it, and remove it, as a worker does.
+
+        Raises:
+            one of `failures`.
+        """
+        keys, log_id = self.keys("doctor"), "doctor"
+        await self.ask(APPEND, keys, 1, 1, "-", "-", 0, 1, self.ttl_ms, log_id, 1, "-", "-", 1, "-")
+        await self.ask(READ, keys[:3], self.ttl_ms, 0)
+        await self.ask(DROP, keys, log_id, 1, self.ttl_ms)
 
     def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a writer's task, and refresh its log from now on."""
