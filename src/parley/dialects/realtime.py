@@ -1,6 +1,6 @@
 """The realtime dialect: the units of duplex in other messages.
 
-Source: service.md 4.5; service.md 4.5, 4.6.
+Source: service.md 4.5.
 """
 
 from __future__ import annotations

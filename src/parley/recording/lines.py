@@ -7,7 +7,7 @@ Lines are appended while the session is running; `timeline` folds them into `rec
 `meta.json`, `placing` into a plan for rendering, and `parley rerun` repeats them. Audio and bytes
 are in files: `["kept", 0]` is the line's first audio, `["kept", "x.jpg"]` the file with that name.
 
-Source: service.md 6.2-6.4.
+Source: service.md 6.2, 6.4.
 """
 
 from __future__ import annotations

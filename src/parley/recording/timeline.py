@@ -1,6 +1,6 @@
 """Folds a session's entries into `recording.json` and `meta.json`, at its end or after a crash.
 
-Pure. Source: service.md 6.2-6.4.
+Pure. Source: service.md 6.2, 6.4.
 """
 
 from __future__ import annotations

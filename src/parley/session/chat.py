@@ -39,7 +39,7 @@ from parley.views.chat import ChatView
 from parley.views.content import AudioPart, Message, VideoPart
 
 STOP_GRACE_S: Final = 0.25
-"""Time for which a stopped model is waited for. Source: service.md 7, stop to silence."""
+"""Time for which a stopped model is waited for. Source: service.md 4.3, external stop."""
 
 
 WAITING_MOST: Final = 1
