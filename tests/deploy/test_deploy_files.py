@@ -208,6 +208,7 @@ async def nginx(
             (tmp_path / name).write_bytes(pem)
             text = text.replace(f"/etc/ssl/voice.example.{name};", f"{tmp_path}/{name};")
         text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;")
+    text = text.replace("/var/log/nginx", str(tmp_path))
     text = text.replace("127.0.0.1:4180", f"127.0.0.1:{signer_port}")
     text = text.replace("127.0.0.1:8006", f"127.0.0.1:{backend_port}")
     text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};")
@@ -308,7 +309,7 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
             exchanged = await http.post("api/token", headers={"X-Api-Key": made["key"]})
         cookie = exchanged.headers["set-cookie"]
         shown = {"Cookie": cookie.partition(";")[0]}
-        path = "/voice/ws/duplex/omni_1"
+        path = f"/voice/ws/duplex/omni_1?token={made['key']}"
         async with call(port, path, tls="s", ssl=trusted, additional_headers=shown) as socket:
             heard = await hear(socket)
         # Who comes without TLS gets a cookie that works there.
@@ -321,6 +322,9 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
     assert {"Secure", "HttpOnly", "SameSite=strict"} <= {part.strip() for part in cookie.split(";")}
     assert "Secure" not in plain
     assert heard["type"] == "queue_done"
+    logged = (tmp_path / "access.log").read_text()
+    assert '"GET /voice/ws/duplex/omni_1" 101' in logged
+    assert made["key"] not in logged
 
 
 async def sign_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
