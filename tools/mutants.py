@@ -276,7 +276,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "playback", "session/playback.py", "tests/session/test_playback.py",
-        ("self._told.clear()", "pass"),
+        ("self._reports.clear()", "pass"),
         ("self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))", "self.ends_s = ends_s"),
         ("starts_s = max(self.ends_s, now_s)", "starts_s = now_s"),
     ),
