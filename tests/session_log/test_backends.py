@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -392,6 +393,32 @@ async def test_a_frozen_writer_is_not_the_writer_of_a_log_that_was_taken_over(
 
     (found,) = await logs.stored()
     assert not found.has_writer
+
+
+async def test_a_folder_that_was_removed_is_made_again_and_logs_are_written_again(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "logs"
+    workers, gateway = FileSessionLogs(folder), FileSessionLogs(folder)
+    assert gateway.claim()
+    running = await started(workers)
+    await append(created(workers, logged("2")), update(b"head", whole=True))
+    _, taken = await workers.take_over("2", logged("2"))
+    shutil.rmtree(folder)
+    assert gateway.claim()
+
+    assert await append(running, update(b"one")) == "unavailable"
+    assert await append(running, update(b"head", b"one", whole=True)) == "stored"
+    assert await append(running, update(b"two")) == "stored"
+    assert await append(taken, update(b"head", whole=True)) == "unavailable"
+    assert await append(taken, update(b"head", whole=True)) == "stored"
+    shutil.rmtree(folder)
+    assert await append(created(workers, logged("3")), update(b"head", whole=True)) == "stored"
+
+    assert FileSessionLogs(folder).name == workers.name == gateway.name
+    assert [each.session.log_id for each in await gateway.stored()] == ["3"]
+    assert gateway.claim()
+    assert not FileSessionLogs(folder).claim()
 
 
 async def test_files_without_a_first_update_are_removed_after_a_minute(tmp_path: Path) -> None:

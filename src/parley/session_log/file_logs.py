@@ -96,11 +96,25 @@ class FileSessionLogs(SessionLogs):
             raise PermissionError(f"{folder} does not belong to this user")
         os.utime(folder)  # `remove_abandoned` of another server leaves it alone.
         self.folder = folder
-        self.name, self.place = f"file:{_folder_id(folder)}", str(folder)
+        self._id = _folder_id(folder, secrets.token_hex(8))
+        self.name, self.place = f"file:{self._id}", str(folder)
         self._claimed: int | None = None
 
+    def inode(self) -> int:
+        """Identifies the folder. It is made again if it was removed: when a user logs out, systemd
+        removes their files in memory."""
+        if not (self.folder / FOLDER_ID).exists():
+            _log.warning(
+                "session_log_folder_removed",
+                folder=self.place,
+                hint="If this happens when you log out, set RemoveIPC=no in logind.conf.",
+            )
+            keep_private(self.folder)
+            _folder_id(self.folder, self._id)
+        return self.folder.stat().st_ino
+
     def create(self, session: LoggedSession) -> SessionLogWriter:
-        return _FileWriter(self.folder, session, epoch=1)
+        return _FileWriter(self, session, epoch=1)
 
     async def peek(self, log_id: str) -> LogContents:
         return await asyncio.to_thread(self._peek, log_id)
@@ -117,9 +131,11 @@ class FileSessionLogs(SessionLogs):
         await asyncio.to_thread(_remove, self._files(log_id))
 
     def claim(self) -> bool:
-        """See `SessionLogs`. Holds until this process ends or closes."""
-        if self._claimed is not None:
+        """See `SessionLogs`. Holds until this process ends or closes, or the folder is removed."""
+        self.inode()
+        if self._claimed is not None and os.fstat(self._claimed).st_nlink:
             return True
+        self._release()
         descriptor = os.open(self.folder / GATEWAY, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,6 +146,9 @@ class FileSessionLogs(SessionLogs):
         return True
 
     async def close(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
         if self._claimed is not None:
             os.close(self._claimed)
             self._claimed = None
@@ -160,7 +179,7 @@ class FileSessionLogs(SessionLogs):
             if path.suffix == TAIL:
                 path.rename(path.with_suffix(CLOSED))
         contents = self._newest(path.with_suffix(CLOSED) for _, path in tails)
-        return contents, _FileWriter(self.folder, session, epoch=epoch)
+        return contents, _FileWriter(self, session, epoch=epoch, inode=self.inode())
 
     def _newest(self, tails: Iterable[Path]) -> LogContents:
         """The content of the first of these tails that is not empty.
@@ -202,14 +221,22 @@ class FileSessionLogs(SessionLogs):
 
 
 class _FileWriter:
-    """See `SessionLogWriter`."""
+    """See `SessionLogWriter`. `inode`: of the folder, if the log is there already."""
 
-    def __init__(self, folder: Path, session: LoggedSession, *, epoch: int) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        stored: FileSessionLogs,
+        session: LoggedSession,
+        *,
+        epoch: int,
+        inode: int | None = None,
+    ) -> None:
+        self._stored = stored
+        self._folder = stored.folder
+        self._inode = inode
         self._session = session
-        self._epoch = epoch
         self._stem = _stem(session.log_id)
-        self._path = folder / f"{self._stem}.{epoch}{TAIL}"
+        self._path = self._folder / f"{self._stem}.{epoch}{TAIL}"
         self._generation = 0
         self._entries: AppendFile | None = None
         self._tail: AppendFile | None = None
@@ -221,20 +248,32 @@ class _FileWriter:
         self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
-        is_first = self._tail is None and self._epoch == 1
-        if self._over is None and not is_first and not self._is_ours():
-            is_taken = any(self._folder.glob(f"{self._stem}.*"))
-            self._close()
-            self._over = "fenced" if is_taken else "dropped"
-        if self._over is None:
+        result = self._over
+        if result is None:
             try:
-                self._store(update)
+                result = self._try(update)
             except OSError as error:
                 log_id = self._session.log_id
                 _log.warning("session_log_write_failed", why=str(error), log_id=log_id)
                 self.drop()
-                self._over = "full"
-        done(self._over or "stored")
+                result = "full"
+            self._over = None if result in ("stored", "unavailable") else result
+        done(result)
+
+    def _try(self, update: LogUpdate) -> AppendResult:
+        if self._inode is None:
+            self._inode = self._stored.inode()
+        elif not self._is_ours():
+            is_taken = any(self._folder.glob(f"{self._stem}.*"))
+            self._close()
+            if is_taken:
+                return "fenced"
+            if self._stored.inode() == self._inode:
+                return "dropped"
+            self._inode = None
+            return "unavailable"
+        self._store(update)
+        return "stored"
 
     def drop(self) -> None:
         # Before its first update a writer owns nothing: existing files belong to the lost worker.
@@ -331,12 +370,13 @@ def _describe(files: list[Path]) -> StoredLog | None:
     )
 
 
-def _folder_id(folder: Path) -> str:
+def _folder_id(folder: Path, fresh: str) -> str:
+    """The name of a folder; `fresh`, if it has none."""
     path = folder / FOLDER_ID
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(8))
+            file.write(fresh)
     return path.read_text().strip()
 
 
