@@ -273,6 +273,18 @@ def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_underst
     assert spoken.startswith(answer.partition(".")[0])
 
 
+@pytest.mark.parametrize("hearing", ["turn", "clip"])
+@pytest.mark.parametrize(("sound", "words"), [(quiet(2.0), ""), (voice(2.0), "You.")])
+def test_a_message_without_speech_has_no_words(sound: Pcm, words: str, hearing: Any):
+    model: Any = small_cascade(rows=1)
+    model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard("You.", confidence=-0.6)))
+    said = turn("user", Audio(sound, hearing))
+
+    (_, prefilled) = Cast(model).play(0, [StartSession("chat", seed=1), said])
+
+    assert result_of(prefilled).heard == words
+
+
 @pytest.mark.parametrize(
     ("text", "confidence", "is_asked_for_again"),
     [

@@ -116,9 +116,7 @@ class CascadeState:
 class Conversation:
     """One row's session and its state."""
 
-    def __init__(
-        self, opening: StartSession, seed: int, voice: int, detector: Detector | None
-    ) -> None:
+    def __init__(self, opening: StartSession, seed: int, voice: int, detector: Detector) -> None:
         self.opening = opening
         self.seed = seed
         self.voice = voice

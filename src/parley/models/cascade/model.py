@@ -83,7 +83,7 @@ class Cascade(RowModel[Conversation]):
 
     Args:
         rows: number of simultaneous conversations.
-        make_detector: creates a voice detector for each duplex conversation.
+        make_detector: creates a voice detector for each conversation.
         judges: of the user's turns in duplex; a worker replaces them by its own (`use_judges`).
         vision: None: pictures are not described.
         speaker: None for text only.
@@ -157,7 +157,7 @@ class Cascade(RowModel[Conversation]):
             if self.parts.speaker is not None and opening.speak
             else 0
         )
-        detector = self._make_detector() if opening.mode == "duplex" else None
+        detector = self._make_detector()
         self.parts.writer.open(row)
         self._conversations[row] = Conversation(opening, seed, voice, detector)
 
