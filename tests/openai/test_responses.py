@@ -384,6 +384,34 @@ async def test_it_is_read_listed_replayed_and_deleted():
     assert lost.value.param == "previous_response_id"
 
 
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"type": "input_image", "image_url": "data:image/png;base64,AAAA"}, "image_url"),
+        ({"type": "input_image", "image_url": "data:image/png;base64,!!!"}, "image_url"),
+        ({"type": "input_image", "image_url": "http://127.0.0.1/"}, "image_url"),
+        ({"type": "input_video", "video_url": "data:video/mp4;base64,A"}, "video_url"),
+    ],
+)
+async def test_media_that_cannot_be_used_are_named_by_their_part(broken: Any, field: str):
+    data = base64.b64encode(red_picture()).decode()
+    fine = {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+    async with talking(storage=KEEPING) as (_, client):
+        first = await respond(client, input=[{"role": "user", "content": [fine]}])
+        with pytest.raises(openai.BadRequestError) as caught:
+            await respond(
+                client,
+                instructions="Be kind.",
+                previous_response_id=first.id,
+                input=[
+                    {"role": "user", "content": [fine]},
+                    {"role": "user", "content": [{"type": "input_text", "text": "?"}, broken]},
+                ],
+            )
+
+    assert caught.value.param == f"input[1].content[1].{field}"
+
+
 async def test_items_are_referred_to_by_their_ids():
     model = TalkingModel()
     async with talking(model, storage=KEEPING) as (_, client):

@@ -235,15 +235,42 @@ async def test_tools_that_are_not_to_be_used_are_no_reason_to_refuse():
     assert answer.choices[0].message.content
 
 
-async def test_a_broken_picture_is_told_in_openai_words():
-    url = "data:image/png;base64,AAAA"
-    content: list[Any] = [{"type": "image_url", "image_url": {"url": url}}]
-    async with talking() as (_, client):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await chat(client, messages=[{"role": "user", "content": content}], stream=True)
+def picture_part(data: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
-    assert caught.value.type == "invalid_request_error"
-    assert caught.value.param == "messages"
+
+def sound_part(data: str, form: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+
+
+FINE = base64.b64encode(red_picture()).decode()
+WAV = base64.b64encode(encode_wav(speak(1.0))).decode()
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        (picture_part("AAAA"), "image_url"),
+        (picture_part("!!!"), "image_url"),
+        ({"type": "image_url", "image_url": {"url": "there"}}, "image_url"),
+        (sound_part("AAAA", "mp3"), "input_audio.data"),
+        (sound_part("UklGRAAA", "wav"), "input_audio.data"),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,A"}}, "video_url"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, "file"),
+    ],
+)
+async def test_media_that_cannot_be_used_are_named_by_their_part(broken: Any, field: str):
+    """Also after a greeting, before which the server puts a system message."""
+    greeting = {"role": "assistant", "content": "Hello!"}
+    fine = [picture_part(FINE), sound_part(WAV, "wav")]
+    first = {"role": "user", "content": [*fine, {"type": "text", "text": "look"}]}
+    last = {"role": "user", "content": [{"type": "text", "text": "and?"}, broken]}
+    async with talking() as (_, client):
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await chat(client, messages=[greeting, first, last], stream=stream)
+            assert caught.value.type == "invalid_request_error"
+            assert caught.value.param == f"messages[2].content[1].{field}"
 
 
 async def test_hanging_up_in_the_middle_of_a_stream_frees_the_slot():

@@ -9,7 +9,7 @@ import msgspec
 from parley.dialects.events import ChatRequested, Clip, Content, Picture, Sound
 from parley.protocol import chat, values
 from parley.protocol.content import Message
-from parley.protocol.values import Generation, TextPart
+from parley.protocol.values import Generation, TextPart, media_path
 
 
 def requested(request: chat.Request) -> ChatRequested:
@@ -21,7 +21,13 @@ def requested(request: chat.Request) -> ChatRequested:
     tts = request.tts if request.wants_speech else None
     voice = tts.voice_bytes() if tts else None
     messages = tuple(
-        Message(message.role, tuple(map(_content, message.parts))) for message in request.messages
+        Message(
+            message.role,
+            tuple(
+                _content(part, media_path(at, index)) for index, part in enumerate(message.parts)
+            ),
+        )
+        for at, message in enumerate(request.messages)
     )
     images = sum(isinstance(part, Picture) for m in messages for part in m.parts)
     return ChatRequested(
@@ -47,16 +53,16 @@ def requested(request: chat.Request) -> ChatRequested:
     )
 
 
-def _content(part: values.Part) -> Content:
+def _content(part: values.Part, path: str) -> Content:
     match part:
         case values.TextPart():
             return TextPart(part.text)
         case values.Base64Image():
-            return Picture(part.file_bytes())
+            return Picture(part.file_bytes(field=path))
         case values.Base64Audio():
-            return Sound(part.audio_bytes(), part.sample_rate)
+            return Sound(part.audio_bytes(field=path), part.sample_rate)
         case values.Base64Video():
-            return Clip(part.file_bytes(), part.stack_frames)
+            return Clip(part.file_bytes(field=path), part.stack_frames)
         case values.ToolCallPart() | values.ToolResultPart():
             return part
         case _ as never:

@@ -63,6 +63,11 @@ def make_id(prefix: str) -> str:
 # ---- content -------------------------------------------------------------------------------
 
 
+def media_path(message: int, part: int) -> str:
+    """The field of a chat request with a part's media, as errors name it."""
+    return f"messages[{message}].content[{part}].data"
+
+
 class TextPart(msgspec.Struct, tag="text", frozen=True):
     """Words."""
 
@@ -74,8 +79,8 @@ class Base64Image(Wire, tag="image"):
 
     data: str
 
-    def file_bytes(self) -> bytes:
-        return image_file(self.data, field="image.data")
+    def file_bytes(self, *, field: str = "image.data") -> bytes:
+        return image_file(self.data, field=field)
 
 
 class Base64Audio(Wire, tag="audio"):
@@ -84,9 +89,9 @@ class Base64Audio(Wire, tag="audio"):
     data: str
     sample_rate: Annotated[int, Meta(ge=4000, le=192_000)] = 16_000
 
-    def audio_bytes(self) -> bytes:
+    def audio_bytes(self, *, field: str = "audio.data") -> bytes:
         """Raw samples, or a WAV file (see `codec.is_wav`)."""
-        return codec.voice_bytes(self.data, field="audio.data", limit_bytes=AUDIO_LIMIT_BYTES)
+        return codec.voice_bytes(self.data, field=field, limit_bytes=AUDIO_LIMIT_BYTES)
 
 
 class Base64Video(Wire, tag="video"):
@@ -95,8 +100,8 @@ class Base64Video(Wire, tag="video"):
     data: str
     stack_frames: Annotated[int, Meta(ge=1, le=16)] = 1
 
-    def file_bytes(self) -> bytes:
-        return codec.file_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
+    def file_bytes(self, *, field: str = "video.data") -> bytes:
+        return codec.file_bytes(self.data, field=field, limit_bytes=VIDEO_LIMIT_BYTES)
 
 
 class ToolCallPart(Wire, tag="tool_call"):

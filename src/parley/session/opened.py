@@ -9,7 +9,8 @@ for them. When a session ends, its job ends too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +25,13 @@ from parley.media.room import ContextRoom, require_text_room
 from parley.media.wav import decode_wav
 from parley.protocol.codec import is_wav
 from parley.protocol.content import Message
-from parley.protocol.values import AUDIO_LIMIT_S, TextPart, ToolCallPart, ToolResultPart
+from parley.protocol.values import (
+    AUDIO_LIMIT_S,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    media_path,
+)
 from parley.views import content
 
 REQUEST_PIXELS = 4 * LIMIT_PIXELS
@@ -141,11 +148,17 @@ def _frames(files: Sequence[bytes]) -> list[Pixels]:
 def _messages(
     messages: Sequence[Message[Content]], room: ContextRoom | None
 ) -> list[content.Message]:
-    parts = [part for message in messages for part in message.parts]
-    pictures = [part for part in parts if isinstance(part, Picture)]
+    placed = [
+        (media_path(at, index), part)
+        for at, message in enumerate(messages)
+        for index, part in enumerate(message.parts)
+    ]
+    parts = [part for _, part in placed]
+    pictures = [(path, part) for path, part in placed if isinstance(part, Picture)]
     claimed = REQUEST_PIXELS
-    for picture in pictures:
-        claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
+    for path, picture in pictures:
+        with _located(path):
+            claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
     # A clip has at least one picture; the exact number is known once it is measured.
     clips = sum(isinstance(part, Clip) for part in parts)
     if room is not None:
@@ -155,15 +168,26 @@ def _messages(
         room.take(pictures=clips)
     keep_pixels = min(PICTURE_PIXELS, REQUEST_KEPT_PIXELS // max(1, len(pictures)))
     opened: list[content.Message] = []
-    for message in messages:
+    for at, message in enumerate(messages):
         there: list[content.Part] = []
-        for each in message.parts:
-            part = _open(each, keep_pixels, room)
+        for index, each in enumerate(message.parts):
+            with _located(media_path(at, index)):
+                part = _open(each, keep_pixels, room)
             if room is not None:
                 room = _less(room, part)
             there.append(part)
         opened.append(content.Message(message.role, tuple(there)))
     return opened
+
+
+@contextlib.contextmanager
+def _located(path: str) -> Iterator[None]:
+    """Name the field in errors of media that cannot be used."""
+    try:
+        yield
+    except (InvalidPayload, TooLarge) as error:
+        error.field = path
+        raise
 
 
 def _open(part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:

@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 
-from parley.errors import InvalidRequest
+from parley.errors import BadInput, InvalidRequest
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer, WorkerRefused
 from parley.gateway.http.openai import completions
 from parley.gateway.http.openai.completions import Completion, StopFinder
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
-from parley.protocol import chat, codec
+from parley.protocol import chat, codec, values
 from parley.protocol.control import Ability
 from parley.protocol.values import TokenLogprob, Tool, ToolCallPart, has_to_call, make_id
 from parley.transport import Message
@@ -80,11 +80,6 @@ class AnswerEnded:
         return self.done.ending == "limit" and not self.is_cut
 
 
-MEDIA: Final = {
-    "audio.data": "input_audio.data", "image.data": "image_url", "video.data": "video_url",
-}  # fmt: skip
-"""Names of fields in the chat dialect, and in chat completions."""
-
 AnswerPiece = chat.PrefillDone | AnswerWords | Pcm | chat.ToolCall | AnswerEnded
 """Pieces of an answer, in order: the request is in the model's context; text; audio; parts of a
 function call (first its name, then arguments, the last with `is_final`); the end."""
@@ -92,14 +87,17 @@ function call (first its name, then arguments, the last with `is_final`); the en
 
 @contextlib.contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace the names of fields in errors by those that the client uses."""
+    """Replace the names of fields in errors by those that the client uses. A field inside one that
+    has another name gets the name of that one."""
     try:
         yield
-    except (InvalidRequest, WorkerRefused) as error:
+    except (BadInput, WorkerRefused) as error:
         old = error.field or ""
         if old in names:
             error.field = names[old]
             error.args = (str(error).replace(old, names[old], 1),)
+        elif (outer := old.partition("[")[0]) in names:
+            error.field = names[outer]
         raise
 
 
@@ -182,9 +180,17 @@ def _check_abilities(asked: Completion, models: ModelList) -> None:
             raise InvalidRequest(REFUSALS[ability].replace("{}", name), field=name)
 
 
-def _body(asked: Completion, voice: str | None) -> Message:
+def _body(asked: Completion, voice: str | None) -> tuple[Message, dict[str, str]]:
+    """The request for the worker, and the fields of its media with those of the completion."""
     whole = completions.request_of(asked, voice=voice)
-    return Message.client_text(codec.encode_media(whole))
+    fields = (
+        values.media_path(at, index)
+        for at, message in enumerate(whole.messages)
+        for index, part in enumerate(message.parts)
+        if isinstance(part, values.Base64Image | values.Base64Audio | values.Base64Video)
+    )
+    names = dict(zip(fields, completions.media_paths(asked.messages), strict=True))
+    return Message.client_text(codec.encode_media(whole)), names
 
 
 async def answer(
@@ -211,15 +217,17 @@ async def answer(
         ParleyError: see `ChatForwarder.forward` and `PendingAnswer.messages`.
     """
     reader = _AnswerReader(asked, is_forced)
+    inner = dict[str, str]()
     with (
         renamed(names or {}),
-        renamed(MEDIA),
+        renamed(inner),
         # The format of a forced call is made of the tools.
         renamed({"response_format": "tools"} if is_forced else {}),
     ):
         async with forwarder.visit(request, name) as session_id:
             # The fetched media are not kept twice during the answer.
-            body = await asyncio.to_thread(_body, await sources.completed(asked), voice)
+            body, media = await asyncio.to_thread(_body, await sources.completed(asked), voice)
+            inner.update(media)
             async with (
                 forwarder.forward(request, session_id, body) as pending,
                 contextlib.aclosing(pending.messages()) as messages,

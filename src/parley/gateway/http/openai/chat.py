@@ -204,7 +204,9 @@ def routes(
         # Refused before it waits in the queue.
         if asked.is_spoken:
             open_encoder(format_of(asked))
+        own = completions.media_paths(asked.messages)
         asked, is_forced = shaped(asked, models)
+        names = dict(zip(completions.media_paths(asked.messages), own, strict=True))
         named = asked.audio.voice if asked.audio else "default"
         voice = await find_voice(voices, request, named, "audio.voice") if asked.is_spoken else None
         so_far = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
@@ -212,7 +214,16 @@ def routes(
 
         # Choices are generated one after the other, so that a request takes only one slot.
         answers = (
-            answer(forwarder, request, BODY_NAME, each, sources, voice=voice, is_forced=is_forced)
+            answer(
+                forwarder,
+                request,
+                BODY_NAME,
+                each,
+                sources,
+                voice=voice,
+                is_forced=is_forced,
+                names=names,
+            )
             for each in completions.choices_of(asked)
         )
         if asked.stream:

@@ -6,7 +6,8 @@ completions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -381,6 +382,32 @@ def data_of(url: str, *, field: str) -> str:
     return data
 
 
+MEDIA: Final[Mapping[type[Content], str]] = {
+    ImageContent: "image_url", AudioContent: "input_audio.data", VideoContent: "video_url",
+}  # fmt: skip
+"""Kinds of parts with media, and the field that has them."""
+
+
+def media_paths(messages: Iterable[CompletionMessage]) -> list[str]:
+    """The fields of all media, in order."""
+    return [
+        f"messages[{at}].content[{index}].{MEDIA[type(part)]}"
+        for at, message in enumerate(messages)
+        for index, part in enumerate(message.content if isinstance(message.content, tuple) else ())
+        if type(part) in MEDIA
+    ]
+
+
+@contextlib.contextmanager
+def located(path: str) -> Iterator[None]:
+    """Put the path of a part before the field in errors."""
+    try:
+        yield
+    except BadInput as error:
+        error.field = f"{path}.{error.field}" if error.field else path
+        raise
+
+
 def message_of(message: CompletionMessage) -> values.Message:
     """Convert a message to the chat dialect.
 
@@ -389,7 +416,7 @@ def message_of(message: CompletionMessage) -> values.Message:
             audio.
     """
     if message.role == "function":
-        raise InvalidRequest("The role function is not supported: use tool.", field="messages")
+        raise InvalidRequest("The role function is not supported: use tool.", field="role")
     content = message.content
     if message.role == "tool":
         result = values.ToolResultPart(content=_text(content), id=message.tool_call_id or "")
@@ -406,22 +433,30 @@ def message_of(message: CompletionMessage) -> values.Message:
         if message.audio is not None:
             raise InvalidRequest(
                 "This server does not store audio of answers: send the transcript as content.",
-                field="messages",
+                field="audio",
             )
         content = ""
     role: values.Role = "system" if message.role == "developer" else message.role
     if isinstance(content, str):
         return values.Message(role=role, content=content)
-    return values.Message(role=role, content=tuple(map(part_of, content)))
+    return values.Message(role=role, content=_parts_of(content))
+
+
+def _parts_of(content: Sequence[Content]) -> tuple[values.Part, ...]:
+    parts: list[values.Part] = []
+    for index, part in enumerate(content):
+        with located(f"content[{index}]"):
+            parts.append(part_of(part))
+    return tuple(parts)
 
 
 def _text(content: values.Text | tuple[Content, ...] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    words = [each.text for each in map(part_of, content) if isinstance(each, values.TextPart)]
+    words = [each.text for each in _parts_of(content) if isinstance(each, values.TextPart)]
     if len(words) < len(content):
         raise InvalidRequest(
-            "Tool calls and tool results can only be combined with text.", field="messages"
+            "Tool calls and tool results can only be combined with text.", field="content"
         )
     return "".join(words)
 
@@ -443,9 +478,10 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
             raise InvalidRequest(
                 f"messages must have the call of each result before it: '{message.tool_call_id}' "
                 "was not called.",
-                field="messages",
+                field=f"messages[{index}].tool_call_id",
             )
-        found = message_of(message)
+        with located(f"messages[{index}]"):
+            found = message_of(message)
         if message.role == "tool" == before:
             parts = (*turns.pop().parts, *found.parts)
             found = values.Message(role="user", content=parts)

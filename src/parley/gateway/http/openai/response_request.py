@@ -32,7 +32,6 @@ FIELDS: Final = {
     "response_format": "text.format",
     "response_format.json_schema.schema": "text.format.schema",
     "messages": "input",
-    "image_url": "input_image.image_url",
     "max_completion_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
@@ -299,6 +298,32 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     with renamed(FIELDS):
         completions.check(made)
     return made
+
+
+WITH_PARTS: Final = {"message": "content", "function_call_output": "output"}
+MEDIA: Final = {
+    "input_image": "image_url", "input_audio": "input_audio.data", "input_video": "video_url",
+}  # fmt: skip
+
+
+def media_names(whole: Completion, items: Sequence[Item], given: int) -> dict[str, str]:
+    """The fields of all media in the completion, and their names here.
+
+    Args:
+        items: of which the completion was made.
+        given: number of those, at the end, that are in the request; the others were stored.
+    """
+    stored = len(items) - given
+    fields = (
+        f"input[{at - stored}].{name}[{index}].{MEDIA[part['type']]}"
+        if at >= stored
+        else "previous_response_id"
+        for at, item in enumerate(items)
+        if (name := WITH_PARTS.get(item["type"])) and not isinstance(item[name], str)
+        for index, part in enumerate(item[name])
+        if part["type"] in MEDIA
+    )
+    return dict(zip(completions.media_paths(whole.messages), fields, strict=True))
 
 
 def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -180,7 +180,8 @@ def routes(
             kept,
             stored,
         )
-        names = response_request.FIELDS
+        media = response_request.media_names(whole, said, len(given))
+        names = response_request.FIELDS | media
         run = BackgroundRun(owner, answering.writer, answering.body, answering.keep)
         client = run.client(request) if asked.background else request
         pieces = answer(

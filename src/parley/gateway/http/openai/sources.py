@@ -65,12 +65,13 @@ class Sources:
                 f"A request may contain at most {URLS_LIMIT} addresses.", field="messages"
             )
         messages, room_bytes = [], FETCHED_BYTES
-        for message in asked.messages:
+        for at, message in enumerate(asked.messages):
             content = message.content
             if isinstance(content, tuple):
                 parts: list[completions.Content] = []
-                for part in content:
-                    parts.append(await self._completed(part, room_bytes))
+                for index, part in enumerate(content):
+                    with completions.located(f"messages[{at}].content[{index}]"):
+                        parts.append(await self._completed(part, room_bytes))
                     if _address(part) is not None:
                         # Counted before base64.
                         room_bytes -= len(_url(parts[-1]) or "") * 3 // 4
