@@ -171,6 +171,7 @@ async def test_what_ready_answers_is_in_its_schema_also_when_it_is_not(
         (b"{}", JSON, 422, "name is required."),
         (b"[1]", JSON, 422, "message: expected object, got array"),
         (b'{"name":', JSON, 400, "not valid JSON"),
+        (b"", "text/plain", 400, "The message is empty; it must be JSON text."),
         (b'{"name": "x"}', "text/plain", 422, "must be application/json, got text/plain."),
         (b'{"name": "x"}', "application/vnd.a+json; charset=utf-8", 201, ""),
     ],

@@ -159,14 +159,16 @@ def test_no_type_is_an_unknown_event(raw: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "where"),
     [
-        ("{", ": it ends too early."),
-        ('{"a" 1}', ": expected ':' at byte 5."),
-        ('{"type": "a", b}', ": object keys must be strings at byte 14."),
-        ('{"a": "' + "A" * (1 << 20) + '" 1}', "."),
+        ("", "empty; it must be JSON text."),
+        (b" \n", "empty; it must be JSON text."),
+        ("{", "not valid JSON text: it ends too early."),
+        ('{"a" 1}', "not valid JSON text: expected ':' at byte 5."),
+        ('{"type": "a", b}', "not valid JSON text: object keys must be strings at byte 14."),
+        ('{"a": "' + "A" * (1 << 20) + '" 1}', "not valid JSON text."),
     ],
 )
 def test_text_other_than_json_is_refused_and_where(raw: str | bytes, where: str) -> None:
     for read in (codec.type_of, codec.parse):
         with pytest.raises(InvalidJson) as caught:
             read(raw)
-        assert str(caught.value) == f"The message is not valid JSON text{where}"
+        assert str(caught.value) == f"The message is {where}"

@@ -78,15 +78,19 @@ def parse(raw: bytes | bytearray | str) -> Any:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise _not_json(error, is_whole=not found) from None
+        raise _not_json(error, raw, is_whole=not found) from None
     if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):
         raise errors.InvalidPayload("The message is nested too deeply.")
     return long_base64.put_back(value, found) if found else value
 
 
-def _not_json(error: Exception, *, is_whole: bool) -> errors.InvalidJson:
+def _not_json(
+    error: Exception, raw: bytes | bytearray | str, *, is_whole: bool
+) -> errors.InvalidJson:
     """The parser's message, with the position; without it if the parser saw only parts of the
     message."""
+    if not raw or raw.isspace():
+        return errors.InvalidJson("The message is empty; it must be JSON text.")
     found = _MALFORMED.fullmatch(str(error))
     if found is None or not is_whole:
         return errors.InvalidJson()
@@ -133,7 +137,7 @@ def type_of(raw: bytes | bytearray | str) -> str:
     except msgspec.ValidationError:
         raise errors.UnknownEvent("(not an object)") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise _not_json(error, is_whole=not found) from None
+        raise _not_json(error, raw, is_whole=not found) from None
     if not isinstance(name, str):
         raise errors.UnknownEvent("(none)")
     return name
@@ -360,7 +364,7 @@ class Messages(Generic[Client, Server]):
                 raise errors.UnknownEvent(name) from None
             raise errors.InvalidPayload(f"{name}: {error}") from None
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise _not_json(error, is_whole=True) from None
+            raise _not_json(error, raw, is_whole=True) from None
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:

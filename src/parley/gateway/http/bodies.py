@@ -105,7 +105,8 @@ def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitab
             return None
         # Pages of other sites can send other types without a preflight request.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
+        is_json = kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+        if raw and not is_json:
             raise WrongField(f"The content-type must be {JSON}, got {kind[:100] or 'none'}.")
         value = await read_aside(len(raw), lambda: codec.parse(raw))
         body: T = codec.converted(value, shape)
