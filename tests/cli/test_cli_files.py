@@ -38,9 +38,11 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["chat", "x", "--voice", "words.txt"], "words.txt: The audio is not a WAV file."),
         (["chat", "x", "--voice", "long.wav"], "long.wav: The audio is too large: 61 s"),
         (["chat", "x", "--save", "no/where.wav"], "does not exist."),
+        (["talk", "--file", "empty"], "empty: The file is empty."),
         (["talk", "--file", "nothing.wav"], "nothing.wav: The file contains no sound."),
         (["talk", "--file", "good.wav", "--voice", "words.txt"], "words.txt: The audio is not"),
-        (["talk", "--file", "good.wav", "--frame", "empty"], "empty: The file is not a JPEG"),
+        (["talk", "--file", "good.wav", "--frame", "empty"], "empty: The file is empty."),
+        (["talk", "--file", "good.wav", "--voice", "empty"], "empty: The file is empty."),
         (["talk", "--file", "good.wav", "--save", "no/where.wav"], "does not exist."),
     ],
 )

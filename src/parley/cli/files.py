@@ -59,6 +59,7 @@ def voice(path: Path) -> bytes:
 
 
 def _sound(path: Path, read: Callable[[], Pcm], hint: str) -> Pcm:
+    _size(path)
     try:
         pcm = read()
     except BadInput as error:
@@ -89,10 +90,7 @@ def clip(path: Path) -> bytes:
     Raises:
         SetupError: it is too large or empty.
     """
-    data = _read(path, VIDEO_LIMIT_BYTES, "A clip")
-    if not data:
-        raise SetupError(f"{path}: The file is empty.")
-    return data
+    return _read(path, VIDEO_LIMIT_BYTES, "A clip")
 
 
 def check_writable(path: Path) -> None:
@@ -119,10 +117,22 @@ def save(path: Path, sound: Pcm | None, screen: Screen) -> None:
 
 
 def _read(path: Path, limit_bytes: int, what: str) -> bytes:
-    size = path.stat().st_size
+    size = _size(path)
     if size > limit_bytes:
         raise SetupError(
             f"{path}: The file has {size / 2**20:,.0f} MiB. "
             f"{what} may have {limit_bytes / 2**20:.0f} MiB."
         )
     return path.read_bytes()
+
+
+def _size(path: Path) -> int:
+    """Size in bytes.
+
+    Raises:
+        SetupError: the file is empty.
+    """
+    size = path.stat().st_size
+    if not size:
+        raise SetupError(f"{path}: The file is empty.")
+    return size
