@@ -21,6 +21,7 @@ from parley.client import devices
 from parley.client.duplex import DuplexClient
 from parley.client.events import Reconnected, Speaking, TurnDone, Waiting
 from parley.client.half_duplex import HalfDuplexClient
+from parley.clock import ManualClock
 from parley.errors import SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm, join
@@ -381,3 +382,19 @@ def test_a_log_is_told_the_place_in_the_queue_when_it_changes() -> None:
         "waiting: place 1 of 2, about 30 s",
     ]
     assert "about 57 s" in terminal.getvalue()
+
+
+def test_a_server_without_workers_is_named_and_not_waited_for_without_end() -> None:
+    clock, log = ManualClock(), io.StringIO()
+    screen = Screen(io.StringIO(), log, wait_s=60, clock=clock)
+
+    for wait_s, seconds in ((None, 50), (None, 5), (20, 20), (None, 59), (None, 1)):
+        screen.waiting(Waiting(1, wait_s, "q_1", 1))
+        clock.advance(seconds)
+    with pytest.raises(SetupError, match="has had no worker for 60 s") as ended:
+        screen.waiting(Waiting(1, None, "q_1", 1))
+
+    assert "parley worker" in ended.value.hint
+    no_worker = "waiting for a worker, the server has none: place 1 of 1"
+    about = "waiting: place 1 of 1, about 20 s"
+    assert log.getvalue().splitlines() == [no_worker, about, no_worker]

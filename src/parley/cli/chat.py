@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from parley.cli import files, reach
-from parley.cli.screen import Screen, describe
+from parley.cli.screen import WAIT_S, Screen, Wait, describe
 from parley.client.chat import ChatClient
 from parley.client.devices import Loudspeaker, has_output
 from parley.client.events import Answer, Assigned, Piece, Reconnecting, Waiting
@@ -45,6 +45,7 @@ def chat(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=4096, help="Maximum length of the answer in tokens.")
     ] = None,
+    wait: Wait = WAIT_S,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when the answer is complete.")
     ] = False,
@@ -74,7 +75,7 @@ def chat(
         **access,
     )
     request = client.request(words, images=images, sounds=sounds, clips=clips)
-    screen = Screen(out=io.StringIO() if as_json else None)
+    screen = Screen(out=io.StringIO() if as_json else None, wait_s=wait)
     try:
         answer = asyncio.run(_answer(client, request, screen, plays=plays))
     finally:

@@ -5,21 +5,44 @@ with one status line that is rewritten in place.
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import Annotated, Final, TextIO
+
+import typer
 
 from parley.client.events import Assigned, Reconnecting, Waiting
+from parley.clock import Clock, SystemClock
+from parley.errors import SetupError
+
+WAIT_S: Final = 300.0
+Wait = Annotated[
+    float, typer.Option(min=0, help="Seconds to wait for a worker if the server has none.")
+]
 
 
 class Screen:
-    """Two streams and a status line."""
+    """Two streams and a status line.
 
-    def __init__(self, out: TextIO | None = None, status: TextIO | None = None) -> None:
+    Args:
+        wait_s: see `waiting`.
+    """
+
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        status: TextIO | None = None,
+        *,
+        wait_s: float = WAIT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._wait_s, self._clock = wait_s, clock or SystemClock()
+        self._without_worker_s: float | None = None
+        """Time since which the server has had no worker."""
         self._out = out or sys.stdout
         self._status = status or sys.stderr
         self._is_terminal = self._status.isatty()
         self._live = ""
         self._mid_line = False
-        self._place = 0
+        self._place = (0, False)
 
     def text(self, words: str) -> None:
         """Print words of the answer as they arrive."""
@@ -53,11 +76,24 @@ class Screen:
 
     def waiting(self, event: Waiting) -> None:
         """Show the position in the queue. In a log it is printed when it changes; the estimate
-        alone changes every few seconds."""
+        alone changes every few seconds.
+
+        Raises:
+            SetupError: the server has had no worker for `wait_s`.
+        """
+        has_worker, now_s = event.estimated_wait_s is not None, self._clock.monotonic()
+        since_s = now_s if self._without_worker_s is None else self._without_worker_s
+        self._without_worker_s = None if has_worker else since_s
+        if not has_worker and now_s - since_s >= self._wait_s:
+            raise SetupError(
+                f"The server has had no worker for {self._wait_s:.0f} s.",
+                hint="Start one with parley worker; parley status shows those that are connected.",
+            )
         self.live(describe(event))
-        if not self._is_terminal and event.position != self._place:
+        place = (event.position, has_worker)
+        if not self._is_terminal and place != self._place:
             self.note(describe(event))
-        self._place = event.position
+        self._place = place
 
     def close(self) -> None:
         self._clear()
@@ -74,8 +110,10 @@ def describe(event: Waiting | Assigned | Reconnecting) -> str:
     """Describe queue events in words."""
     match event:
         case Waiting(position=position, estimated_wait_s=wait_s, queue_length=length):
-            about = "waiting time unknown" if wait_s is None else f"about {wait_s:.0f} s"
-            return f"waiting: place {position} of {max(length, position)}, {about}"
+            place = f"place {position} of {max(length, position)}"
+            if wait_s is None:
+                return f"waiting for a worker, the server has none: {place}"
+            return f"waiting: {place}, about {wait_s:.0f} s"
         case Assigned():
             return "connected to a worker"
         case Reconnecting(attempt=attempt, why=why):

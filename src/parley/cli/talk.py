@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from parley.cli import files, reach
-from parley.cli.screen import Screen, describe
+from parley.cli.screen import WAIT_S, Screen, Wait, describe
 from parley.client import events
 from parley.client.access import AccessOptions
 from parley.client.devices import Loudspeaker, Microphone, has_output
@@ -73,6 +73,7 @@ def talk(
     tail: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for an answer after the file ends.")
     ] = 30.0,
+    wait: Wait = WAIT_S,
     interrupt: Annotated[
         Literal["off", "duck", "stop"],
         typer.Option(
@@ -110,7 +111,7 @@ def talk(
     client = _client(address, access, duplex, realtime, frame, system, reference, config)
     if isinstance(client, UnitClient) and picture is not None:
         client.show(picture)
-    conversation = TalkLoop(client, sound=sound, tail_s=tail, plays=has_output())
+    conversation = TalkLoop(client, sound=sound, tail_s=tail, wait_s=wait, plays=has_output())
     try:
         asyncio.run(conversation.run())
     except KeyboardInterrupt:
@@ -199,6 +200,7 @@ class TalkLoop:
         sound: Pcm | None,
         tail_s: float,
         plays: bool,
+        wait_s: float = WAIT_S,
     ) -> None:
         self._client = client
         self._sound = sound
@@ -213,7 +215,7 @@ class TalkLoop:
         """When the last outage ended: several answers may follow."""
         self._first_sound_s: float | None = None
         self._heard_until_s = 0.0
-        self.screen = Screen()
+        self.screen = Screen(wait_s=wait_s)
         self.answers: list[Pcm] = []
 
     async def run(self) -> None:
