@@ -142,7 +142,17 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages(gateway, work
         await hear(client)
         times = Durations((0, 0, 3), 9.0)
         await worker._say(
-            Heartbeat("idle", 0, 0, 0, 0, {"decode": times}, {Kind.OMNI_DUPLEX: times}, {"oops": 2})
+            Heartbeat(
+                "idle",
+                0,
+                0,
+                0,
+                0,
+                {"decode": times},
+                {Kind.OMNI_DUPLEX: times},
+                {"oops": 2},
+                silences={"unit_late": 3},
+            )
         )
         await until(lambda: "oops" in gateway.runtime.metrics.page().decode())
         page = (await http.get("/metrics")).text
@@ -154,6 +164,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages(gateway, work
         'parley_relay_messages_total{direction="up"} 1.0',
         'parley_relay_bytes_total{direction="up"} 19.0',
         'parley_errors_total{code="oops",source="worker"} 2.0',
+        'parley_silences_total{reason="unit_late"} 3.0',
         'parley_unit_stage_seconds_bucket{le="0.002",stage="decode"} 0.0',
         'parley_unit_stage_seconds_bucket{le="0.005",stage="decode"} 3.0',
         'parley_unit_stage_seconds_count{stage="decode"} 3.0',

@@ -2,7 +2,12 @@
 
 import sys
 
-from parley.dialects.events import ChatRequested, OutputDelta, SessionInterrupted
+from parley.dialects.events import (
+    ChatRequested,
+    OutputDelta,
+    SessionInterrupted,
+    SilenceExplained,
+)
 from parley.protocol.control import STAGE_BUCKETS_MS
 from parley.protocol.kinds import Kind
 from parley.worker.meter import SessionMeter, WorkerMeter
@@ -45,3 +50,15 @@ def test_the_first_piece_counts_once_and_a_bucket_has_its_upper_bound() -> None:
     assert counted.answers[Kind.CHAT].sum_ms == 500.0
     assert counted.interruptions == {"stopped": 1}
     assert meter.take().interruptions == {}
+
+
+def test_the_reason_of_a_silence_is_counted_and_no_error() -> None:
+    meter = WorkerMeter()
+    session = SessionMeter(meter, Kind.OMNI_DUPLEX)
+
+    for late_ms in (300, 500):
+        session.observe(SilenceExplained("unit_late", late_ms), 1.0)
+
+    counted = meter.take()
+    assert (counted.silences, counted.errors) == ({"unit_late": 2}, {})
+    assert meter.take().silences == {}

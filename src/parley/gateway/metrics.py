@@ -41,7 +41,7 @@ from parley.gateway.worker_pool import Lease
 from parley.installation import build_id
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
-from parley.protocol.values import InterruptionState
+from parley.protocol.values import InterruptionState, SilenceReason
 from parley.recording.layout import free_bytes
 from parley.transport import Ended, OpenConnections, Traffic
 
@@ -122,6 +122,7 @@ class Metrics:
         self._cuts = 0
         self._resumptions: Tally[Resumed] = Tally()
         self._interruptions: Tally[str] = Tally()
+        self._silences: Tally[str] = Tally()
         self.looks: deque[Look] = deque(maxlen=LOOKS_KEPT)
         """Oldest first."""
         self.registry = CollectorRegistry(auto_describe=False)
@@ -171,6 +172,8 @@ class Metrics:
             self._errors[code[:64], "worker"] += count
         for state, count in heartbeat.interruptions.items():
             self._interruptions[state] += count
+        for reason, count in heartbeat.silences.items():
+            self._silences[reason] += count
         self.recording_lost += heartbeat.recording_lost
 
     @property
@@ -282,6 +285,9 @@ class Metrics:
         states = _each(get_args(InterruptionState), self._interruptions)
         spoke = "Users who spoke while the assistant did, by result."
         yield _counter("parley_interruptions", spoke, states, "state")
+        reasons = _each(get_args(SilenceReason), self._silences)
+        why = "Reasons of silence that clients were sent."
+        yield _counter("parley_silences", why, reasons, "reason")
 
     def _by_worker(self) -> Iterable[Metric]:
         who = "worker", "device"

@@ -17,7 +17,7 @@ import msgspec
 
 from parley.protocol.kinds import Kind, Mode, Phase, WorkerState
 from parley.protocol.resume import RefusalReason
-from parley.protocol.values import InterruptionState
+from parley.protocol.values import InterruptionState, SilenceReason
 
 BEAT_EVERY_S = 1.0
 SILENCE_LIMIT_S = 5.0
@@ -242,6 +242,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """Since the last heartbeat: number of errors by code."""
     interruptions: dict[InterruptionState, int] = {}
     """Since the last heartbeat: number of times that users spoke during an answer, by result."""
+    silences: dict[SilenceReason, int] = {}
+    """Since the last heartbeat: number of times that clients were sent the reason of a silence."""
     recording: RecordingState = "on"
     recording_lost: int = 0
     """Since the last heartbeat: number of recording entries that could not be written."""

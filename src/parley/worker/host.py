@@ -652,6 +652,7 @@ class Host:
             answers=counted.answers,
             errors=counted.errors,
             interruptions=counted.interruptions,
+            silences=counted.silences,
             recording="off" if self.recordings is None else self.recordings.state,
             recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
             is_leaving=self._is_leaving and self._may_move,

@@ -23,7 +23,7 @@ from parley.dialects.events import (
 from parley.errors import InferenceFailed
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations
 from parley.protocol.kinds import Kind
-from parley.protocol.values import InterruptionState
+from parley.protocol.values import InterruptionState, SilenceReason
 from parley.session_log.entries import Observed
 
 SMOOTHING = 0.1
@@ -32,12 +32,14 @@ SMOOTHING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts since the last heartbeat: times by stage and kind, errors by code, interruptions."""
+    """Counts since the last heartbeat: times by stage and kind, errors by code, interruptions and
+    explained silences."""
 
     stages: dict[str, Durations]
     answers: dict[Kind, Durations]
     errors: dict[str, int]
     interruptions: dict[InterruptionState, int]
+    silences: dict[SilenceReason, int]
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class WorkerMeter:
         self.errors: Counter[str] = Counter()
         self.interruptions: Counter[InterruptionState] = Counter()
         """Speech of users during answers."""
+        self.silences: Counter[SilenceReason] = Counter()
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
         self._stages[stage].add(durations_ms)
@@ -86,11 +89,13 @@ class WorkerMeter:
             {kind: tally.durations for kind, tally in self._answers.items()},
             dict(self.errors),
             dict(self.interruptions),
+            dict(self.silences),
         )
         self._stages.clear()
         self._answers.clear()
         self.errors.clear()
         self.interruptions.clear()
+        self.silences.clear()
         return counted
 
 
@@ -125,7 +130,7 @@ class SessionMeter:
                 # The client determined it.
                 self._meter.interruptions["stopped"] += 1
             case SilenceExplained(reason=reason):
-                self._meter.errors[f"silence_{reason}"] += 1
+                self._meter.silences[reason] += 1
             case TurnCompleted(has_failed=True):
                 self._meter.errors[InferenceFailed.code] += 1
             case _:
