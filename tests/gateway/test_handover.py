@@ -34,6 +34,7 @@ def recording(data_dir: Path, recording_id: str) -> Path:
     (folder / "meta.json").write_text("{}")
     (folder / "user_audio/000.wav").write_bytes(bytes(range(256)) * 1000)
     (folder / ".replay.lock").touch()
+    (folder / ".owner").write_text("k_1")
     return folder
 
 
@@ -104,25 +105,27 @@ async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path):
         if path.is_file()
     }
     assert moved == {
+        "one/.owner": 3,
         "one/recording.json": 2,
         "one/meta.json": 2,
         "one/user_audio/000.wav": 256_000,
     }
 
 
-async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_path):
+async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.gateway.state.REFUSED_LIMIT", 2)
     hosts = Hosts(tmp_path)
-    for name, first in (("rest", "deleted"), ("other", "kept")):
+    for name, first in (("rest", "deleted"), ("other", "kept"), ("old", "forgotten")):
         recorded(hosts.there, name, continues=first)
 
     async with hosts.state:
-        await hosts.handover.refuse_rest(["deleted"])
+        await hosts.handover.refuse_rest(["forgotten", "another", "deleted"])
     hosts = Hosts(tmp_path)
     async with hosts.joined():
         await hosts.handover.restore()
         await hosts.handover.round()
 
-    assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == (["other"], [])
+    assert (sorted(hosts.listed(hosts.here)), hosts.listed(hosts.there)) == (["old", "other"], [])
 
 
 @pytest.mark.parametrize("when", ["before it is noted", "after a restart"])

@@ -333,7 +333,8 @@ def _unpack(pieces: Iterator[bytes], target: Path) -> None:
 def _safe(member: tarfile.TarInfo) -> Path:
     parts = PurePosixPath(member.name).parts
     is_plain = member.isreg() and 1 <= len(parts) <= 2
-    if not is_plain or any(part.startswith((".", "/")) or "\\" in part for part in parts):
+    is_odd = any(part.startswith((".", "/")) or "\\" in part for part in parts)
+    if not is_plain or (is_odd and parts != (layout.OWNER,)):
         raise ValueError(f"'{member.name[:80]}' is not a file of a recording.")
     return Path(*parts)
 

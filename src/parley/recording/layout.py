@@ -86,6 +86,9 @@ def _stem(session_id: str) -> str:
     return session_id.lstrip("_-")[:64] or "session"
 
 
+OWNER: Final = ".owner"
+
+
 class _FileOf:
     """Descriptor of a file of a `Folder`, by its name."""
 
@@ -105,7 +108,7 @@ class Folder:
     meta = _FileOf("meta.json")
     journal = _FileOf("journal.jsonl")
     """The journal: one line per entry; locked while the session is running."""
-    owner = _FileOf(".owner")
+    owner = _FileOf(OWNER)
     """Id of the key that the session was started with, if any. It is neither an asset nor part of
     downloads, so people with whom a recording is shared do not see its owner."""
     recording = _FileOf("recording.json")
