@@ -603,6 +603,7 @@ def test_processes_of_two_nodes_may_have_the_same_number(parts):
     for index in (0, 1):
         parts.worker_pool.process_begins(index, pid=7)
     parts.worker("w0", pid=7, index=0)
+    parts.worker("started by hand", pid=8, index=1, slots=0)
     still_loading = parts.worker_pool.loading_workers
     parts.worker("w1", pid=7, index=1)
     one, two = held(parts.ask()), held(parts.ask())
@@ -761,12 +762,14 @@ def test_a_lost_slot_is_served_again_only_by_a_new_hello(parts):
 
 
 def test_a_new_process_under_a_known_name_has_lost_the_old_sessions(parts):
-    parts.worker(pid=1)
+    old = parts.worker(pid=1)
     ticket = parts.ask()
 
     parts.worker(pid=2)
+    parts.heartbeats(old)
 
     assert held(ticket).is_lost
+    assert not held(ticket).worker.is_connected, "though its last message arrived late"
 
 
 def test_a_task_that_no_worker_offers_is_refused_and_does_not_block_the_others(parts):

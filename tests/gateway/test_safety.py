@@ -426,6 +426,7 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
 
 async def test_requests_beyond_the_limit_take_their_turns_in_order(monkeypatch):
     monkeypatch.setattr("parley.gateway.admission.TURNS", 5)
+    monkeypatch.setattr("parley.gateway.admission.TURN_S", 10 * HANG_S)
     runtime, order, together = admission(sessions=2), list[int](), list[int]()
 
     async def request(number: int) -> None:
@@ -440,10 +441,13 @@ async def test_requests_beyond_the_limit_take_their_turns_in_order(monkeypatch):
         requests[2].cancel()
         with pytest.raises(TooManySessions):
             await requests[5]
+        await asyncio.wait({requests[2]})
         assert order == [], "their caller has two sessions"
-    await asyncio.gather(*requests[:2], *requests[3:5])
+    async with asyncio.timeout(HANG_S):
+        await request(6)  # asks before the others have noticed that they may continue
+        await asyncio.gather(*requests[:2], *requests[3:5])
 
-    assert (order, max(together)) == ([0, 1, 3, 4], 2)
+    assert (order, max(together)) == ([0, 1, 3, 4, 6], 2)
     assert (runtime.sessions_by_address, runtime._turns) == ({}, {})
 
 

@@ -161,11 +161,12 @@ async def test_a_worker_may_bring_a_session_late(young: Young) -> None:
 
 async def test_a_session_that_ended_without_a_gateway_has_last_words(young: Young) -> None:
     many = [of_session(Phase.ENDED, str(number), str(number)) for number in range(OVER_LIMIT)]
-    young.pool.welcome(hello(*many, of_session(Phase.ENDED)), object())
+    worker = young.pool.welcome(hello(*many, of_session(Phase.ENDED)), object())
 
     lease = present(await young.kept.find("call"))
     assert young.kept.take(lease) is None, "it has no slot any more"
     assert (young.kept.count(), young.free_slots()) == ({"ended": OVER_LIMIT}, 2)
+    assert worker.total_requests == 0, "its slot was never leased here"
 
 
 async def ended_and_lost(gateway: Young) -> Lease:

@@ -4,8 +4,10 @@ import os
 import time
 from typing import Any
 
+import pytest
 from tests.support.recordings import Running, recorded
 
+from parley.recording import store
 from parley.recording.layout import RecordingFolders
 from parley.recording.retention import DAY_S, CleanReport, clean
 
@@ -133,3 +135,7 @@ def test_links_and_folders_with_other_names_are_neither_followed_nor_deleted(tmp
 
     assert report.scanned == 0
     assert (outside / "meta.json").exists()
+    # A file that is replaced by a link after it was listed.
+    (tmp_path / "link.json").symlink_to(outside / "meta.json")
+    with pytest.raises(OSError, match="symbolic links"):
+        store.open_plain(tmp_path / "link.json")

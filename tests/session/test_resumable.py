@@ -529,6 +529,7 @@ async def test_a_backend_that_hangs_does_not_silence_a_conversation(monkeypatch)
             await sent_last(bench, text)
 
         assert not bench.log.is_current
+        assert bench.socket.lacks_log
         # What is not stored the client keeps.
         assert bench.log.stored_received == stored
 

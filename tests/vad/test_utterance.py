@@ -299,14 +299,12 @@ def test_half_a_window_of_quiet_within_speech_is_forgotten():
         pytest.param(
             (
                 speak(3.2),
-                Part(0.192, 0.95, 0.02),
-                Part(0.064, 0.7, 0.3),
-                Part(0.192, 0.95, 0.02),
+                *(Part(0.192, 0.95, 0.02), Part(0.064, 0.7, 0.3)) * 4,
                 speak(0.64),
                 silence(1.6),
             ),
-            [4.288],
-            id="two soft words, and a murmur of the user between them",
+            [4.864],
+            id="soft words, and a murmur of the user after each",
         ),
         pytest.param(
             (Part(0.32, 0.95, 0.9), Part(4.8, 0.95, 0.06), silence(1.6)), [5.12], id="a door"
