@@ -117,11 +117,16 @@ async def test_what_came_before_a_bad_frame_reaches_the_worker(gateway, worker):
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(BoundedHttp, "body_grace_s", 0.2)
-    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{"
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n{"
     async with running_gateway() as gateway:
-        for path in (b"/api/chat", b"/api/queue", b"/nowhere"):
+        for path, came in (
+            (b"/api/chat", 0),
+            (b"/api/queue", 0),
+            (b"/nowhere", 0),
+            (b"/api/chat", 8 << 20),
+        ):
             async with raw_client(gateway.gateway.port) as client:
-                await client.send(head % path)
+                await client.send(head % (path, came + 1000) + b" " * came)
                 answer = await client.rest()
             assert answer.split()[1] in (b"408", b"404", b"405"), answer
         assert gateway.runtime.access.admission.sessions_by_address == {}

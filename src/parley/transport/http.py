@@ -44,8 +44,8 @@ BYTES_PER_S: Final = 16 << 10
 """Minimum rate; no working network is slower for long."""
 BODY_GRACE_S: Final = 30.0
 BODY_LIMIT_S: Final = 600.0
-"""A body may take the grace period, plus a second for every `BYTES_PER_S` received, up to a limit,
-because it occupies memory meanwhile."""
+"""A body must arrive at `BYTES_PER_S` on average and may pause for the grace period, up to a limit,
+because it occupies memory and one of few places meanwhile."""
 
 STALL_S: Final = 30.0
 """While a response waits for its reader, it must be read at `BYTES_PER_S`; this is the measuring
@@ -181,7 +181,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_pieces += 1
         if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
             raise BadHead(f"The chunks of a long body must have {PIECE_BYTES} bytes on average.")
-        self._body_due += len(body) / BYTES_PER_S
+        pause_due = self.loop.time() + self.body_grace_s
+        self._body_due = min(self._body_due + len(body) / BYTES_PER_S, pause_due)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
