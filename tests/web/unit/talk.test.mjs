@@ -193,6 +193,18 @@ test('a refused microphone costs no place in the queue', async () => {
   assert.equal(talk.state.ending.reason, 'not_started');
 });
 
+test('a call that the page cannot start blames neither microphone nor camera', async (t) => {
+  const noted = t.mock.method(console, 'error', () => {});
+  const talk = new HalfDuplexCall(new FakeRig(), surroundings().clock.surroundings());
+  const error = new TypeError('a part of the page was not loaded');
+
+  assert.equal(await talk.start(() => Promise.reject(error)), false);
+
+  assert.deepEqual(talk.state.trouble, { kind: 'page' });
+  assert.equal(talk.state.ending.reason, 'not_started');
+  assert.deepEqual(noted.mock.calls[0].arguments, [error]);
+});
+
 test('a lost server lets the last sentence finish and is not called again, hanging up does not', async () => {
   const lost = await listening();
   lost.socket.hangUp(1011);

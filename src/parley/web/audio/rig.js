@@ -6,7 +6,7 @@
  */
 
 import { Emitter } from '../emitter.js';
-import { canChooseSpeaker, openMicrophone, release } from './devices.js';
+import { canChooseSpeaker, openMicrophone, release, toMediaError } from './devices.js';
 import { Unheard } from './unheard.js';
 
 const PLAYBACK_HZ = 24000;
@@ -205,7 +205,12 @@ export class Rig extends Emitter {
     stream.getAudioTracks()[0].addEventListener('ended', () => {
       if (this.stream === stream) this.emit('mic-lost', {});
     });
-    this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
+    try {
+      this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
+    } catch (error) {
+      // Firefox refuses a microphone whose rate is not the context's.
+      throw toMediaError(error, 'microphone');
+    }
     this.#source.connect(/** @type {AudioWorkletNode} */ (this.#capture));
     this.#source.connect(/** @type {GainNode} */ (this.#micGain));
   }

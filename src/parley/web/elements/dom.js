@@ -292,3 +292,21 @@ export function once(act, ms) {
     act();
   };
 }
+
+/**
+ * Returns a function that loads something once, and again after a failure. Firefox remembers a failed import until the
+ * page is reloaded.
+ * @template T
+ * @param {() => Promise<T>} load
+ */
+export function loadedOnce(load) {
+  /** @type {Promise<T> | null} */
+  let loading = null;
+  return () => {
+    loading ??= load().catch((error) => {
+      loading = null;
+      throw error;
+    });
+    return loading;
+  };
+}

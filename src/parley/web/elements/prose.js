@@ -6,7 +6,7 @@
  * A text that grows is parsed from its last block on; the blocks above it stay.
  */
 
-import { copy, h, iconButton } from './dom.js';
+import { copy, h, iconButton, loadedOnce } from './dom.js';
 import { withoutDirections } from '../talk/captions.js';
 import { lastBlock, makeParser } from './markdown.js';
 
@@ -14,21 +14,10 @@ import { lastBlock, makeParser } from './markdown.js';
 
 /** @type {import('./markdown.js').Parser | null} */
 let parser = null;
-/** @type {Promise<void> | null} */
-let loading = null;
-
-function load() {
-  loading ??= import('../vendor/markdown-it.js').then(
-    ({ default: MarkdownIt }) => {
-      parser = makeParser(MarkdownIt);
-    },
-    // No network: the text stays as it was written, and the next text tries to load the parser again.
-    () => {
-      loading = null;
-    },
-  );
-  return loading;
-}
+const load = loadedOnce(async () => {
+  const { default: MarkdownIt } = await import('../vendor/markdown-it.js');
+  parser = makeParser(MarkdownIt);
+});
 
 /**
  * The text direction of a block depends on its own text, not on that of nested blocks with a direction.
@@ -149,7 +138,11 @@ export class Prose {
     if (parser) this.#drawSoon(parser);
     else {
       this.node.replaceChildren(...(text ? [h('p', { class: 'as-written', dir: 'auto' }, text)] : []));
-      void load().then(() => parser && this.#text === text && this.#draw(parser));
+      void load().then(
+        () => parser && this.#text === text && this.#draw(parser),
+        // No network: the text stays as it was written, and the next text tries to load the parser again.
+        () => {},
+      );
     }
   }
 

@@ -2,7 +2,7 @@
  * The page of a live conversation. It assembles the parts: `talk/` controls the call, and `pages/call/` what is shown.
  */
 
-import { $, h, painted, say, toast } from '../elements/dom.js';
+import { $, h, loadedOnce, painted, say, toast } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';
 import { barrierNotice, notice } from '../elements/notice.js';
 import { describe, remember } from '../elements/recents.js';
@@ -66,7 +66,7 @@ function assemble(parts, { mountStageVideo }) {
   const main = $('#main');
   main.className = 'call';
   main.dataset.kind = page.kind;
-  const load = async () => {
+  page.whenLoaded = loadedOnce(async () => {
     const later = await import('./call/later.js');
     const made = await later.mountLater(page);
     panel.append(made.panel);
@@ -74,13 +74,7 @@ function assemble(parts, { mountStageVideo }) {
     writing.append(...made.writing);
     void page.prompt.load();
     return later;
-  };
-  /** @type {ReturnType<typeof load> | null} */
-  let loading = null;
-  page.whenLoaded = () => {
-    loading ??= load();
-    return loading;
-  };
+  });
   // The visible parts are loaded first; if the user needs the rest earlier, it is loaded on request.
   if ('requestIdleCallback' in globalThis) requestIdleCallback(() => void page.whenLoaded(), { timeout: 1500 });
   else setTimeout(() => void page.whenLoaded(), 300);

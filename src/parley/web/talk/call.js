@@ -154,12 +154,13 @@ export class Call extends CallKind {
 
   /** @param {unknown} error */
   #couldNotStart(error) {
-    const { trouble = 'failed', device = 'microphone' } = /** @type {any} */ (error);
-    // Not a device error but a bug, for which the state has no details.
-    if (trouble === 'failed') console.error(error);
+    const { trouble, device } = /** @type {Partial<import('../audio/devices.js').MediaError>} */ (error);
+    if (!trouble || trouble === 'failed') console.error(error);
+    // Any other error comes from the page: a part of it that could not be loaded, or a bug.
+    const ofDevice = trouble && device ? /** @type {const} */ ({ kind: 'media', trouble, device }) : null;
     this.#finish(
       { reason: 'not_started', code: '', sentence: '', wasReady: false },
-      { kind: 'media', trouble, device },
+      ofDevice ?? /** @type {const} */ ({ kind: 'page' }),
     );
   }
 

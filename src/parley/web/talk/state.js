@@ -4,6 +4,7 @@
  * @typedef {import('./phases.js').CallPhase} CallPhase
  * @typedef {'listening' | 'hearing' | 'thinking' | 'speaking'} Activity
  * @typedef {{kind: 'media', trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}
+ *   | {kind: 'page'}
  *   | {kind: 'server', code: string, sentence: string}
  *   | {kind: 'network', dropped: number}} Trouble
  * @typedef {'not_started' | import('../wire/reasons.js').Reason} EndReason

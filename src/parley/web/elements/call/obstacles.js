@@ -74,6 +74,7 @@ export async function fetchToken(address) {
  */
 export function obstacleOf({ trouble, ending }, tokenUrl) {
   if (trouble?.kind === 'media') return mediaObstacle(trouble.trouble);
+  if (trouble?.kind === 'page') return new Obstacle('failed');
   const { reason = 'stopped', code = '', sentence = '', wasReady = false } = ending ?? {};
   if (['stopped', 'cancelled', 'not_started'].includes(reason)) return null;
   if (code === 'unauthorized') {

@@ -29,6 +29,10 @@ function troubleNotice(page) {
     const ways = trouble.trouble === 'denied' ? [again, last] : [again, choose, last];
     return mediaNotice(trouble, ways);
   }
+  if (trouble?.kind === 'page') {
+    const reload = { words: 'action.reload', act: () => location.reload(), isMain: true };
+    return notice('error', 'call.no_start', 'call.no_start_fix', { ways: [reload, { ...again, isMain: false }] });
+  }
   if (phase === 'ended') return null;
   if (trouble?.kind === 'network') {
     return notice('warn', 'network.slow', 'network.slow_fix', {
