@@ -155,6 +155,9 @@ async function voiceCall(page) {
   const replay = await page.getByRole('link', { name: 'View recording' }).getAttribute('href');
   await page.goto(replay);
   await page.locator('.units summary').waitFor();
+  await page.locator('.media audio').waitFor();
+  const { height } = await page.locator('.media audio').boundingBox();
+  assert.ok(height < 60, `the recording's player is ${height} pixels high`);
 }
 
 /** Units of which the model has said whether it listens or speaks. @param {number} count at least */
@@ -184,6 +187,7 @@ async function videoCall(page) {
     ),
     'pictures are sent',
   );
+  assert.equal(await page.evaluate(() => document.querySelector('video').disablePictureInPicture), true);
   await hangUp(page);
 }
 

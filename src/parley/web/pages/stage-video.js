@@ -12,7 +12,8 @@ import { followUnits } from './monitor.js';
 /** @typedef {import('./call/parts.js').CallPage} CallPage */
 
 class StageVideo {
-  video = h('video', { playsinline: true, 'aria-hidden': 'true' });
+  // Firefox lays its "Pop out this video" over a picture that does not forbid it.
+  video = h('video', { playsinline: true, disablepictureinpicture: true, 'aria-hidden': 'true' });
   #captions = h(
     'p',
     { class: 'subtitles', dir: 'auto', 'aria-hidden': 'true' },
