@@ -278,11 +278,12 @@ def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_underst
 def test_a_message_without_speech_has_no_words(sound: Pcm, words: str, hearing: Any):
     model: Any = small_cascade(rows=1)
     model.parts = replace(model.parts, recogniser=FixedRecogniser(Heard("You.", confidence=-0.6)))
-    said = turn("user", Audio(sound, hearing))
+    said = turn("user", Audio(sound, hearing), is_closed=False)
 
-    (_, prefilled) = Cast(model).play(0, [StartSession("chat", seed=1), said])
+    (_, prefilled, answer) = Cast(model).play(0, [StartSession("chat", seed=1), said, Generate()])
 
     assert result_of(prefilled).heard == words
+    assert answer.text.startswith(ONCE_MORE) == (not words)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,9 @@ class CascadeParts:
                 is_unclear=last.is_unclear,
             )
             note = note and named(note, history.system)
-            if note is None and last.is_unclear and not notes.is_expected(text, history.told):
+            is_doubted = last.is_unclear and not notes.is_expected(text, history.told)
+            is_silent = not last.text and text == NOTHING_HEARD
+            if is_silent or (note is None and is_doubted):
                 note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
             elif note is None and history.system == PERSONA:
                 note = notes.unknown_to_us(text, history.told, answers, self.is_word)
