@@ -691,7 +691,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": "required"}, "tool_choice", ""),
     ({"input": []}, "input", ""),
     ({"input": [LONG]}, "input[0].content[0].text", "send longer text as several parts"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input_file", ""),
+    ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]", ""),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+        "input[0].content[0].file_id",
+        "data URL",
+    ),
     ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input", ""),
 ]
 

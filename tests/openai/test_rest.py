@@ -571,6 +571,19 @@ async def test_silence_has_no_words():
     assert (found.text, found.segments, plain.text) == ("", [], "")
 
 
+async def test_a_message_without_content_and_a_picture_without_an_address_are_named():
+    bare = {"type": "image_url", "image_url": {"url": FINE}}
+    asked: list[tuple[Any, str, str]] = [
+        ({"role": "user"}, "messages[0].content", "content field is required"),
+        ({"role": "user", "content": [bare]}, "messages[0].content[0].image_url", "a data URL"),
+    ]
+    async with talking() as (_, client):
+        for message, field, why in asked:
+            with pytest.raises(openai.BadRequestError, match=why) as caught:
+                await chat(client, messages=[message])
+            assert caught.value.param == field
+
+
 async def test_what_is_not_there_says_what_to_use_instead():
     hints = [
         ("POST", "/completions", "/v1/chat/completions"),

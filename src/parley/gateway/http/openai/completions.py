@@ -473,6 +473,8 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
     for index, message in enumerate(messages):
         if message.role == "tool" and message.tool_call_id is None:
             raise MissingField(f"messages[{index}].tool_call_id")
+        if message.role in ("system", "developer", "user") and message.content is None:
+            raise MissingField(f"messages[{index}].content")
         called.update(call.id for call in message.tool_calls or ())
         if message.role == "tool" and message.tool_call_id not in called:
             raise InvalidRequest(

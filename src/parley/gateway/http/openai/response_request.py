@@ -273,7 +273,8 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     Raises:
         InvalidRequest: an item or an option is not supported.
     """
-    messages = messages_of(items)
+    given = 1 if isinstance(asked.input, str) else len(asked.input)
+    messages = messages_of(items, stored=len(items) - given)
     if asked.instructions is not None:
         messages = [
             completions.CompletionMessage(role="system", content=asked.instructions),
@@ -341,28 +342,34 @@ def _tool(each: FunctionTool) -> values.Tool:
     return values.Tool(function=function)
 
 
-def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
+def messages_of(items: Sequence[Item], *, stored: int = 0) -> list[completions.CompletionMessage]:
     """Items as messages. Calls are added to the preceding message of the assistant, as in chat
     completions.
+
+    Args:
+        stored: number of items that precede those of the request, in which errors name the part.
 
     Raises:
         InvalidRequest: an item is not supported.
     """
     messages: list[completions.CompletionMessage] = []
     calls: list[completions.CalledTool] = []
-    for item in _read_items(items):
+    for at, item in enumerate(_read_items(items), -stored):
         if calls and not isinstance(item, FunctionCallItem | ReasoningItem):
             _join(messages, calls)
         match item:
             case InputMessage(role, content):
-                messages.append(completions.CompletionMessage(role=role, content=_content(content)))
+                said = _content(content, f"input[{at}].content")
+                messages.append(completions.CompletionMessage(role=role, content=said))
             case FunctionCallItem():
                 calls.append(_called(item))
                 continue
             case FunctionOutputItem(call_id, output):
                 messages.append(
                     completions.CompletionMessage(
-                        role="tool", tool_call_id=call_id, content=_content(output)
+                        role="tool",
+                        tool_call_id=call_id,
+                        content=_content(output, f"input[{at}].output"),
                     )
                 )
             case ReferenceItem(item_id):
@@ -398,10 +405,14 @@ def _join(
     calls.clear()
 
 
-def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
+def _content(content: Content, path: str) -> values.Text | tuple[completions.Content, ...]:
     if isinstance(content, str):
         return content
-    parts = tuple(map(_part, content))
+    found: list[completions.Content] = []
+    for index, part in enumerate(content):
+        with completions.located(f"{path}[{index}]"):
+            found.append(_part(part))
+    parts = tuple(found)
     # In chat completions, a single text is a string.
     if len(parts) == 1 and isinstance(parts[0], completions.TextContent):
         return parts[0].text
@@ -420,11 +431,11 @@ def _part(part: Part) -> completions.Content:
             if not isinstance(url, str):
                 raise InvalidRequest(
                     "This server stores no files: send the picture in image_url, as a data URL.",
-                    field="input_image.file_id",
+                    field="file_id",
                 )
             return completions.ImageContent(completions.MediaUrl(url, detail))
         case InputFile():
-            raise InvalidRequest(completions.NO_DOCUMENTS.format("input_image"), field="input_file")
+            raise InvalidRequest(completions.NO_DOCUMENTS.format("input_image"))
         case _:
             return part
 

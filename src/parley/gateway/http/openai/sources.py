@@ -97,6 +97,10 @@ class Sources:
 
     async def _fetch(self, url: str, field: str, limit_bytes: int) -> str:
         """Fetches a URL and returns its content as a `data:` URL."""
+        if not (self.may_fetch or url.startswith(("http://", "https://"))):
+            raise AddressRefused(
+                f"{field} must be a data URL (data:image/jpeg;base64,…).", field=field
+            )
         if not self.may_fetch:
             raise AddressRefused(
                 f"This server does not fetch addresses: send {field} as a data URL "
