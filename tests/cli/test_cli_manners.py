@@ -79,6 +79,19 @@ def test_an_address_that_is_none_is_a_usage_error_with_an_example(
     assert "hint: An address looks like https://localhost:8006." in err
 
 
+def test_a_file_in_place_of_an_address_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.wav").touch()
+
+    assert run("status", "q.wav") == 2
+
+    err = capsys.readouterr().err
+    assert "q.wav is a file, not the address of a server." in err
+    assert "parley talk --file q.wav" in err
+
+
 def test_an_unknown_machine_is_tried_once_and_not_blamed_on_the_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,11 @@ def server(
     url = url or variable("URL")
     if url is None:
         url = f"{'http' if gateway.http else 'https'}://localhost:{gateway.port}"
+    if "://" not in url and Path(url).is_file():
+        raise SetupError(
+            f"{url} is a file, not the address of a server.",
+            hint=f"To speak it: parley talk --file {url}",
+        )
     try:
         is_here = Access(url).is_loopback()
     except Unreachable as error:
