@@ -255,6 +255,34 @@ async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.M
     assert is_waiting
 
 
+@pytest.mark.parametrize("kind", [HalfDuplexClient, DuplexClient])
+async def test_without_a_loudspeaker_a_call_ends_once_its_answer_could_have_been_heard(
+    kind: Any,
+) -> None:
+    """Servers count an answer as cut off if its call ends earlier. Longer answers than `tail_s`
+    are heard to their end."""
+    ended_s: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    class Client(kind):  # type: ignore[misc]
+        is_my_turn = True
+
+        def send_chunk(self, pcm: Pcm) -> None:
+            pass
+
+        async def stop(self) -> None:
+            ended_s.append(loop.time())
+            self.phase = "closed"
+
+    talk = TalkLoop(Client("http://localhost:1"), sound=tone(0.1), tail_s=0.3, plays=False)
+    talk._show(Speaking("One.", tone(1.0), True, 0, None))
+    heard_s = loop.time() + 0.9
+    talk._show(TurnDone(0, "One.", False, False, 0, 0.0))
+    await talk._speak(FileSource(tone(0.1), 1600))
+
+    assert ended_s[0] >= heard_s
+
+
 def test_talk_reports_a_server_that_goes_away_in_one_sentence(
     playing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

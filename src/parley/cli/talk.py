@@ -284,8 +284,14 @@ class TalkLoop:
                     self._first_sound_s = None
             if isinstance(source, FileSource) and source.is_over:
                 over_s = over_s or loop.time()
-                is_played = self._speaker is None or self._speaker.left_s == 0
-                waits_s = loop.time() - max(over_s, self._back_s or 0.0)
+                # Without a loudspeaker, too: the server takes an answer whose call ends before it
+                # has been played for one that was cut off.
+                is_played = (
+                    loop.time() >= self._heard_until_s
+                    if self._speaker is None
+                    else self._speaker.left_s == 0
+                )
+                waits_s = loop.time() - max(over_s, self._back_s or 0.0, self._heard_until_s)
                 is_answered = self._is_answered and is_played
                 if self._back_s is not None:
                     heard_s = max(self._back_s, self._heard_until_s)
