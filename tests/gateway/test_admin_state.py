@@ -168,6 +168,15 @@ async def test_transactions_of_several_callers_take_turns(tmp_path):
         assert found.last_used_s == 19.0
 
 
+async def test_nothing_is_written_to_a_database_that_was_removed(tmp_path):
+    async with gateway(tmp_path) as running, running.http() as http:
+        (tmp_path / "state.db").unlink()
+        refused = await http.post("/api/admin/keys", json={"name": "new"}, headers=ADMIN)
+        shown = await http.get("/api/admin/keys", headers=ADMIN)
+
+    assert (refused.status_code, shown.status_code) == (503, 200)
+
+
 # ---- tokens --------------------------------------------------------------------------------
 
 

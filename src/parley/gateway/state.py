@@ -15,7 +15,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -440,15 +440,32 @@ class State:
             statement = f"{verb} INTO {table} ({_columns(rows[0])}) VALUES ({marks}) {rest}"
             await self._many(statement, [astuple(row) for row in rows])
 
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Only this caller writes during the block.
+
+        Raises:
+            sqlite3.OperationalError: the file was removed. SQLite would continue to write to it,
+                and everything would be lost with this process.
+        """
+        async with self._writing:
+            if not await asyncio.to_thread(self._path.exists):
+                gone = sqlite3.OperationalError(
+                    f"{self._path.name} was removed: restart the server"
+                )
+                gone.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+                raise gone
+            yield
+
     async def _do(self, statement: str, values: Sequence[Any]) -> int:
         """Number of rows that it changed."""
-        async with self._writing, self._database.execute(statement, values) as cursor:
+        async with self._turn(), self._database.execute(statement, values) as cursor:
             return cursor.rowcount
 
     async def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        async with self._writing:
+        async with self._turn():
             # Autocommit is on: without a transaction each row would wait for the disk.
             await self._database.execute("BEGIN")
             try:
