@@ -21,7 +21,7 @@ def test_help_names_every_verb_and_says_how_to_begin(capsys: pytest.CaptureFixtu
     assert "To start" in out
     assert "later sources override earlier ones" in " ".join(out.split())
     assert run("recordings", "export", "--help") == 0
-    assert "ID..." in capsys.readouterr().out
+    assert "{ID}..." in capsys.readouterr().out
 
 
 def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:

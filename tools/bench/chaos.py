@@ -179,14 +179,14 @@ def chaos(
         int, typer.Option(min=0, help="Workers asked to stop (SIGTERM) while others have room.")
     ] = 0,
     double_kills: Annotated[
-        int, typer.Option(min=0, help="A gateway and a worker killed in one moment.")
+        int, typer.Option(min=0, help="A gateway and a worker killed at the same moment.")
     ] = 0,
-    at_once: Annotated[int, typer.Option(min=0, max=64, help="Conversations at a time.")] = 4,
+    at_once: Annotated[int, typer.Option(min=0, max=64, help="Concurrent conversations.")] = 4,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
     model: Annotated[str, typer.Option(help="Model of the workers.")] = "parrot",
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1,
     minutes: Annotated[
-        float, typer.Option(min=0.1, help="What is not done by then is not done.")
+        float, typer.Option(min=0.1, help="Time limit; remaining faults are skipped.")
     ] = 600,
     workers: Annotated[
         int, typer.Option(min=0, help="Workers; 0: one, and one more if workers are killed.")
@@ -206,9 +206,9 @@ def chaos(
         int, typer.Option(min=0, help="Restarts of that redis-server, which forgets everything.")
     ] = 0,
     logs: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder for what the servers say.")
+        Path | None, typer.Option(file_okay=False, help="Folder for the servers' logs.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Cut connections, kill and freeze servers at random; count what conversations lose."""
     if dialect not in (*TALKS, "all"):

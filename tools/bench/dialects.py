@@ -42,9 +42,11 @@ Talk = Callable[[ClientConnection, int, float | None], Awaitable[None]]
 
 
 def dialects(
-    seconds: Annotated[int, typer.Option(min=10, max=600, help="Of sound per session.")] = 60,
+    seconds: Annotated[
+        int, typer.Option(min=10, max=600, help="Seconds of sound per session.")
+    ] = 60,
     rounds: Annotated[
-        int, typer.Option(min=1, max=20, help="Times that each is measured; the least counts.")
+        int, typer.Option(min=1, max=20, help="Number of measurements; the least counts.")
     ] = 3,
     noise_dbfs: Annotated[
         float | None,
@@ -54,7 +56,7 @@ def dialects(
             help="Send noise of this level instead of silence: a fan, a room.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """CPU time of the worker for a second of audio."""
     found = asyncio.run(measure(seconds, rounds, noise_dbfs))

@@ -199,13 +199,13 @@ class PaperSecond:
 
 
 def engine(
-    sessions: Annotated[int, typer.Option(min=1, max=64, help="Conversations at a time.")] = 32,
-    seconds: Annotated[int, typer.Option(min=2, max=600, help="How long they talk.")] = 30,
+    sessions: Annotated[int, typer.Option(min=1, max=64, help="Concurrent conversations.")] = 32,
+    seconds: Annotated[int, typer.Option(min=2, max=600, help="Length of the conversations.")] = 30,
     switch_interval_ms: Annotated[
         float | None,
         typer.Option(min=0.001, max=100, help="Python's switch interval; default: a worker's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the waits of the engine thread while sessions talk."""
     logs.configure(level="warning", style="text")

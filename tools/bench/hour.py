@@ -119,16 +119,16 @@ class HourReport:
 
 
 def hour(
-    minutes: Annotated[int, typer.Option(min=1, max=600, help="How long.")] = 60,
+    minutes: Annotated[int, typer.Option(min=1, max=600, help="Length of the call.")] = 60,
     model: Annotated[str, typer.Option(help="Model of the worker.")] = "pocket",
     file: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Talk for an hour with a cut every minute; watch memory and clocks."""
+    """Hold a call for an hour with a cut every minute; watch memory and clocks."""
     speech = resample(made_up_speech(3) if file is None else wav.load(file), INPUT_RATE_HZ)
     report = asyncio.run(_run(model, minutes, speech, random.Random(seed)))
     if as_json:

@@ -167,22 +167,24 @@ def interruption(
     ] = "all",
     count: Annotated[int, typer.Option(min=1, help="Interruptions per dialect.")] = 200,
     at_once: Annotated[int, typer.Option(min=1, help="Conversations per dialect.")] = 5,
-    chunk_ms: Annotated[int, typer.Option(min=20, max=1000, help="Sent at a time.")] = 100,
+    chunk_ms: Annotated[
+        int, typer.Option(min=20, max=1000, help="Length of one audio message.")
+    ] = 100,
     backchannel: Annotated[str, typer.Option(help="ignore or heed acknowledgements.")] = "heed",
     min_speech_ms: Annotated[int, typer.Option(min=64, max=2000)] = 64,
     own_server: Annotated[
-        bool, typer.Option("--own-server", help="Start a server with the echo test for it.")
+        bool, typer.Option("--own-server", help="Start a server with the echo test.")
     ] = False,
     limit_ms: Annotated[
         float | None,
-        typer.Option(help="Fail where an answer is silent later than this (95th percentile)."),
+        typer.Option(help="Fail if an answer is silent later than this (95th percentile)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Interrupt answers of a running server, and report how soon they end.
 
-    With --limit-ms it also fails where sound came behind the fence, where an interruption could
-    not be measured, and where the history is not what was heard.
+    With --limit-ms it also fails if sound arrived after the fence, if an interruption could not be
+    measured, or if the history differs from what was heard.
     """
     if dialect not in (*DIALECTS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")

@@ -43,7 +43,7 @@ PAGE = 100
 def recording(
     units: Annotated[int, typer.Option(min=10, max=5000, help="Units of one session.")] = 300,
     recordings: Annotated[int, typer.Option(min=1, max=100_000, help="Recordings listed.")] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the cost of recording a unit, and the speed of lists."""
     logs.configure(level="warning", style="text")

@@ -77,10 +77,10 @@ def relay(
     sessions: Annotated[int, typer.Option(min=1, help="Sessions through the gateway.")] = 100,
     seconds: Annotated[float, typer.Option(min=1, max=600, help="How long to measure.")] = 10.0,
     frame: Annotated[bool, typer.Option("--frame", help="With a 40 KB camera frame.")] = False,
-    tls: Annotated[bool, typer.Option("--tls", help="Clients come by HTTPS.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Clients connect by HTTPS.")] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="What it costs that sessions can be resumed, instead."),
+        typer.Option("--resume", help="Measure the cost of resuming instead."),
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="With --resume.")] = 5,
 ) -> None:

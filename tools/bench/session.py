@@ -33,11 +33,11 @@ _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 def session(
     units: Annotated[int, typer.Option(min=10, max=500, help="Units per conversation.")] = 200,
-    sessions: Annotated[int, typer.Option(min=1, max=32, help="Conversations at a time.")] = 1,
+    sessions: Annotated[int, typer.Option(min=1, max=32, help="Concurrent conversations.")] = 1,
     wire: Annotated[
         bool, typer.Option("--wire/--no-wire", help="Also through a server of its own.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the server's latency around a model that answers immediately."""
     figures = asyncio.run(measure(units, sessions, wire=wire))

@@ -50,8 +50,8 @@ SILENCE_MS: Final = VAD_DEFAULTS.min_silence_duration_ms
 
 def turn(
     model: Annotated[str, typer.Option(help="A name, a folder or a hub id.")] = "parrot",
-    turns: Annotated[int, typer.Option(min=1, max=1000, help="Measured, each way.")] = 40,
-    chunk_ms: Annotated[int, typer.Option(min=20, max=1000, help="Sent at a time.")] = 20,
+    turns: Annotated[int, typer.Option(min=1, max=1000, help="Turns measured in each way.")] = 40,
+    chunk_ms: Annotated[int, typer.Option(min=20, max=1000, help="Length of a message.")] = 20,
     people: Annotated[
         bool, typer.Option("--people", help="Recorded people instead of a synthetic voice.")
     ] = False,
@@ -60,10 +60,10 @@ def turn(
     ] = True,
     limit_ms: Annotated[
         float | None,
-        typer.Option(help="Fail where the first sound comes later than this after the detector's "
+        typer.Option(help="Fail if the first sound comes later than this after the detector's "
                      "silence (95th percentile)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
     """Measure the time from the end of speech to the first audible sound, by part."""
     words = installed().turns[:PEOPLE] if people else bundled_words(SENTENCES, (0, 1))

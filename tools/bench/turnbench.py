@@ -42,12 +42,12 @@ SCORE_POINT_S: Final = 0.2
 def turnbench(
     folder: Annotated[
         Path,
-        typer.Argument(exists=True, file_okay=False, help="Has a folder per conversation, named by "
-                       "its id, with speaker_1_audio.wav and speaker_2_audio.wav."),
+        typer.Argument(exists=True, file_okay=False, help="Folders of conversations, named by their"
+                       " ids, with speaker_1_audio.wav and speaker_2_audio.wav."),
     ],
-    out: Annotated[Path, typer.Option(help="The predictions.")] = Path("predictions.json"),
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("predictions.json"),
 ) -> None:  # fmt: skip
-    """Write when turns end and who interrupts in TurnBench's conversations; without a server."""
+    """Write the ends of turns and the interruptions of TurnBench's conversations; no server."""
     from parley.vad.silero import SileroModel
 
     conversations = sorted(

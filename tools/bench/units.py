@@ -83,14 +83,16 @@ def units(
     worst: Annotated[
         bool, typer.Option("--worst/--typical", help="A picture and speech in every unit.")
     ] = False,
-    high: Annotated[int, typer.Option(min=1, help="Context at which the window drops.")] = 4000,
-    low: Annotated[int, typer.Option(min=1, help="... and down to which.")] = 3500,
+    high: Annotated[
+        int, typer.Option(min=1, help="Context at which the window drops units.")
+    ] = 4000,
+    low: Annotated[int, typer.Option(min=1, help="Context to which it drops.")] = 3500,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Full size without a checkpoint.")
     ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check that an hour of units stays as fast and as small as its first minute."""
     settings = load(

@@ -140,7 +140,6 @@ def build() -> typer.Typer:
     return lazy.group(
         shown,
         _loaded,
-        markup="markdown",
         callback=_root,
         name="parley",
         help=_HELP,

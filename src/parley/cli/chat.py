@@ -8,7 +8,7 @@ import json
 import sys
 from contextlib import ExitStack, aclosing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,18 +21,23 @@ from parley.errors import SetupError
 from parley.protocol.chat import Request
 from parley.protocol.values import ChatGeneration
 
-_File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be repeated.")
+
+def _file(content: str) -> Any:
+    """Option for a file to send."""
+    about = f"{content} to send; may be repeated."
+    return typer.Option(exists=True, dir_okay=False, readable=True, help=about)
 
 
 @reach.at_server
 def chat(
     server: reach.ServerAddress,
     text: Annotated[
-        str | None, typer.Argument(help="Question; read from standard input if missing or -.")
+        str | None,
+        typer.Argument(metavar="TEXT", help="Question; read from standard input if missing or -."),
     ] = None,
-    image: Annotated[list[Path] | None, _File] = None,
-    audio: Annotated[list[Path] | None, _File] = None,
-    video: Annotated[list[Path] | None, _File] = None,
+    image: Annotated[list[Path] | None, _file("Picture (JPEG, PNG or WebP)")] = None,
+    audio: Annotated[list[Path] | None, _file("Audio file")] = None,
+    video: Annotated[list[Path] | None, _file("Clip")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     voice: Annotated[
         Path | None,

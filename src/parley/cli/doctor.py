@@ -71,11 +71,11 @@ def doctor(
         bool,
         typer.Option(
             "--try",
-            help="Also build and check the fast parts of MiniCPM-o on this machine's card: needs "
-            "no checkpoint, and 1 GiB.",
+            help="Also build and check the fast parts of MiniCPM-o on this machine's card; needs "
+            "1 GiB of its memory, but no checkpoint.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
 

@@ -4,7 +4,7 @@ not installed everywhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +15,6 @@ def group(
     verbs: Mapping[str, Mapping[str, Any]],
     loaded: Callable[[str], Callable[..., Any] | typer.Typer],
     *,
-    markup: Literal["markdown", "rich"] = "rich",
     callback: Callable[..., None] = lambda: None,
     **options: Any,
 ) -> typer.Typer:
@@ -24,7 +23,6 @@ def group(
     Args:
         verbs: options of each verb before it is loaded, as for `Typer.command`.
         loaded: returns the function or the command of a verb.
-        markup: of all help texts.
         callback, options: as for `Typer`.
     """
 
@@ -44,7 +42,7 @@ def group(
             if cmd_name not in verbs:
                 return None
             verb = loaded(cmd_name) if cmd_name == self._chosen else lambda: None
-            inner = typer.Typer(add_completion=False, rich_markup_mode=markup)
+            inner = typer.Typer(add_completion=False, rich_markup_mode="markdown")
             if isinstance(verb, typer.Typer):
                 inner.add_typer(verb, name=cmd_name)
             else:
@@ -56,7 +54,7 @@ def group(
         cls=Lazy,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=markup,
+        rich_markup_mode="markdown",
         callback=callback,
         **options,
     )

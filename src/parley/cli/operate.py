@@ -127,7 +127,9 @@ TICKET_COLUMNS: Final[Columns] = {
 @reports
 def drain(
     server: RemoteServer,
-    worker: Annotated[str, typer.Argument(help="Worker id, as `parley status` shows it.")],
+    worker: Annotated[
+        str, typer.Argument(metavar="WORKER", help="Worker id, as `parley status` shows it.")
+    ],
     off: Annotated[bool, typer.Option("--off", help="Admit new work again.")] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="End its sessions and restart it.")
@@ -215,7 +217,9 @@ KEY_COLUMNS: Final[Columns] = {
 @reports
 def create(
     server: RemoteServer,
-    name: Annotated[str, typer.Argument(help="Name of the key, for example its user.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the key, for example its user.")
+    ],
     role: Annotated[str, typer.Option(help="talk, operate or admin.")] = "talk",
     expires_in_days: Annotated[
         float | None, typer.Option(help="Days until the key expires; default never.")
@@ -290,9 +294,13 @@ def revoke(server: RemoteServer, key: KeyWord) -> VerbReport:
 def erase(
     server: RemoteServer,
     key: Annotated[
-        str, typer.Argument(help="Id or name of a key; id of a revoked key or a user (u_NAME).")
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="Id or name of a key, id of a revoked key, or a signed-in user (u_NAME).",
+        ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> VerbReport:
     """Delete all stored data of a key: recordings, responses, voices.
 

@@ -30,7 +30,7 @@ from parley.settings import load
 app = typer.Typer(no_args_is_help=True, help="Manage recorded sessions.")
 
 DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Recording ids or folders.")]
 
 
 def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:

@@ -27,7 +27,7 @@ SHOWN = 5
 @flags.sets("model.name", "model.device", "storage.data_dir")
 def rerun(
     read: flags.Reader,
-    run: Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")],
+    run: Annotated[list[str], typer.Argument(metavar="ID", help="Recording ids or folders.")],
 ) -> None:
     """Run recorded sessions again with the same seeds and compare every result.
 

@@ -69,18 +69,19 @@ class Observed:
 
 def attack(
     kinds: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(ATTACKS)}; default: all.")
+        list[str] | None,
+        typer.Argument(metavar="ATTACK", help=f"Default: all of {', '.join(ATTACKS)}."),
     ] = None,
     sessions: Annotated[int, typer.Option(min=1, max=100, help="Live sessions.")] = 20,
     seconds: Annotated[float, typer.Option(min=2, max=60, help="Length of each attack.")] = 8.0,
 ) -> None:
     """Measure the effect of one misbehaving client on live sessions.
 
-    Ends with 1 if a live session was lost.
+    The exit code is 1 if a live session was lost.
     """
     unknown = sorted(set(kinds or ()) - set(ATTACKS))
     if unknown:
-        raise typer.BadParameter(f"There is no attack '{unknown[0]}'.")
+        raise typer.BadParameter(f"There is no attack '{unknown[0]}'; --help lists them.")
     if uvloop.run(measure(kinds or list(ATTACKS), sessions, seconds)):
         raise typer.Exit(1)
 

@@ -45,7 +45,7 @@ def duplex(
         int, typer.Option(min=1, max=1000, help="Number per dialect, one after the other.")
     ] = 4,
     interrupt: Annotated[
-        Mode, typer.Option(help="Policy for interruptions to ask for.")
+        Mode, typer.Option(help="Policy for interruptions to request.")
     ] = "stop",
     folder: Annotated[
         Path | None,
@@ -53,8 +53,11 @@ def duplex(
     ] = None,
     people: Annotated[
         bool,
-        typer.Option("--people", help="Instead: 12 recorded sentences of a person, from installed "
-                     "packages or from --folder, with pauses of 300 to 1200 ms; ten minutes."),
+        typer.Option(
+            "--people",
+            help="Play 12 recorded sentences of a person instead, from installed packages or "
+            "--folder, with pauses of 300 to 1200 ms (ten minutes).",
+        ),
     ] = False,
     wait: Annotated[
         float, typer.Option(min=1, help="Seconds after which an unanswered turn is missed.")
@@ -66,8 +69,8 @@ def duplex(
 ) -> None:  # fmt: skip
     """Hold scripted conversations with a running server and measure its turn-taking.
 
-    Speech comes from the bundled voice, or from a folder with WAV files in turns/,
-    interruptions/ and acknowledgements/. A conversation takes about two minutes.
+    Speech comes from the bundled voice, or from WAV files in the subfolders `turns`,
+    `interruptions` and `acknowledgements` of --folder. A conversation takes about two minutes.
     """
     address, access = server
     if people:

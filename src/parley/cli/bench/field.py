@@ -35,14 +35,17 @@ LONGEST_S: Final = 600.0
 def field(
     server: reach.ServerAddress,
     folder: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help=f"Has {INPUT} files at any depth.")
+        Path,
+        typer.Option(
+            exists=True, file_okay=False, help=f"Folder with {INPUT} files, at any depth."
+        ),
     ] = Path(),
     dialect: Dialect = "half_duplex",
 ) -> None:
     """Speak recordings to a running server, and write its answers next to them.
 
-    Every input.wav gets an output.wav of the same length and a times.json, as
-    Full-Duplex-Bench wants them.
+    Every input.wav gets an output.wav of the same length and a times.json, in the layout of
+    Full-Duplex-Bench.
     """
     address, access = server
     inputs = sorted(folder.rglob(INPUT))
