@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import ssl
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -24,9 +25,12 @@ from parley import __version__, logs
 from parley.certificates import fingerprint, make_pair, shown_certificate
 from parley.gateway import main
 from parley.gateway.main import Gateway
+from parley.gateway.metrics import DRAWN
 from parley.gateway.reload import Reloaded
 from parley.gateway.tls import local_names
 from parley.installation import build_id
+from parley.protocol.control import Durations, Heartbeat
+from parley.protocol.kinds import Kind
 from parley.settings import load
 
 
@@ -322,8 +326,12 @@ async def test_the_disk_report_counts_recordings(gateway, http):
 async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     security = {"admin_token": "a-token-for-tests"}
     async with running_gateway(security=security) as gateway, gateway.http() as http:
+        metrics = gateway.runtime.metrics
+        metrics.error("timeout")
+        answers = {Kind.CHAT: Durations((1,), 5.0)}
+        metrics.heartbeat(Heartbeat("idle", 1, 1, 5.0, 0, answers=answers))
         for _ in range(70):
-            gateway.runtime.metrics.look()
+            metrics.look()
         refused = await http.get("/api/admin/history")
         answer = await http.get(
             "/api/admin/history", headers={"x-admin-token": "a-token-for-tests"}
@@ -333,8 +341,9 @@ async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     assert refused.status_code == 401
     assert len(looks) == 60
     assert looks[0]["at"] <= looks[-1]["at"]
-    assert "parley_queue_length 0.0" in looks[-1]["metrics"].splitlines()
-    assert all(line.startswith("parley_") for line in looks[-1]["metrics"].splitlines())
+    lines = looks[-1]["metrics"].splitlines()
+    assert "parley_queue_length 0.0" in lines
+    assert {re.split("[{ ]", line)[0] for line in lines} == set(DRAWN.values())
 
 
 @pytest.mark.gateway(security={"admin_token": "a-token-for-tests"})

@@ -31,6 +31,7 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.registry import Collector
 
 from parley import __version__
 from parley.gateway.authenticator import Authenticator
@@ -57,16 +58,16 @@ K = TypeVar("K")
 
 LOOK_EVERY_S: Final = 60.0
 LOOKS_KEPT: Final = 60
-DRAWN: Final = (
-    "parley_sessions",
-    "parley_slots",
-    "parley_queue_length",
-    "parley_relay_bytes_total",
-    "parley_errors_total",
-    "parley_answer_seconds_bucket",
-)
+DRAWN: Final = {
+    "parley_sessions": "parley_sessions",
+    "parley_slots": "parley_slots",
+    "parley_queue_length": "parley_queue_length",
+    "parley_relay_bytes": "parley_relay_bytes_total",
+    "parley_errors": "parley_errors_total",
+    "parley_answer_seconds": "parley_answer_seconds_bucket",
+}
 """The metrics that the operator's page plots for the last hour, for servers without a monitoring
-system."""
+system: names of families, and of their samples that are plotted."""
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -191,8 +192,9 @@ class Metrics:
 
     def look(self) -> None:
         """Add a sample to those of the last hour."""
-        lines = self.page().decode().splitlines()
-        text = "\n".join(line for line in lines if line.partition("{")[0].split(" ")[0] in DRAWN)
+        lines = generate_latest(_Drawn(self)).decode().splitlines()
+        names = DRAWN.values()
+        text = "\n".join(line for line in lines if line.partition("{")[0].split(" ")[0] in names)
         self.looks.append(Look(self._dispatcher.clock.time(), text))
 
     async def look_forever(self) -> None:
@@ -343,6 +345,16 @@ class Metrics:
             float(self._dispatcher.is_paused),
         )
         yield _gauge("parley_keys", "Keys that work.", self.authenticator.keys)
+
+
+@dataclass(frozen=True)
+class _Drawn(Collector):
+    """The plotted metrics only: writing all of them takes nine times as long."""
+
+    metrics: Metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return (family for family in self.metrics.collect() if family.name in DRAWN)
 
 
 def _each(keys: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:
