@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import functools
 import json
 import secrets
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import starlette.routing
 import uvicorn.server
 import websockets
 from tests.support.patience import HANG_S
@@ -23,6 +25,8 @@ from parley.gateway import acquisition
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.forward_auth import ForwardAuth
+from parley.gateway.http.bodies import file_body
+from parley.gateway.http.openai import transcriptions
 from parley.gateway.http.routing import Route
 from parley.gateway.main import Gateway
 from parley.gateway.runtime import GatewayRuntime
@@ -67,6 +71,9 @@ def _read_once(self: Route, function: Callable[..., Any]) -> None:
 
 
 Route._read_signature = _read_once  # type: ignore[method-assign]
+# For the first gateway only, too: paths become patterns, and a form its schema.
+starlette.routing.compile_path = functools.cache(starlette.routing.compile_path)
+transcriptions.file_body = functools.cache(file_body)  # type: ignore[attr-defined]
 
 # If other tests delay the connection to a worker by half a second, no `queued` may be sent before
 # the message that a test expects.
