@@ -36,8 +36,12 @@ FORBIDDEN = (
 """Operators that wait for the device, or copy data from the host."""
 
 
-class CaptureRules(TorchDispatchMode):
-    """Raises for operators that a capture forbids."""
+class _Rules:
+    """Raises for operators that a capture forbids.
+
+    In a base class, because PyTorch wraps a mode's own method in one that imports its compiler: a
+    second of processor time.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -48,6 +52,10 @@ class CaptureRules(TorchDispatchMode):
                 if index is not None and index.dtype == torch.bool:
                     raise RuntimeError("operation not permitted when stream is capturing: mask")
         return func(*args, **(kwargs or {}))
+
+
+class CaptureRules(_Rules, TorchDispatchMode):
+    """The rules as a mode of the dispatcher."""
 
 
 READING = {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__"}

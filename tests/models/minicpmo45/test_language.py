@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.small_minicpmo import small_network
 
@@ -54,11 +55,11 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
     got = LanguageSteps(llm, padded, rope, is_padded=True).decode(ids, spans)
 
     for mine, theirs in zip(got, want, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
+        assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
     for row in range(4):
         padded.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
         both = [one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed)]
-        torch.testing.assert_close(*both, atol=2e-5, rtol=1e-4)
+        assert_allclose(*both, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
@@ -91,7 +92,7 @@ def test_an_even_prefill_equals_the_packed_one(llm):
     want = LanguageSteps(llm, packed, rope, is_padded=False).prefill(embeds, spans)
     got = LanguageSteps(llm, padded, rope, is_padded=True).prefill(embeds, spans)
 
-    torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+    assert_allclose(got, want, atol=2e-5, rtol=1e-4)
 
 
 def test_a_batch_that_is_padded_beyond_a_cache_equals_the_packed_one(llm):
@@ -103,7 +104,7 @@ def test_a_batch_that_is_padded_beyond_a_cache_equals_the_packed_one(llm):
     got = LanguageSteps(llm, cache, rope, is_padded=True).prefill(embeds, spans)
     want = llm(embeds, spans, cache, rope)
 
-    torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+    assert_allclose(got, want, atol=2e-5, rtol=1e-4)
 
 
 def test_moving_keys_equals_having_rotated_them_for_the_new_place():
@@ -132,9 +133,7 @@ def test_moving_keys_equals_having_rotated_them_for_the_new_place():
     cache.paged(0).keys[0, :, 8000:8005] = rotated(8000).float()
     cache.move(0, 8000, 5, 17, rope)
 
-    torch.testing.assert_close(
-        cache.paged(0).keys[0, :, 17:22].double(), rotated(17), atol=2e-3, rtol=0
-    )
+    assert_allclose(cache.paged(0).keys[0, :, 17:22].double(), rotated(17), atol=2e-3, rtol=0)
 
 
 def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(llm):
@@ -148,7 +147,7 @@ def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(
     feed(llm, cache, rope, 1, left)
 
     assert cache.lengths[0] == cache.lengths[1] == 20
-    torch.testing.assert_close(*cache.paged(0).keys[:2, :, :20], atol=1e-5, rtol=1e-4)
+    assert_allclose(*cache.paged(0).keys[:2, :, :20], atol=1e-5, rtol=1e-4)
     assert torch.equal(*cache.paged(0).values[:2, :, :20])
 
 
