@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -123,3 +124,14 @@ def process_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
     logs._is_json = False
     yield
     before.restore()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What Python's own loggers log during a test."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment]
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)

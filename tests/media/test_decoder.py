@@ -310,7 +310,7 @@ def test_a_child_that_claims_too_much_is_not_believed(monkeypatch):
         decoders._Child(DecoderLimits())
 
 
-def test_without_resource_limits_media_are_decoded_here_and_the_log_says_so(monkeypatch, caplog):
+def test_without_resource_limits_media_are_decoded_here_and_the_log_says_so(monkeypatch):
     monkeypatch.setattr(decoders, "HAS_LIMITS", False)
     said = []
     monkeypatch.setattr(decoders._log, "warning", lambda event, **facts: said.append(event))

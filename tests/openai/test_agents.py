@@ -87,8 +87,8 @@ async def talking(model: TalkingModel, tools: Any = ()) -> AsyncIterator[Listene
             yield Listener(session)
 
 
-async def test_two_spoken_turns(caplog):
-    caplog.set_level(logging.DEBUG, "openai.agents")
+async def test_two_spoken_turns(logged):
+    logging.getLogger("openai.agents").setLevel(logging.DEBUG)
     async with talking(TalkingModel(answer="one two")) as listener:
         for _ in range(2):
             # While an answer is heard a hum is an acknowledgement; words are a turn.
@@ -105,9 +105,9 @@ async def test_two_spoken_turns(caplog):
     assert "one two " in said
     assert "error" not in listener.kinds
     # Whatever the library does not know it writes down and passes over.
-    known = [r for r in caplog.records if "unknown" in r.message.lower()]
+    known = [r for r in logged if "unknown" in r.getMessage().lower()]
     assert known == []
-    assert not any(record.levelno >= logging.ERROR for record in caplog.records)
+    assert not any(record.levelno >= logging.ERROR for record in logged)
 
 
 async def test_a_written_turn():

@@ -31,9 +31,9 @@ SIGNALS: Final = (
 )
 LOGGERS: Final = (
     *("", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access"),
-    *("httpx", "httpcore", "websockets", "parley.settings"),
+    *("httpx", "httpcore", "websockets", "parley.settings", "openai.agents"),
 )
-"""Loggers that the product changes; "" is the root logger."""
+"""Loggers that the product or a test changes; "" is the root logger."""
 
 
 @dataclass(frozen=True, slots=True)
