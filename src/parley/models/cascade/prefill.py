@@ -231,9 +231,9 @@ class PrefillJob(CascadeJob):
             self._state = replace(self._state, picture=picture)
 
     def _recognise(self, samples: Samples) -> Hearing:
-        return self._choices.hearing(lambda: self._begun(samples))
+        return self._choices.hearing(lambda: self._start_to_recognise(samples))
 
-    def _begun(self, samples: Samples) -> Hearing:
+    def _start_to_recognise(self, samples: Samples) -> Hearing:
         """Recognise an utterance (N,). In a unit, it is known to be speech; a message or clip may
         be a silence or a noise, in which recognisers find words."""
         if not (self._state.is_unit_open or self._has_speech(samples)):
