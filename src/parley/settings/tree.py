@@ -175,6 +175,15 @@ class ModelSettings(Part):
     """Name of the voice at that address, or of Kokoro's."""
     behaviour: ModelBehaviour = ModelBehaviour()
 
+    @field_validator("llm_key")
+    @classmethod
+    def _is_sendable(cls, value: str) -> str:
+        """A key is a header's value; files and secrets often end with a line break."""
+        value = value.strip()
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError("expected printable ASCII characters")
+        return value
+
     @field_validator("llm_extra")
     @classmethod
     def _is_object(cls, value: str) -> str:

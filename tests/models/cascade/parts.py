@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from parley.models.cascade.endpoint import Endpoint
+from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.llama import Llama, LlamaShape
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade

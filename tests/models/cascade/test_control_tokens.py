@@ -11,7 +11,8 @@ from tests.contracts.conversations import Cast, Style
 from tests.models.cascade.parts import small_cascade
 
 from parley.models.cascade import remote
-from parley.models.cascade.endpoint import Endpoint, StreamPiece
+from parley.models.cascade.connection import Endpoint
+from parley.models.cascade.endpoint import StreamPiece
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.remote import RemoteWriter
 from parley.models.cascade.sampling import Rule
@@ -72,11 +73,8 @@ class ScriptedStream:
     finish = ""
     declared: frozenset[str] = frozenset()
 
-    def __init__(self, pieces: list[str]) -> None:
+    def __init__(self) -> None:
         self.pieces: queue.Queue[StreamPiece | None] = queue.Queue()
-        for piece in pieces:
-            self.pieces.put(StreamPiece(piece))
-        self.pieces.put(None)
 
     def cancel(self) -> None:
         """Nothing runs."""
@@ -86,14 +84,16 @@ class ScriptedStream:
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.integers(1, 5))
 def test_words_of_another_server_show_none_either(parts: list[str], size: int) -> None:
     text = "".join(parts)
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    pieces = iter([text[at : at + size] for at in range(0, len(text), size)])
     writer = RemoteWriter(Endpoint("http://localhost/v1"), rows=1, limit_tokens=8192)
     history = History("", (Line("user", "Hello"),))
-    stream = ScriptedStream(pieces)
-    writer._running[0] = remote._Running(history, stream)  # type: ignore[arg-type]
+    stream: Any = ScriptedStream()
+    writer._running[0] = remote._Running(history, history.lines, stream)
 
     draft, request = Draft(), AnswerRequest(history, Rule(), 100)
     while not draft.is_over:
+        piece = next(pieces, None)
+        stream.pieces.put(None if piece is None else StreamPiece(piece))
         after = writer.step(0, request, draft, 0)
         assert is_clean(after.text, TAGS), after.text
         assert after.text.startswith(draft.text)

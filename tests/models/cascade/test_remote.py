@@ -27,7 +27,7 @@ from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUni
 from parley.errors import ContextFull, InvalidRequest, SetupError
 from parley.media.pcm import join
 from parley.models.cascade import endpoint, loader
-from parley.models.cascade.endpoint import Endpoint
+from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.loader import answers_early, find_writer
 from parley.models.cascade.messages import History
 from parley.models.cascade.model import Cascade

@@ -3,7 +3,8 @@
 A request runs in a separate thread and queues the received pieces. Cancelling shuts down its
 connection, even while it waits. A failure (an unreachable server, a refusal, silence for longer
 than the timeout, invalid data) ends the answer with an `AnswerProblem`: a sentence to speak, and
-one about what to do. Neither contains addresses or keys.
+one about what to do. Neither contains addresses or keys. After a complete answer its connection
+stays open for the next one.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import contextlib
 import itertools
 import json
 import queue
-import socket
+import re
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
 from parley import logs
+from parley.models.cascade.connection import Connection, Connections
 from parley.models.cascade.tool_text import CallWriter
 from parley.models.cascade.writer import AnswerProblem
 from parley.protocol.codec import Converter
@@ -28,9 +32,12 @@ from parley.protocol.values import TokenLogprob
 
 log = logs.get(__name__)
 
-CONNECT_S: Final = 5.0
 LINE_BYTES: Final = 1 << 20
 """Maximum length of a line of a stream."""
+END_S: Final = 1.0
+"""Time in which a stream must end after the finish reason, or after `[DONE]`."""
+ERROR_BYTES: Final = 1 << 16
+"""Maximum number of bytes of an error response."""
 LINES_MOST: Final = 1000
 """Maximum number of lines of an answer that is not streamed."""
 THOUGHTS_MOST: Final = 50_000
@@ -67,6 +74,11 @@ REFUSED = AnswerProblem(
     "The language model's server refused the request ({status}). A shorter conversation, or one "
     "without pictures and tools, may be answered.",
 )
+TOO_LONG = AnswerProblem(
+    "I'm sorry, this is too long for my language model.",
+    "The conversation is too long for the language model. The operator has to lower "
+    "model.context_tokens, or to run the model with a larger context.",
+)
 BROKEN = AnswerProblem(
     "I'm sorry, my language model has failed.",
     "The language model's server failed ({status}). Try again; its own log says why.",
@@ -81,32 +93,15 @@ CUT_OFF = AnswerProblem(
     "The language model's server stopped in the middle of its answer. Try again; its own log says "
     "why.",
 )
+FILTERED = AnswerProblem(
+    "I'm sorry, my language model has stopped in the middle.",
+    "The filter of the language model's server cut the answer. Ask in other words.",
+)
 EMPTY = AnswerProblem(
     "I'm sorry, my language model gave no answer.",
     "The language model's server ended its answer without a word{after}. Try again; a model that "
     "thinks may need more room (max_tokens) or an instruction not to think (model.llm_extra).",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Address and key of the server.
-
-    Args:
-        url: up to and including `/v1`.
-        timeout_s: maximum time without data.
-        extra: further fields of a request for an answer; a field that is None is omitted.
-    """
-
-    url: str
-    model: str = ""
-    key: str = field(default="", repr=False)
-    timeout_s: float = 20.0
-    takes_images: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +121,25 @@ class CompletionStream:
 
     `pieces` ends with None. Then `problem` is the failure, if there was one, and `finish` is the
     finish reason of the server.
+
+    Args:
+        news: set when a piece arrives.
     """
 
-    def __init__(self, endpoint: Endpoint, body: dict[str, Any]) -> None:
+    def __init__(
+        self, connections: Connections, body: dict[str, Any], news: threading.Event
+    ) -> None:
         self.pieces: queue.Queue[StreamPiece | None] = queue.Queue(PIECES_MOST)
         self.problem: AnswerProblem | None = None
         self.finish = ""
+        self._news = news
         self._is_cancelled = threading.Event()
-        self._socket: socket.socket | None = None
-        self._endpoint, self._body = endpoint, body
+        self._is_over = self._is_ended = False
+        self._end_timer = threading.Timer(END_S, self._shut)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._connections, self._body = connections, body
+        self._endpoint = connections.endpoint
         tools = body.get("tools") or []
         self.declared = frozenset(str(tool["function"]["name"]) for tool in tools)
         threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
@@ -142,42 +147,91 @@ class CompletionStream:
     def cancel(self) -> None:
         """Close the connection now, even while no data arrives."""
         self._is_cancelled.set()
-        if self._socket is not None:
-            # A shutdown ends a blocked read in another thread; a close does not.
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut()
 
-    def _connected(self, name: str, info: Mapping[str, Any]) -> None:
-        """Store the connection's socket (httpx's trace); shut it down if the request has been
-        cancelled."""
-        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._socket = info["return_value"].get_extra_info("socket")
+    def _shut(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.shut()
+
+    def _hold(self, connection: Connection) -> Connection:
+        with self._lock:
+            self._connection = connection
             if self._is_cancelled.is_set():
-                self.cancel()
+                connection.shut()
+        return connection
 
     def _run(self) -> None:
+        connection = self._hold(self._connections.take())
+        is_read = False
         try:
-            for piece in self._read():
-                if not self._put(piece):
-                    return
-        except httpx.HTTPStatusError as error:
-            self._fail(problem_of(error.response), f"answered {error.response.status_code}")
+            is_read = self._receive(connection)
         except httpx.TimeoutException as error:
             self._fail(SILENT, f"was silent for too long ({type(error).__name__})")
-        except httpx.RemoteProtocolError as error:
-            self._fail(CUT_OFF, f"broke off: {error}")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             self._fail(UNREACHABLE, f"failed: {error}")
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            self._fail(CUT_OFF, f"broke off: {error}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self._fail(NONSENSE, f"sent nonsense: {error}")
         finally:
+            self._end()
+            self._end_timer.cancel()
+            with self._lock:
+                self._connection = None
+            if is_read:
+                self._connections.give_back(connection)
+            else:
+                connection.close()
+
+    def _receive(self, connection: Connection) -> bool:
+        """Queue the answer; returns True if the response was read to its end."""
+        with contextlib.closing(connection.send("/chat/completions", self._body)) as reply:
+            if not reply.is_success:
+                message = message_of(reply)
+                why = f"answered {reply.status_code}: {message}"
+                self._fail(problem_of(reply, message), why)
+                return False
+            lines = self._lines_of(reply)
+            if "application/json" in reply.headers.get("content-type", ""):
+                # A server that does not stream sends the object of one event, without `data:`.
+                lines = iter(["data:" + "".join(itertools.islice(lines, LINES_MOST))])
+            for piece in self._pieces_of(lines):
+                if not self._put(piece):
+                    return False
+            self._end()
+            if self._is_over:
+                # The rest is read, so that the connection can be used again.
+                deque(lines, maxlen=0)
+            return reply.is_closed
+
+    def _lines_of(self, reply: httpx.Response) -> Iterator[str]:
+        """Lines of the response. The end of a complete answer's stream cannot fail."""
+        try:
+            yield from lines_of(reply)
+        except (httpx.HTTPError, httpx.StreamError):
+            if not self._is_over:
+                raise
+
+    def _end(self) -> None:
+        if not self._is_ended:
+            self._is_ended = True
             self._put(None)
 
+    def _complete(self) -> None:
+        """The answer is complete unless more follows soon."""
+        self._is_over = True
+        self._end_timer.cancel()
+        self._end_timer = threading.Timer(END_S, self._shut)
+        self._end_timer.daemon = True
+        self._end_timer.start()
+
     def _fail(self, problem: AnswerProblem, how: str) -> None:
-        if self._is_cancelled.is_set():
+        if self._is_cancelled.is_set() or self._is_over:
             return
         self.problem = problem
-        log.warning("language_model_failed", url=self._endpoint.url, why=how)
+        why = self._endpoint.hidden(how)[:500]
+        log.warning("language_model_failed", url=self._endpoint.name, why=why)
 
     def _put(self, piece: StreamPiece | None) -> bool:
         """Queue a piece; false if the request was cancelled."""
@@ -186,33 +240,16 @@ class CompletionStream:
                 self.pieces.put(piece, timeout=0.5)
             except queue.Full:
                 continue
+            self._news.set()
             return True
         return False
 
-    def _read(self) -> Iterator[StreamPiece]:
-        timeout = httpx.Timeout(self._endpoint.timeout_s, connect=CONNECT_S)
-        with (
-            httpx.Client(
-                timeout=timeout, headers=self._endpoint.headers(), follow_redirects=True
-            ) as client,
-            client.stream(
-                "POST",
-                f"{self._endpoint.url}/chat/completions",
-                json=self._body,
-                extensions={"trace": self._connected},
-            ) as reply,
-        ):
-            reply.raise_for_status()
-            lines = lines_of(reply)
-            if "application/json" in reply.headers.get("content-type", ""):
-                # A server that does not stream sends the object of one event, without `data:`.
-                lines = iter(["data:" + "".join(itertools.islice(lines, LINES_MOST))])
-            yield from self._pieces_of(lines)
-
     def _pieces_of(self, lines: Iterator[str]) -> Iterator[StreamPiece]:
         calls = CallWriter(self.declared)
-        is_begun = is_over = False
+        is_begun = False
         thoughts = 0
+        held = ""
+        came_s = time.monotonic()
         for line in lines:
             # Keep-alive lines count, too.
             thoughts += bool(line)
@@ -222,33 +259,41 @@ class CompletionStream:
             kind, _, data = line.lstrip("\ufeff").partition(":")
             data = data.strip()
             if data == "[DONE]":
-                is_over = True
+                self._complete()
                 break
             # llama.cpp before October 2025 names the field of an error `error`.
-            if kind not in ("data", "error") or not data:
-                continue
-            event = json.loads(data)
+            event = json.loads(data) if kind in ("data", "error") and data else {}
             if kind == "error" or event.get("error") or event.get("object") == "error":
-                self._fail(BROKEN.filled(status="in its stream"), f"said: {data}"[:500])
+                self._fail(problem_in(event), f"said: {data}")
                 return
+            is_news = False
             for choice in (event.get("choices") or [])[:1]:
                 self.finish = str(choice.get("finish_reason") or "") or self.finish
                 if self.finish == "error":
                     self._fail(BROKEN.filled(status="in its stream"), "ended with an error")
                     return
-                is_over = is_over or bool(self.finish)
+                if self.finish:
+                    self._complete()
                 delta = choice.get("delta") or choice.get("message") or {}
-                text = _words_of(delta)
+                text, held = paired(held + _words_of(delta))
                 called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
-                is_begun = is_begun or bool(delta)
                 found = (choice.get("logprobs") or {}).get("content") or ()
+                is_begun = is_begun or bool(delta)
+                is_news = any(delta.values())
                 if called or found or text:
                     thoughts = 0
-                    yield StreamPiece(text, called, _logprobs.convert(found))
+                    yield StreamPiece(text, paired(called)[0], _logprobs.convert(found))
+            now_s = time.monotonic()
+            if is_news:
+                came_s = now_s
+            elif now_s - came_s > self._endpoint.timeout_s:
+                # Signs of life alone are no answer.
+                self._fail(SILENT, "sent nothing but signs of life for too long")
+                return
         rest = calls.finish()
         if rest:
             yield StreamPiece(calls=rest)
-        if not is_over:
+        if not self._is_over:
             self._fail(*((CUT_OFF, "broke off") if is_begun else (NONSENSE, "sent no stream")))
 
 
@@ -258,6 +303,16 @@ def _words_of(delta: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if part.get("type") == "text")
     return content if isinstance(content, str) else ""
+
+
+def paired(text: str) -> tuple[str, str]:
+    """A text in which halves of characters that JSON escapes separately are joined, and the half
+    at its end, which waits for the other one. Other halves are replaced."""
+    held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    text = text[: len(text) - len(held)]
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text, held
 
 
 def lines_of(reply: httpx.Response) -> Iterator[str]:
@@ -275,7 +330,33 @@ def lines_of(reply: httpx.Response) -> Iterator[str]:
     yield held.decode("utf-8", "replace")
 
 
-def problem_of(reply: httpx.Response) -> AnswerProblem:
+_TOO_LONG: Final = re.compile(
+    r"context[ _]?(?:length|window|size)|(?:prompt|input)\b.{0,60}\b(?:too long|exceeds?\b.{0,40}"
+    r"tokens)|too many (?:input )?tokens|reduce the length|`inputs` tokens",
+    re.I,
+)
+"""What servers say of a conversation that exceeds the model's context."""
+
+
+def message_of(reply: httpx.Response) -> str:
+    """What a server says in an error response, in one line."""
+    body = b""
+    with contextlib.suppress(httpx.HTTPError):
+        for data in reply.iter_bytes():
+            body += data
+            if len(body) > ERROR_BYTES:
+                break
+    return " ".join(body[:ERROR_BYTES].decode("utf-8", "replace").split())
+
+
+def problem_in(event: Mapping[str, Any]) -> AnswerProblem:
+    """The problem that an error in a stream stands for."""
+    if _TOO_LONG.search(json.dumps(event)):
+        return TOO_LONG
+    return BROKEN.filled(status="in its stream")
+
+
+def problem_of(reply: httpx.Response, message: str) -> AnswerProblem:
     """The problem that an error response stands for."""
     status = reply.status_code
     match status:
@@ -287,6 +368,8 @@ def problem_of(reply: httpx.Response) -> AnswerProblem:
             after = reply.headers.get("retry-after", "")
             seconds = f" in {after} s" if after.isdigit() and len(after) < 6 else " in a moment"
             return BUSY.filled(after=seconds)
+        case _ if status == 413 or _TOO_LONG.search(message):
+            return TOO_LONG
         case _ if status < 500:
             return REFUSED.filled(status=status)
         case _:

@@ -15,7 +15,7 @@ import torch
 from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.models.cascade import store
-from parley.models.cascade.endpoint import Endpoint
+from parley.models.cascade.connection import Endpoint, without_credentials
 from parley.models.cascade.installed import (
     PACKAGES,
     FasterWhisper,
@@ -113,10 +113,11 @@ def describe(settings: ModelSettings) -> ModelPlan:
     if is_address(settings.llm):
         try:
             offered = check(endpoint_of(settings))
-            notes.append(f"{settings.llm} offers: {', '.join(offered) or 'nothing'}.")
+            name = without_credentials(settings.llm)
+            notes.append(f"{name} offers: {_some_of(offered)}.")
             chosen = _chosen(settings, offered)
             if offered and chosen not in offered:
-                problems.append(f"{settings.llm} offers no model '{chosen}'.")
+                problems.append(f"{name} offers no model '{chosen}'.")
         except SetupError as error:
             problems.append(f"{error} {error.hint}".strip())
     return ModelPlan(
@@ -201,13 +202,26 @@ def endpoint_of(settings: ModelSettings) -> Endpoint:
     )  # fmt: skip
 
 
-def _chosen(settings: ModelSettings, offered: list[str]) -> str:
-    if not settings.llm_model and len(offered) != 1:
-        raise SetupError(
-            f"The server at {settings.llm} offers {len(offered)} models.",
-            hint=f"Name one with --llm-model: {', '.join(offered[:8])}",
-        )
-    return settings.llm_model or offered[0]
+def _chosen(settings: ModelSettings, offered: list[str] | None) -> str:
+    if settings.llm_model:
+        return settings.llm_model
+    if offered and len(offered) == 1:
+        return offered[0]
+    count = len(offered or ())
+    raise SetupError(
+        f"The server at {without_credentials(settings.llm)} offers {count or 'no'} models.",
+        hint=f"Name one with --llm-model: {_some_of(offered)}"
+        if offered
+        else "Have it load or download one, or name one with --llm-model.",
+    )
+
+
+def _some_of(names: list[str] | None) -> str:
+    """The first of the names of a server's models: some servers have hundreds."""
+    if not names:
+        return "nothing" if names is not None else "no list of its models"
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
 
 
 def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Writer:

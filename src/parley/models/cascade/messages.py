@@ -5,9 +5,10 @@ The values are immutable, so storing them is enough to return to a point of a co
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field, replace
 
-from parley.media.image import Pixels
+from parley.media.image import Pixels, encode_jpeg
 from parley.protocol.values import Role
 
 
@@ -18,7 +19,7 @@ class Line:
     Args:
         text: spoken or written text.
         note: the note for it (small models only).
-        images: pictures that were sent with it (only for models that see).
+        images: pictures that were sent with it, as data URLs (only for models that see).
         ids: an answer's tokens as they were chosen.
         is_open: more text may follow.
         is_unclear: the recogniser was unsure of it.
@@ -27,7 +28,7 @@ class Line:
     role: Role
     text: str
     note: str | None = None
-    images: tuple[Pixels, ...] = ()
+    images: tuple[str, ...] = ()
     ids: tuple[int, ...] = ()
     is_open: bool = False
     is_unclear: bool = False
@@ -55,6 +56,11 @@ class History:
         while lines and lines[-1].role == "user":
             lines = lines[:-1]
         return replace(self, lines=lines)
+
+
+def data_url(pixels: Pixels) -> str:
+    """A picture as a data URL (JPEG)."""
+    return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(pixels)).decode()}"
 
 
 def plain(text: str) -> str:

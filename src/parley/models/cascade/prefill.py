@@ -16,7 +16,7 @@ from parley.media.segments import PIECE_S, pieces_of, stretches_of
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
-from parley.models.cascade.messages import Line, defused
+from parley.models.cascade.messages import Line, data_url, defused
 from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing, OneStep
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
@@ -181,17 +181,21 @@ class PrefillJob(CascadeJob):
         else:
             self._user(text)
 
-    def _user(self, text: str, image: Pixels | None = None, *, is_unclear: bool = False) -> None:
+    def _user(self, text: str, images: tuple[str, ...] = (), *, is_unclear: bool = False) -> None:
         lines = self._state.history.lines
         if not (lines and lines[-1].is_open):
             lines = (*lines, Line("user", "", is_open=True))
         last = lines[-1]
-        images = (*last.images, image) if image is not None else last.images
         words = self._parts.written(f"{last.text} {defused(text)}")
         self._lines(
             (
                 *lines[:-1],
-                replace(last, text=words, images=images, is_unclear=last.is_unclear or is_unclear),
+                replace(
+                    last,
+                    text=words,
+                    images=last.images + images,
+                    is_unclear=last.is_unclear or is_unclear,
+                ),
             )
         )
 
@@ -225,7 +229,7 @@ class PrefillJob(CascadeJob):
             if self._state.is_unit_open:
                 self._state = replace(self._state, images=(pixels,))
             else:
-                self._user("", pixels)
+                self._user("", (data_url(pixels),))
         elif (vision := self._parts.vision) is not None:
             picture = self._choices.seen(lambda: vision.look(pixels))
             self._state = replace(self._state, picture=picture)

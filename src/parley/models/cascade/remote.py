@@ -1,15 +1,17 @@
 """Parts that run on another server: a language model and a voice behind OpenAI's API.
 
 A separate thread receives the answer (`endpoint.py`); `step` processes what has arrived and waits
-at most `PATIENCE_S`, so that an engine step stays short. A failure is spoken in plain words and
-reported to the client; the text written until then is kept.
+at most `PATIENCE_S`, which all waiting rows share, so that an engine step stays short. A failure is
+spoken in plain words and reported to the client; the text written until then is kept. A
+conversation that is too long for the server is sent again without its older half.
 """
 
 from __future__ import annotations
 
-import base64
 import io
+import math
 import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,10 +21,10 @@ import numpy as np
 
 from parley import logs
 from parley.errors import SetupError
-from parley.media.image import Pixels
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
-from parley.models.cascade.endpoint import CONNECT_S, EMPTY, CompletionStream, Endpoint
+from parley.models.cascade.connection import CONNECT_S, Connections, Endpoint
+from parley.models.cascade.endpoint import EMPTY, FILTERED, TOO_LONG, CompletionStream, StreamPiece
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.tool_text import (
@@ -40,7 +42,10 @@ from parley.views.tools import CLOSE
 log = logs.get(__name__)
 
 PATIENCE_S = 0.03
-"""Maximum time for which a step waits for the next piece."""
+"""Maximum time for which the rows of a step wait for a next piece."""
+IMAGE_TOKENS = 1000
+"""Estimated size of a picture. Source: a picture of a megapixel takes 765 tokens with OpenAI's
+models, 1,300 with Qwen's."""
 LETTERS_A_TOKEN = 8
 """Servers may send many tokens in one piece, so tokens are estimated from letters."""
 RAW_MOST = 400_000
@@ -54,6 +59,7 @@ class _Running:
     """The answer that a row waits for."""
 
     history: History
+    lines: tuple[Line, ...]
     stream: CompletionStream
     raw: str = ""
 
@@ -77,7 +83,12 @@ class RemoteWriter(Writer):
         self.endpoint = endpoint
         self.sees = endpoint.takes_images
         self.limit_tokens = limit_tokens
+        self._connections = Connections(endpoint)
+        self._news = threading.Event()
         self._running: list[_Running | None] = [None] * rows
+        self._first: list[Line | None] = [None] * rows
+        """The first line that is sent in each row in which earlier ones were too long for the
+        server."""
         self._thinks = [False] * rows
         """True for each row whose newest answer started with thoughts that no tag opens. This is
         stored per row, because the answers to one client do not predict those to others."""
@@ -88,6 +99,7 @@ class RemoteWriter(Writer):
     def open(self, row: int) -> None:
         self.cancel(row)
         self._thinks[row] = False
+        self._first[row] = None
 
     def cancel(self, row: int) -> None:
         running = self._running[row]
@@ -101,8 +113,13 @@ class RemoteWriter(Writer):
     def rewind(self, row: int, point: object) -> None:
         self.cancel(row)
 
+    def count(self, history: History) -> int:
+        images = sum(len(line.images) for line in history.lines)
+        return super().count(history) + IMAGE_TOKENS * images
+
     def count_text(self, text: str) -> int:
-        return -(-len(text) // 4)
+        # In bytes: a letter of Chinese or Hindi is about a token.
+        return -(-len(text.encode()) // 4)
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         return self._running[row] is None
@@ -115,39 +132,66 @@ class RemoteWriter(Writer):
                 # The row has returned to the middle of an answer: a server cannot continue it.
                 return replace(draft, is_over=True)
             self.cancel(row)
-            body = self._body(history, rule, request.seed)
-            self._running[row] = _Running(history, CompletionStream(self.endpoint, body))
+            self._start(row, request, _since(history.lines, self._first[row]))
             return draft
-        try:
-            new = running.stream.pieces.get(timeout=PATIENCE_S)
-        except queue.Empty:
+        # At most as many as the answer may have; thoughts in between make it fewer.
+        pieces, is_ended = self._received(running.stream, max(1, request.limit - draft.count))
+        if not pieces and not is_ended:
             return draft
-        if new is None:
-            self._running[row] = None
-            text, _ = self._shown(row, running.raw, rule, draft, is_last=True)
-            self._thinks[row] = ends_thoughts(running.raw)
+        calls = draft.calls + "".join(piece.calls for piece in pieces)
+        logprobs = draft.logprobs + tuple(one for piece in pieces for one in piece.logprobs)
+        raw = running.raw + "".join(piece.text for piece in pieces)
+        if is_ended and running.stream.problem is TOO_LONG and not (raw or calls):
+            shorter = _newer_half(running.lines)
+            if shorter:
+                self._first[row] = shorter[0]
+                self._start(row, request, shorter)
+                return draft
+        self._running[row] = None if is_ended else replace(running, raw=raw)
+        text, is_cut = self._shown(row, raw, rule, draft, is_last=is_ended or bool(calls))
+        if is_ended:
+            self._thinks[row] = ends_thoughts(raw)
             finish, declared = running.stream.finish, running.stream.declared
             over = replace(
-                draft, text=text, is_over=True, is_limit=finish == "length",
-                problem=running.stream.problem,
-                calls=draft.calls or written_calls(running.raw, declared),
+                draft, text=text, is_over=True, is_limit=finish == "length", logprobs=logprobs,
+                problem=running.stream.problem, calls=calls or written_calls(raw, declared),
             )  # fmt: skip
             return _checked(over, finish)
-        raw, calls = running.raw + new.text, draft.calls + new.calls
-        self._running[row] = replace(running, raw=raw)
-        text, is_cut = self._shown(row, raw, rule, draft, is_last=bool(calls))
         # Only visible text counts: the server limits how long a model thinks.
-        count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
+        share = max(0, len(text) - len(draft.text)) / max(1, len(raw) - len(running.raw))
+        count = draft.count + min(len(pieces), math.ceil(len(pieces) * share))
+        count = max(count, len(text) // LETTERS_A_TOKEN)
         is_limit = count >= request.limit or len(raw) > RAW_MOST
         if is_limit:
             text, is_cut = self._shown(row, raw, rule, draft, is_last=True)
         if is_cut or is_limit:
             self.cancel(row)
         draft = Draft(
-            text, (), is_cut or is_limit, is_limit, count, calls=calls,
-            logprobs=draft.logprobs + new.logprobs,
+            text, (), is_cut or is_limit, is_limit, count, calls=calls, logprobs=logprobs
         )  # fmt: skip
         return _checked(draft, "") if draft.is_over else draft
+
+    def _start(self, row: int, request: AnswerRequest, lines: tuple[Line, ...]) -> None:
+        body = self._body(replace(request.history, lines=lines), request.rule, request.seed)
+        stream = CompletionStream(self._connections, body, self._news)
+        self._running[row] = _Running(request.history, lines, stream)
+
+    def _received(self, stream: CompletionStream, most: int) -> tuple[list[StreamPiece], bool]:
+        """The pieces that have arrived, and whether the answer ended with them. If there are none,
+        waits until something arrives for any row."""
+        self._news.clear()
+        if stream.pieces.empty():
+            self._news.wait(PATIENCE_S / sum(one is not None for one in self._running))
+        pieces: list[StreamPiece] = []
+        while len(pieces) < most:
+            try:
+                piece = stream.pieces.get_nowait()
+            except queue.Empty:
+                break
+            if piece is None:
+                return pieces, True
+            pieces.append(piece)
+        return pieces, False
 
     def _shown(
         self, row: int, raw: str, rule: Rule, draft: Draft, *, is_last: bool
@@ -182,9 +226,11 @@ _WHY_EMPTY = {
 
 
 def _checked(draft: Draft, finish: str) -> Draft:
-    """The finished answer, with a problem if it has neither text nor a call."""
-    if draft.problem is not None or draft.text or CLOSE in draft.calls:
+    """The finished answer, with a problem if it has neither text nor a call, or was filtered."""
+    if draft.problem is not None:
         return draft
+    if draft.text or CLOSE in draft.calls:
+        return replace(draft, problem=FILTERED) if finish == "content_filter" else draft
     finish = "tool_calls" if draft.calls else finish
     return replace(draft, problem=EMPTY.filled(after=_WHY_EMPTY.get(finish, "")))
 
@@ -215,10 +261,22 @@ def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
     return options
 
 
+def _since(lines: tuple[Line, ...], first: Line | None) -> tuple[Line, ...]:
+    """Lines from `first` on; all of them if it is not among them."""
+    return lines[lines.index(first) :] if first in lines else lines
+
+
+def _newer_half(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Lines without the older half, from a user's turn on; () if there is just one turn."""
+    turns = [place for place, line in enumerate(lines) if place and line.role == "user"]
+    return lines[turns[len(turns) // 2] :] if turns else ()
+
+
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Lines as OpenAI's messages; calls and results of functions in OpenAI's own form.
 
-    A call without a result gets `NO_RESULT`, because servers refuse calls without one.
+    A call without a result gets `NO_RESULT`, because servers refuse calls without one. Some refuse
+    answers without words, and templates of some models two turns of the user in a row.
     """
     messages: list[dict[str, Any]] = []
     called = answered = 0
@@ -235,6 +293,9 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
             close_calls()
             words, calls = split_calls(line.text, called)
             called += len(calls)
+            if not (words or calls):
+                # An answer that was interrupted before its first word.
+                continue
             message: dict[str, Any] = {"role": "assistant", "content": words}
             messages.append(message | {"tool_calls": calls} if calls else message)
             continue
@@ -243,18 +304,34 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
             call = {"role": "tool", "tool_call_id": call_id(answered), "content": result}
             messages.append(call)
             answered += 1
-        if words or line.images:
-            close_calls()
-        if line.images:
-            content: Any = [{"type": "text", "text": words}]
-            content += [
-                {"type": "image_url", "image_url": {"url": data_url(one)}} for one in line.images
-            ]
-            messages.append({"role": line.role, "content": content})
-        elif words or not results:
-            messages.append({"role": line.role, "content": words})
+        content = _content(words, line.images)
+        if not content and results:
+            continue
+        close_calls()
+        if messages and messages[-1]["role"] == line.role:
+            content = _joined(messages.pop()["content"], content)
+        messages.append({"role": line.role, "content": content})
     close_calls()
     return messages
+
+
+def _content(words: str, images: Sequence[str]) -> Any:
+    """A user's words and pictures as the content of a message: a text, or parts."""
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in images]
+    return [*_parts(words), *pictures] if pictures else words
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """The contents of two messages as that of one."""
+    if isinstance(first, str) and isinstance(second, str):
+        return "\n".join(filter(None, (first, second)))
+    return _parts(first) + _parts(second)
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return list(content)
 
 
 class RemoteSpeaker:
@@ -262,6 +339,7 @@ class RemoteSpeaker:
 
     def __init__(self, endpoint: Endpoint, voice: str) -> None:
         self.endpoint = endpoint
+        self._connections = Connections(endpoint)
         self._voice = voice
 
     def find(self, voice: Pcm | None) -> int:
@@ -274,18 +352,17 @@ class RemoteSpeaker:
             "model": self.endpoint.model, "voice": self._voice, "input": clause.strip(),
             "response_format": "pcm",
         }  # fmt: skip
+        connection = self._connections.take()
         try:
-            timeout = httpx.Timeout(self.endpoint.timeout_s, connect=CONNECT_S)
-            reply = httpx.post(
-                f"{self.endpoint.url}/audio/speech",
-                json=body,
-                headers=self.endpoint.headers(),
-                timeout=timeout,
-            )
+            reply = connection.send("/audio/speech", body)
+            reply.read()
             reply.raise_for_status()
         except httpx.HTTPError as error:
-            log.warning("voice_server_failed", url=self.endpoint.url, why=str(error))
+            connection.close()
+            why = self.endpoint.hidden(str(error))
+            log.warning("voice_server_failed", url=self.endpoint.name, why=why)
             return np.zeros(0, np.float32)
+        self._connections.give_back(connection)
         return samples_of(reply.content, reply.headers.get("content-type", ""))
 
 
@@ -302,30 +379,27 @@ def samples_of(data: bytes, kind: str) -> Samples:
     return (np.frombuffer(whole, "<i2") / 32768).astype(np.float32)
 
 
-def data_url(pixels: Pixels) -> str:
-    """A picture as a data URL for a request."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def check(endpoint: Endpoint) -> list[str]:
-    """Names of the models that an address offers.
+def check(endpoint: Endpoint) -> list[str] | None:
+    """Names of the models that an address offers; None if it has no list of them.
 
     Raises:
         SetupError: no server answers there, or the response does not follow this API.
     """
+    options: dict[str, Any] = {"headers": endpoint.headers(), "timeout": CONNECT_S}
     try:
-        reply = httpx.get(f"{endpoint.url}/models", headers=endpoint.headers(), timeout=CONNECT_S)
+        reply = httpx.get(f"{endpoint.url}/models", **options)
+        if endpoint.model and reply.status_code in (404, 405, 501):
+            # Some servers have no list of models; an empty request shows if the address is right.
+            answer = httpx.post(f"{endpoint.url}/chat/completions", json={}, **options)
+            if answer.status_code in (400, 422):
+                return None
         reply.raise_for_status()
-        return [str(one["id"]) for one in reply.json().get("data", [])]
+        return [str(one["id"]) for one in reply.json().get("data") or []]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         why = f"does not answer: {error}" if status is None else f"answers {status}"
         raise SetupError(
-            f"The language model at {endpoint.url} {why}.",
+            f"The language model at {endpoint.name} {endpoint.hidden(why)}.",
             hint="Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
             if status in (401, 403)
             else "Start its server, and give the address with /v1 at its end.",

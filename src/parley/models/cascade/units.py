@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import CascadeState, Conversation, Promise, Telling
 from parley.models.cascade.job import CascadeJob
-from parley.models.cascade.messages import History, Line, plain
+from parley.models.cascade.messages import History, Line, data_url, plain
 from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
@@ -36,8 +37,8 @@ UNIT_COST = 75
 needs more continues in the next unit."""
 MAX_WAITS = 2
 """Maximum number of units of an answer that may end because of their cost."""
-VAIN_STEPS = 15
-"""Number of steps without news from a remote writer (30 ms each) after which a unit ends."""
+VAIN_S = 0.45
+"""Time without news from a remote writer after which a unit ends."""
 CLAUSE_COST, WORD_COST = 2, 1
 """Cost of speaking a clause, plus this for each of its words."""
 
@@ -59,7 +60,7 @@ class AnswerJob(CascadeJob):
         self._token_cost = 0
         self._heard = ""
         self._problem = ""
-        self._vain = 0
+        self._vain_since_s: float | None = None
         if not state.is_unit_open:
             self._end(Ending.LISTEN, state)
 
@@ -108,8 +109,11 @@ class AnswerJob(CascadeJob):
         history, unread = self._windowed(state.history, state.unread)
         before = self._parts.writer.count(history)
         is_unclear = state.turns.is_unclear and not state.written
-        line = Line("user", plain(text), images=state.images, is_open=True, is_unclear=is_unclear)
-        history = replace(history, lines=(*history.lines, line))
+        images = tuple(data_url(one) for one in state.images)
+        line = Line("user", plain(text), images=images, is_open=True, is_unclear=is_unclear)
+        # Only the newest view of the camera is kept: older ones would soon fill the context.
+        lines = (replace(one, images=()) if one.images else one for one in history.lines)
+        history = replace(history, lines=(*lines, line))
         picture = state.picture if asks_to_see(text) else None
         history = self._parts.closed(history, picture, self._conversation.seed, self._choices.now)
         unread += self._parts.writer.count(history) - before
@@ -164,10 +168,15 @@ class AnswerJob(CascadeJob):
             self._state = replace(self._state, telling=telling)
             if self.stage is not Stage.VOCODE:
                 self.go(Stage.VOCODE)
-        elif self._choices.ends_unit(is_due=self._vain >= VAIN_STEPS):
+        elif self._choices.ends_unit(is_due=self._waits_in_vain):
             self._listen_on(telling, speaks=speaks)
         else:
             self._write(telling)
+
+    @property
+    def _waits_in_vain(self) -> bool:
+        since_s = self._vain_since_s
+        return since_s is not None and time.monotonic() - since_s >= VAIN_S
 
     def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
         """True if the unit may take the next step; counts its cost."""
@@ -207,7 +216,10 @@ class AnswerJob(CascadeJob):
         request = AnswerRequest(state.history, self._rule(), DUPLEX_TOKENS, seed)
         draft = self._choices.written(self._parts, self.row, request, telling.draft, state.draws)
         is_new = draft is not telling.draft
-        self._vain = self._vain + 1 if writer.answers_later and not is_new else 0
+        if is_new or not writer.answers_later:
+            self._vain_since_s = None
+        elif self._vain_since_s is None:
+            self._vain_since_s = time.monotonic()
         draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new
         if draft.problem:
             self._problem = draft.problem.message

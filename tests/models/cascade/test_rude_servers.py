@@ -1,0 +1,419 @@
+"""A language model's server with bad manners, and connections that stay open between answers."""
+
+import gc
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+from tests.contracts.conversations import Cast, quiet, turn, unit, voice
+from tests.models.cascade.parts import memory_of, remote_cascade, result_of
+from tests.models.cascade.rude_server import (
+    DONE,
+    END,
+    RudeServer,
+    chunk,
+    event,
+    head,
+    rude_server,
+)
+from tests.support.patience import HANG_S
+
+from parley import settings
+from parley.engine.model import Job
+from parley.engine.segments import Image, Text
+from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
+from parley.errors import SetupError
+from parley.models.cascade import endpoint, messages
+from parley.models.cascade.connection import Endpoint
+from parley.models.cascade.endpoint import CUT_OFF, FILTERED, SILENT, TOO_LONG, UNREACHABLE
+from parley.models.cascade.loader import find_writer
+from parley.models.cascade.model import Cascade
+from parley.models.cascade.remote import check
+from parley.protocol.values import DuplexConfig
+from parley.settings import ModelSettings
+
+START: list[Work] = [StartSession("half_duplex", seed=1), turn("system", Text("Be brief."))]
+
+
+def asked(text: str) -> list[Work]:
+    return [turn("user", Text(text), is_closed=False), Generate(streaming=True)]
+
+
+def polite(server: RudeServer, number: int) -> Iterator[bytes]:
+    yield head() + event("Hello ") + event("there.", finish_reason="stop") + DONE + END
+
+
+def played(server: RudeServer, *texts: str, cast: Cast | None = None, **options: Any) -> list[Any]:
+    """The answers to these turns of one conversation, with a pause after each."""
+    cast = cast or Cast(remote_cascade(server.url, **options))
+    cast.play(0, START)
+    answers = []
+    for text in texts:
+        answers.append(cast.play(0, asked(text))[-1])
+        for thread in threading.enumerate():
+            if thread.name == "llm-endpoint":
+                thread.join(HANG_S)
+    return answers
+
+
+def step(model: Cascade, *jobs: Job) -> None:
+    assert jobs[0].stage is not None
+    model.step(jobs[0].stage, jobs)
+
+
+def test_answers_share_a_connection():
+    with rude_server(polite) as server:
+        answers = played(server, "One?", "Two?", "Three?")
+        gc.collect()
+
+    assert [one.text for one in answers] == ["Hello there."] * 3
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("reads_next", [False, True], ids=["after an answer", "on a request"])
+def test_a_connection_that_the_server_closes_is_replaced(reads_next):
+    def closing(server: RudeServer, number: int) -> Iterator[bytes]:
+        if number == 2 and reads_next:
+            raise ConnectionResetError
+        yield from polite(server, number)
+        if not reads_next:
+            raise ConnectionResetError
+
+    with rude_server(closing) as server:
+        answers = played(server, "One?", "Two?")
+
+    assert [(one.text, result_of(one).problem) for one in answers] == [("Hello there.", "")] * 2
+    assert server.connections == 2
+    assert len(server.requests) == 2 + reads_next
+
+
+def test_who_interrupts_an_answer_on_a_used_connection_closes_it():
+    def second_never_ends(server: RudeServer, number: int) -> Iterator[bytes]:
+        if number == 1:
+            yield from polite(server, number)
+            return
+        yield head()
+        while not server.over.wait(0.02):
+            yield chunk(": still here\n\n")
+
+    with rude_server(second_never_ends) as server:
+        model = remote_cascade(server.url)
+        cast = Cast(model)
+        played(server, "One?", cast=cast)
+        cast.play(0, asked("Two?")[:1])
+        job = model.start(0, Generate(streaming=True))
+        while len(server.requests) < 2:
+            step(model, job)
+        job.cancel()
+
+        assert server.gone.wait(HANG_S)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("last", [[], [DONE]], ids=["no [DONE]", "[DONE]"])
+def test_a_complete_answer_is_not_held_up_by_a_stream_without_end(monkeypatch, last):
+    monkeypatch.setattr(endpoint, "END_S", 0.1)
+
+    def endless(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + event("Hello.", finish_reason="stop") + b"".join(last)
+        while not server.over.wait(0.02):
+            yield chunk(": still here\n\n")
+
+    with rude_server(endless) as server:
+        answers = played(server, "One?", "Two?")
+
+    assert [(one.text, result_of(one).problem) for one in answers] == [("Hello.", "")] * 2
+
+
+def test_words_after_a_finish_reason_are_heard(monkeypatch):
+    """A few servers send the reason with each piece."""
+    monkeypatch.setattr(endpoint, "END_S", 0.3)
+
+    def early(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head()
+        for word in ("One ", "two ", "three ", "four."):
+            yield event(word, finish_reason="stop")
+            server.over.wait(0.15)
+        yield DONE + END
+
+    with rude_server(early) as server:
+        assert played(server, "Count.")[0].text == "One two three four."
+
+
+@pytest.mark.parametrize("sign", [": ping\n\n", 'data: {"choices": [{"delta": {}}]}\n\n'])
+def test_signs_of_life_alone_are_no_answer(sign):
+    def pinging(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head()
+        while not server.over.wait(0.02):
+            yield chunk(sign)
+
+    with rude_server(pinging) as server:
+        (answer,) = played(server, "Hello?", timeout_s=0.3)
+
+    assert answer.text == SILENT.spoken
+    assert result_of(answer).problem == SILENT.told
+
+
+def test_a_connection_that_breaks_within_an_answer_has_stopped_in_the_middle():
+    def breaking(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + event("It is ")
+        raise ConnectionResetError
+
+    with rude_server(breaking) as server:
+        (answer,) = played(server, "What is it?")
+
+    assert (answer.text, result_of(answer).problem) == ("It is", CUT_OFF.told)
+
+
+def test_halves_of_a_character_are_joined_and_others_replaced():
+    def halves(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + event("Hi \ud83d") + event("\ude00, you\ude00.") + DONE + END
+
+    with rude_server(halves) as server:
+        (answer,) = played(server, "Hello!")
+
+    assert answer.text == "Hi \U0001f600, you."
+
+
+def test_an_answer_that_a_filter_cuts_is_reported():
+    def filtered(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + event("One could", finish_reason="content_filter") + DONE + END
+
+    with rude_server(filtered) as server:
+        (answer,) = played(server, "How does one do it?")
+
+    assert (answer.text, result_of(answer).problem) == ("One could", FILTERED.told)
+
+
+def refusal(status: str, text: str) -> bytes:
+    return head("application/json", status) + chunk(text) + END
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b"".join([head(), chunk(
+            'data: {"error": {"code": 400, "type": "exceed_context_size_error", '
+            '"message": "the request exceeds the available context size, try increasing it"}}\n\n'
+        ), END]),
+        refusal("413 Content Too Large", "<html>"),
+        *(refusal("400 Bad Request", json.dumps({"error": {"message": message}})) for message in (
+            "This model's maximum context length is 4096 tokens. However, you requested 5000.",
+            "Requested tokens (600) exceed context window of 512",
+            "prompt is too long: 210000 tokens > 200000 maximum",
+            "The input token count (40000) exceeds the maximum number of tokens allowed.",
+        )),
+    ],
+)  # fmt: skip
+def test_a_conversation_that_is_too_long_for_the_server_is_sent_without_its_older_half(error):
+    def forgetful(server: RudeServer, number: int) -> Iterator[bytes]:
+        is_long = len(server.requests[-1]["messages"]) > 6
+        yield from [error] if is_long else polite(server, number)
+
+    with rude_server(forgetful) as server:
+        answers = played(server, "One?", "Two?", "Three?", "Four?", "Five?")
+
+    assert [(one.text, result_of(one).problem) for one in answers] == [("Hello there.", "")] * 5
+    sent = [[one["content"] for one in each["messages"]] for each in server.requests]
+    words = "Hello there."
+    start = ["Be brief."]
+    assert sent[2:] == [
+        [*start, "One?", words, "Two?", words, "Three?"],
+        [*start, "One?", words, "Two?", words, "Three?", words, "Four?"],
+        [*start, "Three?", words, "Four?"],
+        [*start, "Three?", words, "Four?", words, "Five?"],
+    ]
+
+
+def test_a_single_turn_that_is_too_long_is_reported():
+    error = refusal("400 Bad Request", '{"error": "context length exceeded"}')
+    with rude_server(lambda server, number: iter([error])) as server:
+        (answer,) = played(server, "One?")
+
+    assert (answer.text, result_of(answer).problem) == (TOO_LONG.spoken, TOO_LONG.told)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        ("400 Bad Request", '{"error": {"message": "Unsupported value: temperature"}}',
+         "answered 400: .*Unsupported value: temperature"),
+        ("401 Unauthorized", '{"error": {"message": "Incorrect API key provided: sk-hidden."}}',
+         r"answered 401: .*provided: \(key\)\."),
+        ("502 Bad Gateway", "<html>\r\n<h1>502</h1>", "answered 502: <html> <h1>502</h1>"),
+    ],
+)  # fmt: skip
+def test_the_log_says_what_a_server_said_without_the_key(status, body, why):
+    answer = refusal(status, body)
+    with rude_server(lambda server, number: iter([answer])) as server, capture_logs() as lines:
+        played(server, "One?", key="sk-hidden")
+
+    (line,) = (one for one in lines if one["event"] == "language_model_failed")
+    assert re.match(why, line["why"])
+    assert "sk-hidden" not in repr(lines)
+
+
+def test_an_answer_that_was_interrupted_before_a_word_joins_the_questions_around_it():
+    """Templates of some models refuse two turns of the user in a row, and empty answers."""
+    with rude_server(polite) as server:
+        cast = Cast(remote_cascade(server.url))
+        cast.play(0, [*START, *asked("One?")[:1]])
+        job = cast.model.start(0, Generate(streaming=True))
+        job.cancel()
+        cast.play(0, asked("Two?"))
+
+    assert server.requests[-1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "One?\nTwo?"},
+    ]
+
+
+def test_rows_that_wait_share_the_time_of_a_step():
+    """The engine steps its rows one after the other."""
+    waits: list[float] = []
+
+    def silent(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head()
+        server.over.wait(HANG_S)
+
+    with rude_server(silent) as server:
+        model = remote_cascade(server.url)
+        writer: Any = model.parts.writer
+        jobs = []
+        for row in range(2):
+            Cast(model).play(row, [*START, *asked("One?")[:1]])
+            jobs.append(model.start(row, Generate(streaming=True)))
+            step(model, jobs[-1])
+        writer._news.wait = waits.append
+        step(model, *jobs)
+        for job in jobs:
+            job.cancel()
+
+    assert sum(waits) == pytest.approx(0.03)
+
+
+def test_pieces_that_have_arrived_are_taken_in_one_step():
+    words = [f"word{n} " for n in range(200)]
+
+    def fast(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + b"".join(map(event, words)) + DONE + END
+
+    with rude_server(fast) as server:
+        model = remote_cascade(server.url)
+        Cast(model).play(0, [*START, *asked("Count.")[:1]])
+        job = model.start(0, Generate(speak=False, streaming=True))
+        step(model, job)
+        writer: Any = model.parts.writer
+        while writer._running[0].stream.pieces.qsize() < len(words) + 1:
+            server.over.wait(0.01)
+        step(model, job)
+
+    result: Any = job.result
+    assert result.text.split() == [word.strip() for word in words]
+
+
+def test_a_key_that_no_header_can_contain_is_refused_without_being_shown(monkeypatch):
+    monkeypatch.setenv("PARLEY_MODEL__LLM_KEY", "sk-hid\nden")
+
+    with pytest.raises(SetupError, match=r"model\.llm_key in the environment") as refused:
+        settings.load(None)
+
+    assert "sk-hid" not in f"{refused.value} {refused.value.hint}"
+    assert ModelSettings(llm_key="sk-hidden\n").llm_key == "sk-hidden"
+
+
+def test_an_address_is_named_without_the_password_in_it():
+    with capture_logs() as lines:
+        model = remote_cascade("http://me:sesame@127.0.0.1:9/v1")
+        (answer,) = Cast(model).play(0, [*START, *asked("One?")])[-1:]
+
+    assert answer.text == UNREACHABLE.spoken
+    assert lines[0]["url"] == "http://127.0.0.1:9/v1"
+    with pytest.raises(SetupError, match=r"at http://127\.0\.0\.1:9/v1 does not answer"):
+        check(Endpoint("http://me:sesame@127.0.0.1:9/v1"))
+    assert "sesame" not in repr(lines)
+
+
+def test_a_server_without_a_list_of_models_is_used_if_the_model_is_named():
+    def listless(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield refusal("422 Unprocessable Content", "{}")
+
+    with rude_server(listless) as server:
+        assert check(Endpoint(server.url, "some-model")) is None
+        with pytest.raises(SetupError, match="answers 404"):
+            check(Endpoint(server.url))
+
+
+@pytest.mark.parametrize(
+    ("offered", "hint"),
+    [
+        (["a", "b"], "Name one with --llm-model: a, b"),
+        ([f"m{n}" for n in range(300)],
+         "Name one with --llm-model: m0, m1, m2, m3, m4, m5, m6, m7 and 292 more"),
+        ([], "Have it load or download one, or name one with --llm-model."),
+        (None, "Have it load or download one, or name one with --llm-model."),
+    ],
+)  # fmt: skip
+def test_a_model_has_to_be_named_if_the_server_offers_several_or_none(offered, hint):
+    models = None if offered is None else [{"id": name} for name in offered]
+    reply = head("application/json") + chunk(json.dumps({"data": models})) + END
+    with (
+        rude_server(lambda server, number: iter([]), of_get=reply) as server,
+        pytest.raises(SetupError) as refused,
+    ):
+        find_writer(ModelSettings(llm=server.url), None, 1)
+
+    assert refused.value.hint == hint
+
+
+PICTURE = np.zeros((32, 48, 3), np.uint8)
+
+
+def test_a_picture_is_encoded_once_and_counted(monkeypatch):
+    encoded = Counter[int]()
+
+    def encode(pixels: Any) -> bytes:
+        encoded[len(pixels)] += 1
+        return b"jpeg"
+
+    monkeypatch.setattr(messages, "encode_jpeg", encode)
+    with rude_server(polite) as server:
+        model = remote_cascade(server.url, takes_images=True)
+        seen = turn("user", Text("What is it?"), Image(PICTURE), is_closed=False)
+        cast = Cast(model)
+        cast.play(0, [*START, seen, Generate(streaming=True), *asked("And now?")])
+
+    url = {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,anBlZw=="}}
+    assert [each["messages"][1]["content"] for each in server.requests] == [
+        [{"type": "text", "text": "What is it?"}, url]
+    ] * 2
+    assert encoded == {32: 1}
+    assert 1000 < memory_of(model).tokens < 1100
+
+
+def test_a_video_call_sends_only_the_newest_view_of_the_camera():
+    config = DuplexConfig(force_listen_count=0)
+    said = [voice(1.0), quiet(1.0), quiet(1.0)]
+    units = [work for sound in said * 2 for work in (unit(sound, PICTURE), StepUnit(), Finalize())]
+    with rude_server(polite) as server:
+        model = remote_cascade(server.url, takes_images=True)
+        Cast(model).play(0, [StartSession("duplex", seed=1, duplex=config), START[1], *units])
+
+    kinds = [
+        [isinstance(one["content"], list) for one in each["messages"]] for each in server.requests
+    ]
+    assert kinds == [[False, True], [False, False, False, True]]
+
+
+def test_the_size_of_a_text_is_estimated_in_any_script():
+    writer = remote_cascade("http://127.0.0.1:9/v1").parts.writer
+
+    assert writer.count_text("Good morning") == 3
+    assert writer.count_text("早上好，你今天好吗") == 7
