@@ -72,7 +72,7 @@ export const extraScenarios = {
       };
       Object.defineProperty(globalThis, 'documentPictureInPicture', { value });
     });
-    await page.goto('/audio_duplex');
+    await page.goto('/omni');
     await mainButton(page).click();
     await phase(page, 'live');
     await pressMore(page, 'small');
@@ -80,6 +80,8 @@ export const extraScenarios = {
     await small.locator('.dock .main').waitFor();
     assert.equal(await page.locator('.dock').count(), 0, 'there is one of each');
     await page.getByText('The controls are in a small window.').waitFor();
+    const { width } = await page.locator('.picture').boundingBox();
+    assert.equal(width, page.viewportSize().width, 'the picture has the whole page');
     await small.locator('.status .now').getByText('Listening').waitFor();
     await eventually(
       async () => /\d:\d\d/.test(await small.locator('.status .num').textContent()),
