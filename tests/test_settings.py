@@ -115,6 +115,14 @@ def test_a_wrong_number_says_what_is_expected(name: str, value: str, why: str) -
     assert load(flags={"model.slots": "4"}).model.slots == 4
 
 
+def test_the_page_shows_defaults_as_they_are_written_in_the_environment() -> None:
+    text = page()
+
+    assert "| `forward_auth.proxies` | `127.0.0.1,::1` |" in text
+    assert "| `model.llm_key` | none |" in text
+    assert "below 2147483648 |" in text
+
+
 def test_an_empty_value_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     write("[storage]\nassets_dir = ''\n[gateway]\nport = 1\n")
     monkeypatch.setenv("PARLEY_STANDBY__REDIS_URL", "")

@@ -91,7 +91,7 @@ def _values(field: FieldInfo) -> str:
         "lt": "below {}",
     }
     bounds = [
-        text.format(f"{getattr(each, key):g}")
+        text.format(f"{getattr(each, key):.10g}")
         for each in field.metadata
         for key, text in limits.items()
         if hasattr(each, key)

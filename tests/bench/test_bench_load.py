@@ -51,7 +51,7 @@ async def test_sessions_that_are_refused_are_errors_not_silence(url):
     assert report.errors == {"unauthorized": 3}
     assert judge(report, 1000.0, None) == [
         "duplex: errors {'unauthorized': 3}",
-        "duplex: no answer came",
+        "duplex: no answer was received",
     ]
     assert judge(report, None, None) == []
 

@@ -292,7 +292,7 @@ async def test_a_model_that_cannot_warm_up_says_so(monkeypatch):
 
 async def test_an_engine_starts_once():
     async with Engine(ScriptedModel(1)) as engine:
-        with pytest.raises(SetupError, match="started before"):
+        with pytest.raises(SetupError, match="already started"):
             engine.start()
 
 

@@ -311,7 +311,7 @@ async def test_without_exact_samples_live_sessions_cannot_be_done_again(tmp_path
     (folder,) = await recorded(tmp_path, talk, exact_inputs=False)
 
     assert not folder.inputs.exists()
-    with pytest.raises(InvalidRequest, match=r"not kept sample by sample \(storage.exact_inputs\)"):
+    with pytest.raises(InvalidRequest, match=r"not recorded \(storage.exact_inputs\)"):
         await again([folder])
 
 

@@ -139,7 +139,7 @@ class ChatClient:
                         return event
         except TimeoutError:
             raise TimedOut("The answer", timeout_s or 0) from None
-        raise ConnectionLost(1000, "no answer came", 0)
+        raise ConnectionLost(1000, "no answer was received", 0)
 
     async def stream(
         self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]

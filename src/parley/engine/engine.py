@@ -92,7 +92,7 @@ class Engine:
 
     def start(self) -> None:
         if self._thread is not None:
-            raise SetupError("The engine was started before.")
+            raise SetupError("The engine was already started.")
         self._events = asyncio.get_running_loop()
         # A daemon: a step that never returns must not prevent the process from exiting.
         self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)

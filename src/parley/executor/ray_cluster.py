@@ -122,7 +122,7 @@ def cluster_secret(data_dir: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise SetupError(
-            f"The worker secret cannot be kept in {path}: {error.strerror}.",
+            f"The worker secret cannot be written to {path}: {error.strerror}.",
             hint="Set security.worker_secret, or choose a writable --data-dir.",
         ) from error
 

@@ -252,7 +252,7 @@ class Handover:
                 incoming.mkdir(mode=0o700, parents=True)
                 _unpack(answer.iter_bytes(PIECE_BYTES), incoming)
                 if not (incoming / folder.recording.name).is_file():
-                    raise NotTaken(f"{recording_id} came without its recording.json.")
+                    raise NotTaken(f"{recording_id} arrived without its recording.json.")
                 os.rename(incoming, folder.path)
                 _sync_folder(self.folders.root)
         finally:

@@ -204,7 +204,7 @@ class Rebuilding:
         except TimeoutError:
             raise NotRebuilt("The worker took too long.") from None
         except (msgspec.MsgspecError, ParleyError) as error:
-            raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None
+            raise NotRebuilt(f"The worker's answer is invalid: {error}") from None
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()

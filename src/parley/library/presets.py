@@ -191,7 +191,7 @@ def inside(root: Path, relative: str) -> Path:
     for part in parts:
         found = found / part
         if found.is_symlink():
-            raise BadPreset(f"the path '{relative[:80]}' goes over a link")
+            raise BadPreset(f"the path '{relative[:80]}' contains a link")
     if not found.is_file():
         raise BadPreset(f"there is no file '{relative[:80]}'")
     return found

@@ -340,7 +340,7 @@ class _Child:
     def _answer(self) -> tuple[dict[str, Any], list[jobs.Bytes]]:
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size).tobytes())
         if size > _HEAD_BYTES:
-            raise _Died("it answers nonsense")
+            raise _Died("its answer is invalid")
         answer = json.loads(self._read(size).tobytes())
         sizes = [int(each) for each in answer["sizes"]]
         if min(sizes, default=0) < 0 or sum(sizes) > RESULT_BYTES:

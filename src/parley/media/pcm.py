@@ -40,7 +40,7 @@ class Pcm:
     def __post_init__(self) -> None:
         if self.samples.ndim != 1 or self.samples.dtype != np.float32:
             raise ValueError(
-                "Pcm wants mono float32 of shape (N,), "
+                "Pcm must be mono float32 of shape (N,), "
                 f"got {self.samples.dtype} {self.samples.shape}"
             )
 

@@ -71,7 +71,7 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     except ValueError as error:
         raise BrokenRecording("meta.json is not JSON") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("created_at"), str):
-        raise BrokenRecording("meta.json has not the fields it must have")
+        raise BrokenRecording("meta.json lacks required fields")
     return meta
 
 

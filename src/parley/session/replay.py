@@ -99,7 +99,7 @@ def require_same(entry: Entry, made: Made) -> None:
         case _:
             is_same = True
     if not is_same:
-        raise InferenceFailed("The model decides otherwise than it did.")
+        raise InferenceFailed("The model's result differs from the recorded one.")
 
 
 async def replay(

@@ -212,7 +212,7 @@ class _Part:
         if count == 0:
             return Pcm.empty(rate_hz)
         if first is None:
-            raise InvalidRequest("Its sound was not kept sample by sample (storage.exact_inputs).")
+            raise InvalidRequest("Its exact samples were not recorded (storage.exact_inputs).")
         samples = np.fromfile(self.folder.inputs, "<f4", count, offset=4 * first)
         if len(samples) != count:
             raise InvalidRequest("Samples of the recording are missing.")

@@ -568,8 +568,10 @@ def shown_default(field: FieldInfo) -> str:
             return "none"
         case bool():
             return f"`{str(default).lower()}`"
-        case ():
+        case () | "":
             return "none"
+        case tuple():
+            return f"`{','.join(default)}`"
         case float() if default.is_integer():
             return f"`{int(default)}`"
         case _:

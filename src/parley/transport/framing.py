@@ -291,7 +291,7 @@ class FrameReader:
     def _begin(self, opcode: int, payload_bytes: int, *, is_last: bool) -> None:
         if (opcode == CONTINUATION) != bool(self._opcode):  # 5.4
             here = "no message" if opcode == CONTINUATION else "another message"
-            raise FrameError(1002, f"A frame of opcode {opcode} came while {here} was open.")
+            raise FrameError(1002, f"A frame of opcode {opcode} arrived while {here} was open.")
         if not self._opcode:
             self._opcode = opcode
             self._text = _TextCheck() if self._checks_text and opcode == TEXT else None

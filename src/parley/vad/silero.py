@@ -104,7 +104,7 @@ class SileroModel:
         names = {node.name for node in self._session.get_inputs()}
         if names != {"input", "h", "c"}:
             raise SetupError(
-                f"The installed silero-vad network wants the inputs {sorted(names)}; "
+                f"The installed silero-vad network expects the inputs {sorted(names)}; "
                 "this version of parley knows c, h and input.",
                 hint="Install silero-vad 6.2.3.",
             )

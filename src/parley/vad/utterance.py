@@ -288,7 +288,7 @@ class UtteranceFinder:
             The events, in order; one stretch may contain several utterances.
         """
         if pcm.rate_hz != RATE_HZ:
-            raise ValueError(f"voice detection wants {RATE_HZ} Hz, got {pcm.rate_hz} Hz")
+            raise ValueError(f"voice detection needs {RATE_HZ} Hz, got {pcm.rate_hz} Hz")
         samples = np.concatenate([self._rest, pcm.samples])
         whole = len(samples) - len(samples) % WINDOW_SAMPLES
         events: list[VadEvent] = []

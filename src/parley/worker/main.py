@@ -90,7 +90,7 @@ SWITCH_INTERVAL_S: Final = 0.00005
 """Time for which a thread of a worker keeps the interpreter lock while another one waits for it.
 The engine thread releases it with every operator and every wait for the device, and then waits for
 the thread that reads messages. Python's default of 5 ms costs it several times as much. Source:
-`parley bench engine`, docs/log/minicpmo45.md."""
+`python -m tools.bench engine`, docs/log/minicpmo45.md."""
 
 STEP_LIMIT_S: Final = 60.0
 CPU_STEP_LIMIT_S: Final = 600.0

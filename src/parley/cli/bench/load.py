@@ -144,7 +144,7 @@ def judge(
     if is_limited and report.errors:
         faults.append(f"{report.dialect}: errors {report.errors}")
     if is_limited and not report.answers.count:
-        faults.append(f"{report.dialect}: no answer came")
+        faults.append(f"{report.dialect}: no answer was received")
     return faults
 
 

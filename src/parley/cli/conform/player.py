@@ -185,7 +185,9 @@ class Player:
                 text = await self.socket.receive()
         except TimeoutError:
             last = self.events[-1]["type"] if self.events else "nothing"
-            raise ScenarioEnded(f"nothing more within {self.limit_s:g} s after {last}") from None
+            raise ScenarioEnded(
+                f"received nothing within {self.limit_s:g} s after {last}"
+            ) from None
         except SocketClosed as closed:
             self._closed(closed)
         return self._seen(text)
@@ -198,7 +200,9 @@ class Player:
         """
         while (event := await self.next())["type"] not in names:
             if event["type"] == "error":
-                raise ScenarioEnded(f"error in place of {' or '.join(names)}: {json.dumps(event)}")
+                raise ScenarioEnded(
+                    f"received an error instead of {' or '.join(names)}: {json.dumps(event)}"
+                )
         return event
 
     async def ask(self, name: str, **message: Any) -> dict[str, Any]:
@@ -225,13 +229,13 @@ class Player:
 
     def _seen(self, text: str | bytes) -> dict[str, Any]:
         if isinstance(text, bytes):
-            raise ScenarioEnded("a binary message came")
+            raise ScenarioEnded("received a binary message")
         try:
             event = json.loads(text)
         except ValueError:
             raise ScenarioEnded(f"received a message that is not JSON: {text[:80]!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-            raise ScenarioEnded(f"a message without a type came: {text[:80]!r}")
+            raise ScenarioEnded(f"received a message without a type: {text[:80]!r}")
         self.events.append(event)
         problem = self._check(text)
         if problem is not None:

@@ -189,7 +189,7 @@ def message_of(
     if item.type != "message":
         why = ": this model cannot call tools" if item.type in CALL_TYPES else ""
         raise InvalidRequest(
-            f"Items of type '{item.type[:80]}' are not taken{why}.", field=f"{field}.type"
+            f"Items of type '{item.type[:80]}' are not supported{why}.", field=f"{field}.type"
         )
     if item.role not in get_args(values.Role):
         raise InvalidRequest("role must be system, user or assistant.", field=f"{field}.role")

@@ -93,7 +93,7 @@ class Choices:
 
     def __init__(self, given: object, wall_clock: Callable[[], float]) -> None:
         if given is not None and not isinstance(given, Chosen):
-            raise InvalidRequest("This is not what a cascade chose.")
+            raise InvalidRequest("These choices are not a cascade's.")
         self._given = given
         self._wall_clock = wall_clock
         left = given or Chosen()
@@ -225,7 +225,7 @@ class _Line(Generic[T]):
 
     def next(self) -> T:
         if not self._left:
-            raise InvalidRequest("More is to be chosen here than was chosen.")
+            raise InvalidRequest("The recording has fewer choices than this needs.")
         return self._left.popleft()
 
     def peek(self) -> T | None:

@@ -169,7 +169,7 @@ class CheckpointTokenizer:
         self._literal.encode_special_tokens = True
         moved = [str(token) for number, token in added if self._id(str(token)) != number]
         if moved:
-            raise SetupError(f"The tokenizer numbers {', '.join(moved)} as its files do not.")
+            raise SetupError(f"The tokenizer's ids of {', '.join(moved)} differ from its files.")
         layout = {name: self._id(text) for name, text in TOKEN_TEXTS.items()}
         known = {name: number for name, number in layout.items() if number is not None}
         lost = [TOKEN_TEXTS[name] for name in layout if name not in known]
