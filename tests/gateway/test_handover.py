@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -126,6 +127,21 @@ async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_
         await hosts.handover.round()
 
     assert (sorted(hosts.listed(hosts.here)), hosts.listed(hosts.there)) == (["old", "other"], [])
+
+
+async def test_what_is_left_of_an_erased_key_is_deleted_when_it_arrives(tmp_path):
+    hosts = Hosts(tmp_path)
+    for name, owner in (("erased", "k_1"), ("damaged", "k_1"), ("other", "k_2"), ("later", "k_3")):
+        recorded(hosts.there, name).owner.write_text(owner)
+    (hosts.there / "sessions" / "damaged" / "meta.json").unlink()
+
+    async with hosts.joined():
+        await hosts.state.note_erased("k_1", time.time())
+        await hosts.handover.erase("k_3", 0.0)
+        await hosts.handover.round()
+
+    assert sorted(hosts.listed(hosts.here)) == ["later", "other"]
+    assert hosts.listed(hosts.there) == []
 
 
 @pytest.mark.parametrize("when", ["before it is noted", "after a restart"])

@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
@@ -85,6 +85,8 @@ class Handover:
         """Ids of recordings that were deleted since the start, oldest first: later parts of their
         sessions may still be on other workers, and are deleted when they arrive. The state has
         more: those from before, and those that another process has deleted."""
+        self._erased: dict[str, float] = {}
+        """The same of keys and users, with Unix times."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -124,6 +126,12 @@ class Handover:
         # On a full disk they are remembered in memory, because deleting makes room.
         with contextlib.suppress(sqlite3.Error):
             await self.state.refuse_recordings(recording_ids)
+
+    async def erase(self, key_id: str, now_s: float) -> None:
+        """All recordings of this key or user are deleted, with those that arrive later."""
+        self._erased[key_id] = now_s
+        with contextlib.suppress(sqlite3.Error):
+            await self.state.note_erased(key_id, now_s)
 
     async def run(self) -> None:
         while True:
@@ -203,8 +211,7 @@ class Handover:
             if self.folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
-                deleted = {*self._deleted, *await self.state.refused_recordings()}
-                if await asyncio.to_thread(store.first_part, folder) in deleted:
+                if await self._is_deleted(folder):
                     await asyncio.to_thread(store.delete, folder)
                 elif store.replay_state(folder) is None:
                     await asyncio.to_thread(self.recordings.make_replay, folder)
@@ -215,6 +222,14 @@ class Handover:
         await asyncio.to_thread(self._release, worker, recording_id)
         self._to_remove.pop(recording_id, None)
         await self._remember()
+
+    async def _is_deleted(self, folder: layout.Folder) -> bool:
+        """True if its session, or everything of its owner, was deleted before it arrived."""
+        deleted = {*self._deleted, *await self.state.refused_recordings()}
+        if await asyncio.to_thread(store.first_part, folder) in deleted:
+            return True
+        erased = await self.state.erased() | self._erased
+        return await asyncio.to_thread(_is_erased, folder, erased)
 
     async def _remember(self) -> None:
         await self.state.set_fact(TAKEN_FACT, list(self._to_remove))
@@ -278,6 +293,16 @@ def _waiting(worker: Worker) -> int | None:
     """Number of recordings on a worker; None if it cannot hand any over now."""
     heartbeat = worker.heartbeat
     return heartbeat.recordings_waiting if heartbeat and worker.is_connected else None
+
+
+def _is_erased(folder: layout.Folder, erased: Mapping[str, float]) -> bool:
+    erased_s = erased.get(store.read_owner(folder))
+    if erased_s is None:
+        return False
+    try:
+        return store.created_s(store.read_meta(folder)) <= erased_s
+    except (store.BrokenRecording, ValueError):
+        return True
 
 
 @contextlib.contextmanager

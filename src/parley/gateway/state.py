@@ -110,6 +110,7 @@ Role = Literal["talk", "operate", "admin"]
 """Rights of a key."""
 
 REFUSED_FACT: Final = "recordings.deleted"
+ERASED_FACT: Final = "recordings.erased"
 REFUSED_LIMIT: Final = 1000
 
 AUDIT_ROWS: Final = 100_000
@@ -271,6 +272,18 @@ class State:
     async def refused_recordings(self) -> list[str]:
         """Ids of the recordings that were deleted last, oldest first."""
         return await self.fact(REFUSED_FACT) or []
+
+    async def note_erased(self, key_id: str, now_s: float) -> None:
+        """Remember that the recordings of a key or user were deleted, for those that other hosts
+        still have."""
+        erased = await self.erased()
+        erased.pop(key_id, None)
+        newest = [*erased.items(), (key_id, now_s)][-REFUSED_LIMIT:]
+        await self.set_fact(ERASED_FACT, dict(newest))
+
+    async def erased(self) -> dict[str, float]:
+        """Keys and users whose recordings were deleted last, each with the Unix time."""
+        return await self.fact(ERASED_FACT) or {}
 
     async def secret(self, name: str, make: bytes) -> bytes:
         """A secret of this server; if there is none yet, `make` is stored. Otherwise nothing is

@@ -9,7 +9,6 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -17,7 +16,13 @@ from msgspec import Meta
 
 from parley import logs
 from parley.recording.layout import GB, Folder, RecordingFolders
-from parley.recording.store import BrokenRecording, StillRecording, delete, read_meta
+from parley.recording.store import (
+    BrokenRecording,
+    StillRecording,
+    created_s,
+    delete,
+    read_meta,
+)
 
 DAY_S: Final = 86_400.0
 
@@ -145,12 +150,9 @@ def _look(folder: Folder) -> _Kept | None:
     sizes = {folder: folder.size_bytes()}
     try:
         meta = read_meta(folder)
-        created = datetime.fromisoformat(meta["created_at"])
-        if created.tzinfo is None:
-            created = created.replace(tzinfo=UTC)
         config = meta.get("config")
         first = config.get("continues") if isinstance(config, dict) else None
-        return _Kept(str(first or folder.recording_id), sizes, created.timestamp(), is_safe)
+        return _Kept(str(first or folder.recording_id), sizes, created_s(meta), is_safe)
     except (BrokenRecording, ValueError) as error:
         # What cannot be read now (too many open files, a disk's error) may be whole.
         why = error.__cause__

@@ -12,8 +12,9 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -73,6 +74,16 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     if not isinstance(meta, dict) or not isinstance(meta.get("created_at"), str):
         raise BrokenRecording("meta.json lacks required fields")
     return meta
+
+
+def created_s(meta: Mapping[str, Any]) -> float:
+    """Unix time at which a recording started, from its metadata.
+
+    Raises:
+        ValueError: it is not a time.
+    """
+    created = datetime.fromisoformat(meta["created_at"])
+    return (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
 
 
 def read_owner(folder: Folder) -> str:

@@ -266,6 +266,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and stored responses of a key or signed-in user, including pinned
         ones. Revoke the key first, so that no session starts meanwhile."""
+        await handover.erase(key, maintenance.clock.time())
         for _ in range(2):
             # The second time with those that arrived before they would have been refused.
             await maintenance.refresh_index()
