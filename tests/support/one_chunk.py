@@ -8,6 +8,7 @@ writes the table in `docs/understand/one-chunk.md` from a new trace.
 import asyncio
 import importlib
 import inspect
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _CALM_S = 0.15
 _BESIDE = (
     "gateway/http/",
     "gateway/main.py",
+    "gateway/runtime.py::GatewayRuntime._sweep",
     "gateway/worker_control.py",
     "gateway/worker_pool.py",
     "transport/connection.py::Connection._is_cut_off",
@@ -92,7 +94,7 @@ def _traced(units: list[list[str]]) -> Traced:
 
 
 def table(chunk: OneChunk) -> str:
-    """Markdown table of every function with the first line of its docstring."""
+    """Markdown table of every function with the first sentence of its docstring."""
     spoken = set(chunk.listened.functions)
     rows = [(name, "") for name in chunk.listened.functions]
     rows += [(name, "speaks") for name in chunk.spoke.functions if name not in spoken]
@@ -117,7 +119,9 @@ def _purpose(name: str) -> str:
         found = inspect.getattr_static(found, part, None)
     found = getattr(found, "fget", None) or getattr(found, "__func__", found)
     text = (getattr(found, "__doc__", None) or "").strip().split("\n\n")[0]
-    return " ".join(text.split()).replace("|", "\\|")
+    first = re.match(r".*?[.;:](?= )|.*", " ".join(text.split()))
+    assert first is not None
+    return first[0].rstrip(";:").replace("|", "\\|")
 
 
 def main() -> None:
