@@ -82,6 +82,25 @@ async def test_all_pictures_of_a_request_together_have_a_limit(monkeypatch):
         await opened.open_messages([Message("user", (picture, picture))])
 
 
+@pytest.mark.parametrize("broken", [Picture(b"no picture"), Sound(b"")])
+async def test_media_that_cannot_be_used_are_named_where_their_messages_have_names(
+    broken: Content,
+):
+    messages: list[Message[Content]] = [
+        Message("system", (TextPart("Look"),)),
+        Message("user", (Sound(bytes(64)), broken)),
+    ]
+
+    with pytest.raises(InvalidPayload) as named:
+        await opened.open_messages(messages, path_of="m{}.{}".format)
+    with pytest.raises(InvalidPayload) as nameless:
+        await opened.open_messages(messages)
+
+    assert named.value.field == "m1.1"
+    assert str(named.value) == f"m1.1: {nameless.value}"
+    assert nameless.value.field is None
+
+
 async def test_a_frame_that_is_too_large_spoils_its_unit_only(monkeypatch):
     monkeypatch.setattr(opened, "FRAME_PIXELS", 100)
 

@@ -30,7 +30,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
 from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import Generation, TokenLogprob, ToolResultPart, WordTime
+from parley.protocol.values import Generation, TokenLogprob, ToolResultPart, WordTime, media_path
 from parley.session.opened import Voices, open_messages
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls, check_tools
@@ -395,7 +395,7 @@ def _is_start(message: AskedMessage[Content]) -> bool:
 async def _opened(messages: Sequence[AskedMessage[Content]], room: ContextRoom) -> list[Message]:
     """The messages as the view takes them; errors name the field."""
     try:
-        return await open_messages(messages, room=room)
+        return await open_messages(messages, room=room, path_of=media_path)
     except BadInput as error:
         error.field = error.field or "messages"
         raise

@@ -30,7 +30,6 @@ from parley.protocol.values import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    media_path,
 )
 from parley.views import content
 
@@ -54,6 +53,15 @@ much."""
 
 FindVoice = Callable[[str], Pcm | None]
 """Finds a registered voice by id or name, in any thread; returns None if there is no such voice."""
+
+
+PathOf = Callable[[int, int], str]
+"""The field of a part, by the indices of its message and of itself; "" for none."""
+
+
+def _no_path(message: int, part: int) -> str:
+    del message, part
+    return ""
 
 
 def no_voice(name: str) -> Pcm | None:
@@ -98,18 +106,22 @@ async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
 
 
 async def open_messages(
-    messages: Sequence[Message[Content]], *, room: ContextRoom | None = None
+    messages: Sequence[Message[Content]],
+    *,
+    room: ContextRoom | None = None,
+    path_of: PathOf | None = None,
 ) -> list[content.Message]:
     """A chat history in the form that a view takes.
 
     Args:
+        path_of: the field that an error in a part's media names.
         room: free space of the context; checked before anything is decoded.
 
     Raises:
         InvalidPayload, TooLarge.
         ContextFull: the pictures, sounds and clips alone exceed the context.
     """
-    return await decoder.aside(partial(_messages, messages, room))
+    return await decoder.aside(partial(_messages, messages, room, path_of or _no_path))
 
 
 def _voice(sound: Sound, limit_s: float) -> Pcm:
@@ -146,10 +158,10 @@ def _frames(files: Sequence[bytes]) -> list[Pixels]:
 
 
 def _messages(
-    messages: Sequence[Message[Content]], room: ContextRoom | None
+    messages: Sequence[Message[Content]], room: ContextRoom | None, path_of: PathOf
 ) -> list[content.Message]:
     placed = [
-        (media_path(at, index), part)
+        (path_of(at, index), part)
         for at, message in enumerate(messages)
         for index, part in enumerate(message.parts)
     ]
@@ -171,7 +183,7 @@ def _messages(
     for at, message in enumerate(messages):
         there: list[content.Part] = []
         for index, each in enumerate(message.parts):
-            with _located(media_path(at, index)):
+            with _located(path_of(at, index)):
                 part = _open(each, keep_pixels, room)
             if room is not None:
                 room = _less(room, part)
@@ -186,7 +198,8 @@ def _located(path: str) -> Iterator[None]:
     try:
         yield
     except (InvalidPayload, TooLarge) as error:
-        error.field = path
+        if path:
+            error.field, error.args = path, (f"{path}: {error}",)
         raise
 
 
