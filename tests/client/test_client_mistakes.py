@@ -43,8 +43,10 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_printed(token: str) ->
 async def test_a_refused_connection_is_called_so() -> None:
     for url in ("http://127.0.0.1:1", "http://localhost:1"):
         client = parley.ChatClient(url, attempts=1)
-        with pytest.raises(Unreachable, match=r"/ws/chat\S*: Connection refused\."):
+        with pytest.raises(Unreachable, match=r"/ws/chat\S*: Connection refused\.") as caught:
             await client.ask("Hello!")
+        # Under the traceback.
+        assert caught.value.__notes__ == [f"hint: {caught.value.hint}"]
 
 
 @pytest.mark.parametrize(

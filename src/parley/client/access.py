@@ -52,6 +52,9 @@ class Unreachable(ParleyError):
         super().__init__(f"No connection to {url}: {why}")
         self.url = url
         self.hint = hint
+        if hint:
+            # Shown under a traceback.
+            self.add_note(f"hint: {hint}")
         self.may_pass = may_pass
 
 
