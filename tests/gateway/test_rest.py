@@ -268,3 +268,14 @@ def test_an_answer_with_sound_is_the_json_of_its_model(sound: str | None):
     )
 
     assert json.loads(bytes(written(answer).body)) == msgspec.to_builtins(answer)
+
+
+@pytest.mark.parametrize("path", ["/ws/chat", "/ws/duplex/omni_1", "/v1/realtime"])
+async def test_a_socket_that_a_proxy_made_a_plain_request_is_told_so(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    answer = await http.get(path)
+
+    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+    assert "does not pass on the headers Upgrade and Connection" in answer.text
+    assert "upgrade_required" in answer.text

@@ -35,6 +35,11 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/responses/input_tokens", "The usage of a response has its tokens."),
     ("/v1/responses/compact", "Send the items of the conversation that matter."),
 )
+SOCKET: Final = (
+    "This is the address of a WebSocket, and got a plain GET. If the client opened a WebSocket, a "
+    "proxy in front of the server does not pass on the headers Upgrade and Connection: see "
+    "docs/do/operate.md."
+)
 STORED: Final = "This server does not store chat completions: use /v1/responses with store."
 ROUTES: Final = (
     *("/chat/completions", "/responses", "/models", "/audio/speech", "/audio/transcriptions"),
@@ -42,6 +47,11 @@ ROUTES: Final = (
 )
 """Paths that clients append to their base URL."""
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
+
+
+def is_socket(path: str) -> bool:
+    """True for addresses that are only WebSockets."""
+    return path.startswith("/ws/") or path in ("/v1/realtime", "/v1/live/sessions")
 
 
 def has_hint(path: str) -> bool:
@@ -63,6 +73,7 @@ def sentence(method: str, path: str) -> str:
     if route := meant(path):
         hint = f"Use {route}: the base URL of a client must end in /v1, as http://host:port/v1."
         return f"Unknown request URL: {method} {path[:200]}. {hint}"
-    hints = (*INSTEAD, ("/v1/chat/completions", STORED))
+    stored = "Use POST." if method in ("PUT", "PATCH") else STORED
+    hints = (*INSTEAD, ("/v1/chat/completions", stored))
     hint = next((hint for start, hint in hints if path.startswith(start)), OTHERWISE)
     return f"Unknown request URL: {method} {path[:200]}. {hint}"

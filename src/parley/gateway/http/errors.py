@@ -227,11 +227,15 @@ class Failures:
         self._metrics.error("internal_error")
 
     def _answer_http(self, request: Request, error: HTTPException) -> Response:
+        path, detail = request.url.path, str(error.detail)
+        if error.status_code == 404 and request.method == "GET" and absent.is_socket(path):
+            answer = refusal(path, 426, absent.SOCKET, "upgrade_required")
+            answer.headers["upgrade"] = "websocket"
+            return answer
         if error.status_code == 404 and _is_reader(request):
             if self._files is not None and self._files.has(MISSING):
                 return self._files.page(MISSING, request.scope, 404)
             return HTMLResponse(NOWHERE, 404)
-        path, detail = request.url.path, str(error.detail)
         # A path with an id contains unknown names.
         is_unknown = (error.status_code, detail) in (
             (404, "Not Found"),
