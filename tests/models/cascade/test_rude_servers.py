@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
@@ -157,7 +158,7 @@ def test_signs_of_life_alone_are_no_answer(sign):
         (answer,) = played(server, "Hello?", timeout_s=0.3)
 
     assert answer.text == SILENT.spoken
-    assert result_of(answer).problem == SILENT.told
+    assert result_of(answer).problem == SILENT.message
 
 
 def test_a_connection_that_breaks_within_an_answer_has_stopped_in_the_middle():
@@ -168,7 +169,7 @@ def test_a_connection_that_breaks_within_an_answer_has_stopped_in_the_middle():
     with rude_server(breaking) as server:
         (answer,) = played(server, "What is it?")
 
-    assert (answer.text, result_of(answer).problem) == ("It is", CUT_OFF.told)
+    assert (answer.text, result_of(answer).problem) == ("It is", CUT_OFF.message)
 
 
 def test_halves_of_a_character_are_joined_and_others_replaced():
@@ -188,7 +189,7 @@ def test_an_answer_that_a_filter_cuts_is_reported():
     with rude_server(filtered) as server:
         (answer,) = played(server, "How does one do it?")
 
-    assert (answer.text, result_of(answer).problem) == ("One could", FILTERED.told)
+    assert (answer.text, result_of(answer).problem) == ("One could", FILTERED.message)
 
 
 def refusal(status: str, text: str) -> bytes:
@@ -236,7 +237,7 @@ def test_a_single_turn_that_is_too_long_is_reported():
     with rude_server(lambda server, number: iter([error])) as server:
         (answer,) = played(server, "One?")
 
-    assert (answer.text, result_of(answer).problem) == (TOO_LONG.spoken, TOO_LONG.told)
+    assert (answer.text, result_of(answer).problem) == (TOO_LONG.spoken, TOO_LONG.message)
     assert len(server.requests) == 1
 
 
@@ -417,3 +418,30 @@ def test_the_size_of_a_text_is_estimated_in_any_script():
 
     assert writer.count_text("Good morning") == 3
     assert writer.count_text("早上好，你今天好吗") == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [("<html>It works!</html>", "does not answer with a list of models"),
+     ("[]", "does not answer with a list of models")],
+)  # fmt: skip
+def test_an_address_that_is_no_api_is_refused_in_plain_words(body, why):
+    reply = head("text/html") + chunk(body) + END
+    with (
+        rude_server(lambda server, number: iter([]), of_get=reply) as server,
+        pytest.raises(SetupError, match=why),
+    ):
+        check(Endpoint(server.url))
+
+
+def test_a_certificate_that_is_not_trusted_names_the_variable(monkeypatch):
+    error = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+
+    def refuse(url: str, **_: Any) -> None:
+        raise httpx.ConnectError(error)
+
+    monkeypatch.setattr(httpx, "get", refuse)
+    with pytest.raises(SetupError, match="self-signed certificate") as refused:
+        check(Endpoint("https://llm.example/v1"))
+
+    assert "SSL_CERT_FILE" in refused.value.hint
