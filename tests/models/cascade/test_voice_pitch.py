@@ -6,7 +6,7 @@ import pytest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models import pocket_data
 from parley.models.cascade.voice.pitch import pitch_track
-from parley.models.cascade.voice.speaker import OwnSpeaker
+from parley.models.cascade.voice.speaker import UNREADABLE, OwnSpeaker
 from parley.settings import ModelSettings
 
 WORDS = "The small fox lost its way in the snow, and the owl flew ahead of it."
@@ -50,3 +50,12 @@ def test_a_reference_without_a_voice_changes_nothing(speaker):
     silence = Pcm(np.zeros(OUTPUT_RATE_HZ, np.float32), OUTPUT_RATE_HZ)
 
     assert speaker.find(silence) == speaker.find(None)
+
+
+@pytest.mark.parametrize("clause", ["Привет, как дела?", "你好，世界。", "हाँ, ठीक है"])
+def test_words_in_another_script_are_mentioned_instead_of_silence(speaker, clause):
+    assert np.array_equal(speaker.say(clause, 0), speaker.say(UNREADABLE, 0))
+
+
+def test_signs_alone_are_silent(speaker):
+    assert [len(speaker.say(clause, 0)) for clause in ("🎉", "---", "|---|", "...")] == [0] * 4

@@ -397,10 +397,15 @@ def check(endpoint: Endpoint) -> list[str] | None:
         return [str(one["id"]) for one in reply.json().get("data") or []]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        why = f"does not answer: {error}" if status is None else f"answers {status}"
-        raise SetupError(
-            f"The language model at {endpoint.name} {endpoint.hidden(why)}.",
-            hint="Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
-            if status in (401, 403)
-            else "Start its server, and give the address with /v1 at its end.",
-        ) from error
+        hint = "Start its server, and give the address with /v1 at its end."
+        if status is not None:
+            why = f"answers {status}"
+        elif isinstance(error, httpx.HTTPError):
+            why = f"does not answer: {endpoint.hidden(str(error))}"
+        else:
+            why = "does not answer with a list of models"
+        if status in (401, 403):
+            hint = "Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
+        elif "CERTIFICATE_VERIFY_FAILED" in why:
+            hint = "Set SSL_CERT_FILE to a file with the certificate that signed its own."
+        raise SetupError(f"The language model at {endpoint.name} {why}.", hint=hint) from error

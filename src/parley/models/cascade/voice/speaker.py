@@ -35,6 +35,10 @@ SHARPER = 1.12
 PAUSE_S = {".": 0.22, "!": 0.22, "?": 0.22, ",": 0.09, ";": 0.12, ":": 0.12, "—": 0.1}
 
 
+UNREADABLE = "Words that I cannot read."
+"""Spoken in place of a clause in another script, such as Cyrillic or Chinese."""
+
+
 class OwnSpeaker:
     """Reads English aloud with a female or a male voice.
 
@@ -79,7 +83,9 @@ class OwnSpeaker:
         clauses."""
         words = read_out(clause)
         if not any(word[0] not in STOPS + PAUSES for word in words):
-            return np.zeros(0, np.float32)
+            if not any(sign.isalpha() for sign in clause):
+                return np.zeros(0, np.float32)
+            words = read_out(UNREADABLE)
         if words[-1][0] not in STOPS + PAUSES:
             words.append(",")
         factor = voice // 2 / 1000 or 1.0
