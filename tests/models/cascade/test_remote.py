@@ -713,7 +713,7 @@ def test_what_does_not_fit_names_the_setting_of_the_context():
         parts.require(History(""), "word " * 4000)
 
 
-def test_bundled_ears_and_mouth_compute_in_one_thread_beside_a_model_at_an_address(monkeypatch):
+def test_bundled_parts_compute_in_one_thread_next_to_a_model_at_an_address(monkeypatch):
     """Two threads on a busy machine of two cores took nine times as long to hear a sentence."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(2)

@@ -320,7 +320,7 @@ def test_pieces_that_have_arrived_are_taken_in_one_step():
     assert result.text.split() == [word.strip() for word in words]
 
 
-def test_a_key_that_no_header_can_contain_is_refused_without_being_shown(monkeypatch):
+def test_a_key_that_does_not_fit_a_header_is_refused_without_being_shown(monkeypatch):
     monkeypatch.setenv("PARLEY_MODEL__LLM_KEY", "sk-hid\nden")
 
     with pytest.raises(SetupError, match=r"model\.llm_key in the environment") as refused:
@@ -425,7 +425,7 @@ def test_the_size_of_a_text_is_estimated_in_any_script():
     [("<html>It works!</html>", "does not answer with a list of models"),
      ("[]", "does not answer with a list of models")],
 )  # fmt: skip
-def test_an_address_that_is_no_api_is_refused_in_plain_words(body, why):
+def test_an_address_without_an_api_is_refused_in_plain_words(body, why):
     reply = head("text/html") + chunk(body) + END
     with (
         rude_server(lambda server, number: iter([]), of_get=reply) as server,
