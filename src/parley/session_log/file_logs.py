@@ -251,7 +251,13 @@ class _FileWriter:
         result = self._over
         if result is None:
             try:
-                result = self._try(update)
+                if self._inode is None:
+                    self._inode = self._stored.inode()
+                elif not self._is_ours():
+                    result = self._why_not()
+                if result is None:
+                    self._store(update)
+                    result = "stored"
             except OSError as error:
                 log_id = self._session.log_id
                 _log.warning("session_log_write_failed", why=str(error), log_id=log_id)
@@ -260,20 +266,16 @@ class _FileWriter:
             self._over = None if result in ("stored", "unavailable") else result
         done(result)
 
-    def _try(self, update: LogUpdate) -> AppendResult:
-        if self._inode is None:
-            self._inode = self._stored.inode()
-        elif not self._is_ours():
-            is_taken = any(self._folder.glob(f"{self._stem}.*"))
-            self._close()
-            if is_taken:
-                return "fenced"
-            if self._stored.inode() == self._inode:
-                return "dropped"
-            self._inode = None
-            return "unavailable"
-        self._store(update)
-        return "stored"
+    def _why_not(self) -> AppendResult:
+        """Result of an update if the log is no longer ours, which is closed."""
+        is_taken = any(self._folder.glob(f"{self._stem}.*"))
+        self._close()
+        if is_taken:
+            return "fenced"
+        if self._stored.inode() == self._inode:
+            return "dropped"
+        self._inode = None
+        return "unavailable"
 
     def drop(self) -> None:
         # Before its first update a writer owns nothing: existing files belong to the lost worker.
