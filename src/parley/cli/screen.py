@@ -86,7 +86,7 @@ class Screen:
         self._without_worker_s = None if has_worker else since_s
         if not has_worker and now_s - since_s >= self._wait_s:
             raise SetupError(
-                f"The server has had no worker for {self._wait_s:.0f} s.",
+                f"The server has no worker (waited {self._wait_s:.0f} s).",
                 hint="Start one with parley worker; parley status shows those that are connected.",
             )
         self.live(describe(event))
