@@ -331,6 +331,14 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place(gateway):
     assert len(gateway.runtime.dispatcher.queue) == 0
 
 
+async def test_json_in_a_binary_frame_is_called_so(gateway):
+    async with connect(gateway.ws(PATHS["chat"])) as client:
+        await client.send(b"{}")
+        answer = await hear(client)
+
+    assert answer["error"] == "The message must be JSON in a text frame, got a binary one."
+
+
 @pytest.mark.gateway(limits={"chat_first_message_s": 0.1})
 async def test_a_chat_client_that_never_asks_is_sent_away(gateway):
     assert await turned_away(gateway.ws(PATHS["chat"])) == ("timeout", 1008)

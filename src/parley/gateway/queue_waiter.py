@@ -127,7 +127,7 @@ class QueueWaiter(ClientWatch[Message]):
         try:
             await self._settle(what)
             if not what.is_text:
-                raise InvalidJson
+                raise InvalidJson("The message must be JSON in a text frame, got a binary one.")
             if self.dialect.asks_first and self.request is None:
                 check = self.dialect.check_request
                 await read_aside(what.size, lambda: check(_content(what)))
