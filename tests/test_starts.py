@@ -82,6 +82,21 @@ async def test_a_coroutine_may_start_and_hear_one(is_forked: bool, tmp_path: Pat
         assert await process.wait() == 0
 
 
+def test_a_test_process_has_what_most_of_its_imports_are(is_forked: bool) -> None:
+    process = subprocess.Popen(
+        [sys.executable, *starts.TEST_PROCESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    code = "print(__name__, sys.argv, sys.path[0], 'torch' in sys.modules); sys.exit(3)"
+
+    said, _ = process.communicate(f"{code!r}\n")
+
+    assert said == f"__main__ ['-c']  {is_forked}\n"
+    assert process.returncode == 3
+
+
 @pytest.mark.parametrize(
     "changed", [{"PYTHONWARNINGS": "error"}, {"LANG": "sv_SE"}], ids=["warnings", "language"]
 )

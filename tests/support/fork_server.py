@@ -1,4 +1,4 @@
-"""A process that has imported the modules of parley's processes, and forks these on request.
+"""A process that has imported the modules of other processes, and forks these on request.
 
     python fork_server.py SOCKET_FD PADDING
 
@@ -38,6 +38,8 @@ MODULES: Final = (
     *("parley.dialects.realtime", "parley.dialects.minicpmo_v2", "parley.dialects.openai_live"),
     *("parley.dialects.openai_realtime", "uvicorn.lifespan.on"),
 )
+MODELS: Final = ("parley.models.cascade.model", "parley.models.minicpmo45.model")
+"""Half of what a test process imports, torch included."""
 STARTERS: Final = ("serve", "gateway", "worker")
 """Verbs whose processes start others: each gets its own fork server."""
 NAME: Final = "fork-server"
@@ -114,7 +116,9 @@ def serve(link: socket.socket) -> dict[str, Any]:
         for _, _, received in ancillary:
             fds.frombytes(received)
         order = json.loads(data)
-        if MODULES[-1] not in sys.modules and not any(name in order["args"] for name in SMALL):
+        if "-m" not in order["args"]:
+            prepare(MODELS)
+        elif MODULES[-1] not in sys.modules and not any(name in order["args"] for name in SMALL):
             prepare(MODULES)
         first = os.fork()
         if not first:
@@ -150,16 +154,17 @@ def become(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> NoReturn:
-    """Run a module as `python -P -m MODULE …` does, or as without -P."""
+    """Run a module as `python -P -m MODULE …` does, or as without -P, or code as `-c` does."""
     args: list[str] = order["args"]
     sys.orig_argv = args
-    if args[1] != "-P":
-        sys.path.insert(0, os.getcwd())
-    module = args.index("-m") + 1
-    sys.argv = args[module:]
     code = 1
     try:
-        runpy.run_module(args[module], run_name="__main__", alter_sys=True)
+        if "-m" in args:
+            run_module(args)
+        else:
+            sys.path.insert(0, "")
+            sys.argv = ["-c"]
+            exec(args[-1], {"__name__": "__main__"})
         code = 0
     except SystemExit as end:
         code = _exit_code(end.code)
@@ -171,6 +176,14 @@ def run(order: dict[str, Any]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def run_module(args: list[str]) -> None:
+    if args[1] != "-P":
+        sys.path.insert(0, os.getcwd())
+    module = args.index("-m") + 1
+    sys.argv = args[module:]
+    runpy.run_module(args[module], run_name="__main__", alter_sys=True)
 
 
 def _exit_code(said: object) -> int:

@@ -1,4 +1,5 @@
-"""Starts parley's processes by forking one that has already done their imports.
+"""Starts processes by forking one that has already done their imports: parley's, and the test
+processes of pytest-xdist.
 
 While this is in use, `subprocess` (and asyncio's, which uses it) passes `[sys.executable, "-m",
 "parley…", …]` to a fork server (`tests/support/fork_server.py`), which is started for the first of
@@ -24,6 +25,8 @@ from typing import Any, Final
 from_python: Callable[..., int] = subprocess._fork_exec  # type: ignore[attr-defined]
 HANG_S: Final = 20.0
 FORK_SERVER: Final = Path(__file__).with_name("fork_server.py")
+TEST_PROCESS: Final = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""How pytest-xdist starts a test process."""
 PADDING: Final = "-" * 8000
 """Space for the command line of a forked process."""
 
@@ -89,7 +92,9 @@ class ForkServer:
             pairs = (os.fsdecode(pair).partition("=") for pair in env)
             environment = {name: value for name, _, value in pairs}
         streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
-        if _fixed(environment) != self._fixed or any(map(os.isatty, streams)):
+        if _fixed(environment) != self._fixed:
+            return None
+        if any(map(os.isatty, streams)) and words[1:] != TEST_PROCESS:
             return None
         order = {"args": words, "environment": environment, "new_session": bool(new_session)}
         return order, streams, cwd
@@ -135,9 +140,11 @@ class ForkServer:
 
 
 def is_ours(words: Sequence[str]) -> bool:
-    """True if a command is Python with one of parley's modules."""
+    """True if a command is Python with one of parley's modules, or a test process."""
     if not words or words[0] != sys.executable:
         return False
+    if words[1:] == TEST_PROCESS:
+        return True
     words = words[2:] if list(words[1:2]) == ["-P"] else words[1:]
     return len(words) > 1 and words[0] == "-m" and words[1].partition(".")[0] == "parley"
 
