@@ -1,14 +1,19 @@
 """Every file that a page names is there: links with the heading they lead to, paths in code marks.
 
-So is what mutants change.
+So is what mutants change, and every command.
 """
 
 import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools.bench import BENCHES as DEVELOPERS
 from tools.mutants import MUTANTS
+
+from parley.cli import VERBS
+from parley.cli.bench import BENCHES as OPERATORS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -81,3 +86,41 @@ def test_each_mutant_can_be_made_and_tried():
         assert text.count(mutant.old) == 1, mutant.name
         paths = mutant.tests.partition(" -k ")[0].split()
         assert all((ROOT / path).exists() for path in paths), mutant.name
+
+
+PARLEY = re.compile(r"(?:`|^ {4}|^\0)(?:\.venv/bin/)?parley ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
+FENCED = re.compile(r"^```\w*\n.*?^```", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"python -m ((?:tools|training|tests)(?:\.\w+)*)(?: ([a-z]+))?")
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """File, and the command that it names in code marks or in a line of its own."""
+    folders = (ROOT / "src", ROOT / "tools", ROOT / "training", ROOT / "examples")
+    code = [path for folder in folders for path in folder.rglob("*.py")]
+    for path in [*PAGES, ROOT / "deploy" / "README.md", *code]:
+        if name(path).startswith(HISTORY) or "pages" in path.relative_to(ROOT).parts[:3]:
+            continue
+        text = path.read_text(encoding="utf-8")
+        # Mark the lines of fenced code.
+        text = FENCED.sub(lambda code: code[0].replace("\n", "\n\0"), text)
+        for verb, inner in PARLEY.findall(text):
+            yield name(path), f"parley {verb} {inner}"
+        for module, inner in MODULE.findall(text):
+            yield name(path), f"{module} {inner}"
+
+
+def exists(command: str) -> bool:
+    program, verb, inner = [*command.split(" "), ""][:3]
+    if program == "parley":
+        known = {each.name for each in VERBS}
+        return verb in known and (verb != "bench" or inner in {"", *OPERATORS})
+    path = ROOT / program.replace(".", "/")
+    is_there = path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+    return is_there and (program != "tools.bench" or verb in {"", *DEVELOPERS})
+
+
+def test_every_command_that_a_page_or_a_program_names_exists() -> None:
+    found = list(commands())
+
+    assert len(found) > 200
+    assert sorted({each for each in found if not exists(each[1])}) == []
