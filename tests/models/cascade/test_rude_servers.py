@@ -6,6 +6,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,7 +31,7 @@ from parley.engine.model import Job
 from parley.engine.segments import Image, Text
 from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
 from parley.errors import SetupError
-from parley.models.cascade import endpoint, messages
+from parley.models.cascade import endpoint, messages, units
 from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.endpoint import CUT_OFF, FILTERED, SILENT, TOO_LONG, UNREACHABLE
 from parley.models.cascade.loader import find_writer
@@ -399,13 +400,15 @@ def test_a_picture_is_encoded_once_and_counted(monkeypatch):
     assert 1000 < memory_of(model).tokens < 1100
 
 
-def test_a_video_call_sends_only_the_newest_view_of_the_camera():
+def test_a_video_call_sends_only_the_newest_view_of_the_camera(monkeypatch):
+    # A unit waits for the answer.
+    monkeypatch.setattr(units, "VAIN_S", HANG_S)
     config = DuplexConfig(force_listen_count=0)
     said = [voice(1.0), quiet(1.0), quiet(1.0)]
-    units = [work for sound in said * 2 for work in (unit(sound, PICTURE), StepUnit(), Finalize())]
+    seen = [work for sound in said * 2 for work in (unit(sound, PICTURE), StepUnit(), Finalize())]
     with rude_server(polite) as server:
         model = remote_cascade(server.url, takes_images=True)
-        Cast(model).play(0, [StartSession("duplex", seed=1, duplex=config), START[1], *units])
+        Cast(model).play(0, [StartSession("duplex", seed=1, duplex=config), START[1], *seen])
 
     kinds = [
         [isinstance(one["content"], list) for one in each["messages"]] for each in server.requests
@@ -445,3 +448,38 @@ def test_a_certificate_that_is_not_trusted_names_the_variable(monkeypatch):
         check(Endpoint("https://llm.example/v1"))
 
     assert "SSL_CERT_FILE" in refused.value.hint
+
+
+def test_units_that_wait_for_a_slow_server_end_together(monkeypatch):
+    """Each would otherwise wait for its own half second, while the others' callers wait, too."""
+    clock = [0.0]
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    config = DuplexConfig(force_listen_count=0)
+
+    def silent(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head()
+        server.over.wait(HANG_S)
+
+    with rude_server(silent) as server:
+        model = remote_cascade(server.url)
+        writer: Any = model.parts.writer
+        writer._news.wait = wait
+        for row in range(2):
+            heard = [
+                work for sound in (voice(1.0), quiet(1.0))
+                for work in (unit(sound), StepUnit(), Finalize())
+            ]  # fmt: skip
+            Cast(model).play(row, [StartSession("duplex", seed=1, duplex=config), START[1], *heard])
+            Cast(model).play(row, [unit(quiet(1.0))])
+        started_s = clock[0]
+        jobs = [model.start(row, StepUnit()) for row in range(2)]
+        while waiting := [job for job in jobs if job.stage is not None]:
+            step(model, *waiting)
+        for row in range(2):
+            model.close(row)
+
+    assert 0.45 <= clock[0] - started_s < 0.5
