@@ -24,7 +24,13 @@ from parley.gateway.http.openai.background import (
     TooManyRuns,
 )
 from parley.gateway.http.openai.response_events import ResponseWriter
-from parley.gateway.http.openai.response_request import messages_of
+from parley.gateway.http.openai.response_request import (
+    ReasoningItem,
+    ResponseRequest,
+    completion_of,
+    media_names,
+    messages_of,
+)
 from parley.media.wav import encode_wav
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -410,6 +416,27 @@ async def test_media_that_cannot_be_used_are_named_by_their_part(broken: Any, fi
             )
 
     assert caught.value.param == f"input[1].content[1].{field}"
+
+
+def test_media_of_stored_items_are_those_of_the_previous_response():
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    text = {"type": "input_text", "text": "?"}
+    items: list[dict[str, Any]] = [
+        {"type": "message", "role": "user", "content": [text, image]},
+        {"type": "message", "role": "assistant", "content": "Red."},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "1", "content": [image]},
+        {"type": "message", "role": "user", "content": [image]},
+    ]
+    asked = ResponseRequest(model="m", instructions="Be kind.", input=(ReasoningItem(),) * 2)
+    whole = completion_of(asked, items)
+
+    names = media_names(whole, items, given=2)
+
+    assert names == {
+        "messages[1].content[1].image_url": "previous_response_id",
+        "messages[4].content[0].image_url": "input[1].content[0].image_url",
+    }
 
 
 async def test_items_are_referred_to_by_their_ids():

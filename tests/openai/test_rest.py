@@ -571,6 +571,21 @@ async def test_silence_has_no_words():
     assert (found.text, found.segments, plain.text) == ("", [], "")
 
 
+async def test_the_parts_of_a_forced_call_are_those_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its request to the model has a further system message."""
+    monkeypatch.setattr(ModelList, "can", lambda _, ability: ability == "json")
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    picture = {"type": "image_url", "image_url": {"url": "there"}}
+    message = {"role": "user", "content": [picture]}
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await chat(client, messages=[message], tools=[tool], tool_choice="required")
+
+    assert caught.value.param == "messages[0].content[0].image_url"
+
+
 async def test_a_message_without_content_and_a_picture_without_an_address_are_named():
     bare = {"type": "image_url", "image_url": {"url": FINE}}
     asked: list[tuple[Any, str, str]] = [
