@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ class RudeServer:
     Args:
         connections: number of accepted connections.
         requests: bodies of requests for answers.
+        headers: of these requests.
         over: set when the test ends.
         gone: set when a client closed its connection while an answer was being sent.
     """
@@ -29,6 +31,7 @@ class RudeServer:
     url: str = ""
     connections: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     gone: threading.Event = field(default_factory=threading.Event)
 
@@ -44,10 +47,12 @@ def rude_server(answer: Answer, *, of_get: bytes | None = None) -> Iterator[Rude
     def serve(connection: socket.socket) -> None:
         with connection, contextlib.suppress(ConnectionError):
             file = connection.makefile("rb")
-            while (body := _read_request(file)) is not None:
-                if body == _GET:
+            while (request := _read_request(file)) is not None:
+                headers, body = request
+                if headers.startswith("GET"):
                     _send(connection, of_get or _NOT_FOUND, state)
                     continue
+                state.headers.append(headers)
                 state.requests.append(body)
                 for data in answer(state, len(state.requests)):
                     _send(connection, data, state)
@@ -74,20 +79,16 @@ def rude_server(answer: Answer, *, of_get: bytes | None = None) -> Iterator[Rude
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-_GET: dict[str, Any] = {"method": "GET"}
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
-def _read_request(file: Any) -> dict[str, Any] | None:
-    """The body of the next request, or `_GET`; None at the end of the connection."""
-    start, length = file.readline(), 0
-    while line := file.readline().strip():
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-    if start.startswith(b"GET"):
-        return _GET
-    return json.loads(file.read(length)) if length else None
+def _read_request(file: Any) -> tuple[str, Any] | None:
+    """Headers and body of the next request; None at the end of the connection."""
+    lines = list(iter(lambda: file.readline().strip(), b""))
+    headers = b"\n".join(lines).decode()
+    length = re.search(r"^content-length: *(\d+)$", headers, re.I | re.M)
+    body = json.loads(file.read(int(length[1]))) if length else None
+    return (headers, body) if headers else None
 
 
 def _send(connection: socket.socket, data: bytes, state: RudeServer) -> None:

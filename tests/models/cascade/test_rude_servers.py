@@ -343,14 +343,21 @@ def test_an_address_is_named_without_the_password_in_it():
     assert "sesame" not in repr(lines)
 
 
-def test_a_server_without_a_list_of_models_is_used_if_the_model_is_named():
-    def listless(server: RudeServer, number: int) -> Iterator[bytes]:
-        yield refusal("422 Unprocessable Content", "{}")
-
-    with rude_server(listless) as server:
+@pytest.mark.parametrize("status", ["422 Unprocessable Content", "500 Internal Server Error"])
+def test_a_server_without_a_list_of_models_is_used_if_the_model_is_named(status):
+    with rude_server(lambda server, number: iter([refusal(status, "{}")])) as server:
         assert check(Endpoint(server.url, "some-model")) is None
         with pytest.raises(SetupError, match="answers 404"):
             check(Endpoint(server.url))
+
+
+def test_a_wrong_address_is_refused_even_if_the_model_is_named():
+    answer = refusal("404 Not Found", "{}")
+    with (
+        rude_server(lambda server, number: iter([answer])) as server,
+        pytest.raises(SetupError, match="answers 404"),
+    ):
+        check(Endpoint(server.url, "some-model"))
 
 
 @pytest.mark.parametrize(
@@ -483,3 +490,16 @@ def test_units_that_wait_for_a_slow_server_end_together(monkeypatch):
             model.close(row)
 
     assert 0.45 <= clock[0] - started_s < 0.5
+
+
+def test_a_redirection_to_another_server_is_followed_without_the_key():
+    with rude_server(polite) as target:
+        place = f"Location: {target.url}/chat/completions"
+        moved = head("text/plain", "307 Temporary Redirect", place) + END
+        with rude_server(lambda server, number: iter([moved])) as server:
+            answers = played(server, "One?", "Two?", key="sk-hidden")
+
+    assert [one.text for one in answers] == ["Hello there."] * 2
+    assert [len(server.headers), len(target.headers)] == [2, 2]
+    assert all("sk-hidden" in each for each in server.headers)
+    assert not any("sk-hidden" in each for each in target.headers)

@@ -388,10 +388,10 @@ def check(endpoint: Endpoint) -> list[str] | None:
     options: dict[str, Any] = {"headers": endpoint.headers(), "timeout": CONNECT_S}
     try:
         reply = httpx.get(f"{endpoint.url}/models", **options)
-        if endpoint.model and reply.status_code in (404, 405, 501):
-            # Some servers have no list of models; an empty request shows if the address is right.
+        if endpoint.model and reply.status_code in (404, 405, 500, 501):
+            # Some servers cannot list models; an empty request shows if the address is right.
             answer = httpx.post(f"{endpoint.url}/chat/completions", json={}, **options)
-            if answer.status_code in (400, 422):
+            if answer.status_code in (400, 422, 500):
                 return None
         reply.raise_for_status()
         return [str(one["id"]) for one in reply.json().get("data") or []]
