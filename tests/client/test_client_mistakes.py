@@ -1,5 +1,6 @@
 """Small mistakes with the client are answered by a sentence that names the argument."""
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from tests.client.test_client_transport import Script, listener
 
 import parley
 from parley.client import sync
-from parley.client.access import Access, BadAddress, Unreachable
+from parley.client.access import Access, BadAddress, Unreachable, unreachable
 from parley.errors import InvalidPayload, InvalidRequest, SetupError
 from parley.media.pcm import Pcm
 
@@ -38,6 +39,13 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_printed(token: str) ->
         Access("https://a", token=token)
 
     assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["nowhere", "nowhere:8006", "https://nowhere/ws/chat"])
+def test_an_unknown_host_is_named_also_without_a_scheme(url: str) -> None:
+    error = unreachable(url, socket.gaierror(-2, "Name or service not known"))
+
+    assert "unknown host 'nowhere' (Name or service not known)." in str(error)
 
 
 async def test_a_refused_connection_is_called_so() -> None:

@@ -79,7 +79,8 @@ def unreachable(url: str, error: Exception) -> Unreachable:
             why = f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()})."
             return Unreachable(url, why, hint=RUNNING_HINT)
         case socket.gaierror():
-            why = f"unknown host '{urlsplit(url).hostname}' ({cause.strerror})."
+            there = urlsplit(url if "//" in url else f"//{url}")
+            why = f"unknown host '{there.hostname}' ({cause.strerror})."
             return Unreachable(url, why, hint=NAME_HINT)
         case TimeoutError():
             return Unreachable(url, "timed out.", hint=RUNNING_HINT, may_pass=True)
