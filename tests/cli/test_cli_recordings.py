@@ -36,7 +36,7 @@ def test_recordings_are_listed_newest_first(tmp_path, capsys):
 
 def test_an_empty_folder_is_not_an_error(capsys):
     assert run("recordings", "list") == 0
-    assert capsys.readouterr().out == "No recordings.\n"
+    assert capsys.readouterr().out == "No recordings in data/sessions.\n"
 
 
 def test_one_recording_is_shown(tmp_path, capsys):

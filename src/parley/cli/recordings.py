@@ -64,10 +64,11 @@ def list_(
     config: flags.Config = None,
 ) -> None:
     """List recordings, newest first."""
-    found = [_row(folder) for folder in RecordingFolders(_data_dir(data_dir, config))]
+    folders = RecordingFolders(_data_dir(data_dir, config))
+    found = [_row(folder) for folder in folders]
     found.sort(key=lambda row: str(row["created_at"]), reverse=True)
     found = found[:limit]
-    table = Titled(COLUMNS, found, none="No recordings.")
+    table = Titled(COLUMNS, found, none=f"No recordings in {folders.root}.")
     print_report(VerbReport(data=found, table=table), as_json=as_json)
 
 
