@@ -9,7 +9,7 @@ import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages
 import { en as enAll } from '../../../src/parley/web/words/en.js';
 import { en as enAdmin } from '../../../src/parley/web/words/en-admin.js';
 import { en as enConsole } from '../../../src/parley/web/words/en-console.js';
-import { t } from '../../../src/parley/web/words/words.js';
+import { t, time } from '../../../src/parley/web/words/words.js';
 import { zh as zhAll } from '../../../src/parley/web/words/zh.js';
 import { zh as zhAdmin } from '../../../src/parley/web/words/zh-admin.js';
 import { zh as zhConsole } from '../../../src/parley/web/words/zh-console.js';
@@ -188,4 +188,19 @@ test('a conversation keeps the name it was given until that is taken back', (t) 
 test('numbers are written as the language writes them', () => {
   assert.equal(t('queue.wait', { seconds: 1234 }), 'about 1,234 s');
   assert.equal(t('no.such.key'), 'no.such.key');
+});
+
+test('the time of day is written as the reader of the page writes it, not as the browser does', () => {
+  const { navigator } = globalThis;
+  const read = (tag) => {
+    Object.defineProperty(globalThis, 'navigator', { value: { languages: [tag] }, configurable: true });
+    return time(new Date(2026, 10, 29, 15, 4, 5));
+  };
+
+  try {
+    assert.equal(read('en-GB'), '15:04:05');
+    assert.match(read('en-US'), /^3:04:05\sPM$/);
+  } finally {
+    Object.defineProperty(globalThis, 'navigator', { value: navigator, configurable: true });
+  }
 });

@@ -5,7 +5,7 @@ import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { HttpError } from '../wire/http.js';
 import { at } from '../wire/root.js';
-import { loadExtraWords, words } from '../words/words.js';
+import { loadExtraWords, time, words } from '../words/words.js';
 import { drawDisk, drawKeys, drawLog, drawRecordings, drawVoices } from './admin/kept.js';
 import {
   drawAnswers,
@@ -171,7 +171,7 @@ async function refresh() {
     if (rounds++ % ETA_EVERY === 0)
       await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings(), drawDisk(), drawLog()]);
     place.state.ariaLive = 'off';
-    say(place.state, 'admin.updated', { time: new Date().toLocaleTimeString() });
+    say(place.state, 'admin.updated', { time: time(Date.now()) });
   } catch (error) {
     if (error instanceof HttpError && (error.status === 401 || error.status === 403)) login(true);
     else {

@@ -124,6 +124,11 @@ export function date(when) {
   return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium', timeStyle: 'short' }).format(new Date(when));
 }
 
+/** Time of day with seconds, in the page's language. @param {string | number | Date} when */
+export function time(when) {
+  return new Intl.DateTimeFormat(locale(), { timeStyle: 'medium' }).format(new Date(when));
+}
+
 /** Formats seconds: 75 → "1:15" @param {number} seconds */
 export function clock(seconds) {
   const whole = Math.max(0, Math.floor(seconds));

@@ -1,7 +1,7 @@
 /** Current state: workers, queue, running conversations, response times, errors. */
 
 import { h } from '../../elements/dom.js';
-import { clock, number, t } from '../../words/words.js';
+import { clock, number, t, time } from '../../words/words.js';
 import { histogram, quantile } from '../admin-metrics.js';
 import { act, ask, dangerButton, show, showSection, stateWord, table, taskWord } from './shared.js';
 
@@ -58,7 +58,7 @@ export function drawWorkers(workers) {
           taskWord(worker.current_request_type),
           number(worker.total_requests ?? 0),
           `${number(worker.avg_inference_time_ms ?? 0, { maximumFractionDigits: 0 })} ms`,
-          worker.last_heartbeat ? new Date(worker.last_heartbeat).toLocaleTimeString() : '–',
+          worker.last_heartbeat ? time(worker.last_heartbeat) : '–',
           worker.current_session_id
             ? h('span', { class: 'mono small cut', title: worker.current_session_id }, worker.current_session_id)
             : '–',
@@ -162,7 +162,7 @@ export function drawRunning(tasks) {
       tasks.map((task) => [
         taskWord(task.request_type),
         h('span', { class: 'mono' }, task.worker_id),
-        new Date(task.started_at).toLocaleTimeString(),
+        time(task.started_at),
         clock(task.elapsed_s ?? 0),
         clock(task.estimated_remaining_s ?? 0),
       ]),
