@@ -204,3 +204,18 @@ test('the time of day is written as the reader of the page writes it, not as the
     Object.defineProperty(globalThis, 'navigator', { value: navigator, configurable: true });
   }
 });
+
+test('a browser that stores nothing for a page has no chats and no other tabs', async (t) => {
+  const refused = () => {
+    throw new DOMException('The operation is insecure', 'SecurityError');
+  };
+  const { BroadcastChannel } = globalThis;
+  t.after(() => Object.assign(globalThis, { BroadcastChannel, indexedDB: undefined }));
+  Object.assign(globalThis, { BroadcastChannel: refused, indexedDB: { open: refused } });
+  const { keepChat, listChats, watchChats } = await import('../../../src/parley/web/talk/history.js');
+
+  watchChats(() => {});
+
+  assert.equal(await keepChat({ id: 'a', title: '', updatedAt: 0, messages: [] }), false);
+  assert.deepEqual(await listChats(), []);
+});

@@ -9,12 +9,19 @@
 
 const STORE = 'chats';
 
-/** @type {BroadcastChannel | undefined} */
+/** @type {BroadcastChannel | null | undefined} */
 let channel;
 
-/** Returns the channel to other tabs of this browser. */
+/** Returns the channel to other tabs of this browser; null if there can be none. */
 function tabs() {
-  channel ??= new BroadcastChannel('parley.chats');
+  if (channel === undefined) {
+    try {
+      channel = new BroadcastChannel('parley.chats');
+    } catch {
+      // Firefox, if it may store nothing for this page; then there is no chat to report either.
+      channel = null;
+    }
+  }
   return channel;
 }
 
@@ -25,7 +32,7 @@ function tabs() {
 
 /** @param {(change: ChatChange) => void} changed called when another tab has changed a chat */
 export function watchChats(changed) {
-  tabs().onmessage = ({ data }) => changed(data);
+  tabs()?.addEventListener('message', ({ data }) => changed(data));
 }
 
 /** @returns {Promise<IDBDatabase>} */
@@ -73,7 +80,7 @@ export async function chatName(id) {
 async function write(change, act) {
   return await inStore('readwrite', act).then(
     () => {
-      tabs().postMessage(change);
+      tabs()?.postMessage(change);
       return true;
     },
     () => false,
