@@ -129,6 +129,20 @@ async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_
     assert (sorted(hosts.listed(hosts.here)), hosts.listed(hosts.there)) == (["old", "other"], [])
 
 
+async def test_a_recording_that_cannot_be_taken_holds_up_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.gateway.handover.RETRY_S", 0.0)
+    hosts = Hosts(tmp_path)
+    recording(hosts.there, "two")
+    (recording(hosts.there, "one") / "a" / "b").mkdir(parents=True)
+    (hosts.there / "sessions/one/a/b/too_deep").touch()
+
+    async with hosts.joined():
+        await hosts.handover.round()
+        await hosts.handover.round()
+
+    assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == (["two"], ["one"])
+
+
 async def test_what_is_left_of_an_erased_key_is_deleted_when_it_arrives(tmp_path):
     hosts = Hosts(tmp_path)
     for name, owner in (("erased", "k_1"), ("damaged", "k_1"), ("other", "k_2"), ("later", "k_3")):

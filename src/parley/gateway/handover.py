@@ -87,6 +87,8 @@ class Handover:
         more: those from before, and those that another process has deleted."""
         self._erased: dict[str, float] = {}
         """The same of keys and users, with Unix times."""
+        self._failed: set[str] = set()
+        """Ids of recordings that could not be taken, or are being taken: tried last."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -183,8 +185,12 @@ class Handover:
     async def _take_from(self, worker: Worker) -> None:
         async with self._places:
             try:
-                for recording_id in await asyncio.to_thread(self._list, worker):
+                listed = await asyncio.to_thread(self._list, worker)
+                # One that cannot be taken must not hold up the others.
+                for recording_id in sorted(listed, key=self._failed.__contains__):
+                    self._failed.add(recording_id)
                     await self._take(worker, recording_id)
+                    self._failed.discard(recording_id)
                 self._not_before.pop(worker, None)
             except NotTaken as error:
                 self._not_before[worker] = time.monotonic() + RETRY_S
