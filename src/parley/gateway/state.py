@@ -462,7 +462,7 @@ class State:
                 and everything would be lost with this process.
         """
         async with self._writing:
-            if not await asyncio.to_thread(self._path.exists):
+            if not await asyncio.to_thread(os.path.exists, self._path):
                 gone = sqlite3.OperationalError(
                     f"{self._path.name} was removed: restart the server"
                 )
