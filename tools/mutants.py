@@ -424,6 +424,44 @@ MUTANTS: Final = [
         ("        self.interruptions.clear()\n", ""),
         ("counts[bisect_left(", "counts[-1 + bisect_left("),
     ),
+    *_mutants(
+        "learned", "gateway/worker_pool.py", f"{POOL_TESTS} tests/gateway/test_session_registry.py",
+        ("worker.is_connected = self.knows(worker)\n        worker.is_silent", "worker.is_connected = True\n        worker.is_silent"),
+        ("is_held=message.phase is not Phase.ENDED", "is_held=True"),
+        ("if loading is not None and loading.pid == hello.pid:", "if loading is not None:"),
+        ("(worker.hello.index, worker.hello.pid) == (index, pid)", "worker.hello.pid == pid"),
+    ),
+    *_mutants(
+        "turns", "gateway/admission.py", "tests/gateway/test_safety.py -k turn",
+        (" if len(turns) < TURNS else 0.0", ""),
+        ("                del counts[address]\n            self._freed.notify()", "                del counts[address]"),
+        ("return turns[0] is turn and there", "return there"),
+    ),
+    *_mutants(
+        "registry", "gateway/sessions.py", "tests/gateway/test_session_registry.py tests/gateway/test_moving.py",
+        ("if found is not None and found.key_id == key_id:\n                found.asked.set()", "if found is not None:\n                found.asked.set()"),
+        ("return found if found is not None and found.key_id == key_id else None", "return found"),
+        ("if found is not None and found.lease is not None and not _is_of(found, lease):", "if False:"),
+        ("            if not self._is_leaving:\n                self._lose", "            if True:\n                self._lose"),
+    ),
+    *_mutants("owner", "worker/finished.py", "tests/gateway/test_handover.py", (" and path != folder.owner", "")),
+    *_mutants(
+        "arrives", "gateway/handover.py", "tests/gateway/test_handover.py",
+        (" and parts != (layout.OWNER,)", ""),
+        ("if erased_s is None:", "if True:"),
+    ),
+    *_mutants("refused", "gateway/state.py", "tests/gateway/test_handover.py", ("[-REFUSED_LIMIT:]\n\n\nasync", "\n\n\nasync")),
+    *_mutants("no-link", "recording/store.py", "tests/recording/test_retention.py", (" | os.O_NOFOLLOW", "")),
+    *_mutants("late-log", "session/log.py", "tests/session/test_resumable.py", ("self._is_late = self.is_failing = True", "self._is_late = True")),
+    *_mutants(
+        "evicted", "session_log/redis_logs.py", "tests/session_log/test_backends.py -k evicted",
+        ("redis.call('exists', KEYS[2], KEYS[3]) == 2", "true"),
+        ("if redis.call('exists', KEYS[2], KEYS[3]) < 2 then return {} end\n", ""),
+        ("if redis.call('exists', KEYS[2], KEYS[3]) < 2 then return 0 end\n", ""),
+    ),
+    *_mutants("folder-gone", "session_log/file_logs.py", "tests/session_log/test_backends.py -k folder", ("if self._stored.inode() == self._inode:", "if True:")),
+    *_mutants("far-voice", "vad/utterance.py", "tests/vad/test_utterance.py", ("return replace(self, far_ms=0)", "return self")),
+    *_mutants("stops", "transport/http.py", "tests/gateway/test_floods.py -k does_not_come", ("min(self._body_due + len(body) / BYTES_PER_S, pause_due)", "self._body_due + len(body) / BYTES_PER_S")),
 ]  # fmt: skip
 
 

@@ -299,11 +299,11 @@ def test_half_a_window_of_quiet_within_speech_is_forgotten():
         pytest.param(
             (
                 speak(3.2),
-                *(Part(0.192, 0.95, 0.02), Part(0.064, 0.7, 0.3)) * 4,
+                *(Part(0.192, 0.95, 0.02), Part(0.064, 0.7, 0.3)) * 6,
                 speak(0.64),
                 silence(1.6),
             ),
-            [4.864],
+            [5.376],
             id="soft words, and a murmur of the user after each",
         ),
         pytest.param(
