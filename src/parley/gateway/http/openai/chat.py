@@ -204,9 +204,11 @@ def routes(
         # Refused before it waits in the queue.
         if asked.is_spoken:
             open_encoder(format_of(asked))
-        own = completions.media_paths(asked.messages)
-        asked, is_forced = shaped(asked, models)
-        names = dict(zip(completions.media_paths(asked.messages), own, strict=True))
+        given, (asked, is_forced) = asked, shaped(asked, models)
+        names = dict[str, str]()
+        if is_forced:
+            paths = map(completions.media_paths, (asked.messages, given.messages))
+            names = dict(zip(*paths, strict=True))
         named = asked.audio.voice if asked.audio else "default"
         voice = await find_voice(voices, request, named, "audio.voice") if asked.is_spoken else None
         so_far = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))

@@ -409,9 +409,8 @@ def _content(content: Content, path: str) -> values.Text | tuple[completions.Con
     if isinstance(content, str):
         return content
     found: list[completions.Content] = []
-    for index, part in enumerate(content):
-        with completions.located(f"{path}[{index}]"):
-            found.append(_part(part))
+    with completions.located(lambda: f"{path}[{len(found)}]"):
+        found.extend(map(_part, content))
     parts = tuple(found)
     # In chat completions, a single text is a string.
     if len(parts) == 1 and isinstance(parts[0], completions.TextContent):

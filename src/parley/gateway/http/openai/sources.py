@@ -11,6 +11,7 @@ import ipaddress
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import httpx
@@ -23,6 +24,7 @@ from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
 from parley.protocol import codec, values
 
+PART: Final = "messages[{}].content[{}]"
 FETCH_LIMIT_S: Final = 15.0
 URLS_LIMIT: Final = 16
 """Maximum number of URLs in one request."""
@@ -70,7 +72,10 @@ class Sources:
             if isinstance(content, tuple):
                 parts: list[completions.Content] = []
                 for index, part in enumerate(content):
-                    with completions.located(f"messages[{at}].content[{index}]"):
+                    if type(part) not in completions.MEDIA:
+                        parts.append(part)
+                        continue
+                    with completions.located(partial(PART.format, at, index)):
                         parts.append(await self._completed(part, room_bytes))
                     if _address(part) is not None:
                         # Counted before base64.
