@@ -17,7 +17,8 @@ immutable, so a conversation can return to any of them. This module does not run
   softer than the speech, the sound is judged, and the utterance is recognised only if it would be
   answered.
 - While we speak, speech interrupts us, unless the sound is our own voice coming back
-  (`echo.is_echo`) or sounds like an acknowledgement (`Turns.interrupts`) and is not a command.
+  (`echo.is_echo`), is much softer than the turn that we answer (`Turns.is_softer`), or sounds like
+  an acknowledgement (`Turns.interrupts`) and is not a command.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ NOTICED_MS = 52
 """Time after the last sound at which the detector has noticed the quiet."""
 FRAME_SAMPLES = RATE_HZ // 100
 BARGE_MS = 350
+SOFTER_DB = 7.0
+"""Level below the user's at which a voice is not the user. Source: docs/log/conversation.md."""
 SPEECH, QUIET = 0.6, 0.35
 """Probabilities of speech, above, and of quiet, below."""
 PRE_ROLL_MS = 320
@@ -178,6 +181,11 @@ class Turns:
         spare = max(0, (self.quiet_ms - PAUSE_MS) // WINDOW_MS)
         windows = self.sound[: len(self.sound) - spare] if spare else self.sound
         return np.concatenate(windows) if windows else np.zeros(0, np.float32)
+
+    def is_softer(self, user_power: float) -> bool:
+        """True if this speech is too soft for a user with this power (0: unknown)."""
+        is_speech = self.is_open and self.speech_ms >= CLICK_MS
+        return is_speech and self.level.power < user_power / 10 ** (SOFTER_DB / 10)
 
     def interrupts(self, onsets: Onsets | None) -> bool:
         """True if this speech, while we speak, interrupts us."""

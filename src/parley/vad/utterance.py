@@ -110,6 +110,11 @@ class SpeakerLevel:
         return SpeakerLevel(powers, max(self.usual, louder))
 
     @property
+    def power(self) -> float:
+        """Power of the speaker, also if there is little speech; 0 if there is none."""
+        return self.usual or (statistics.median(self.powers) if self.powers else 0.0)
+
+    @property
     def is_far(self) -> bool:
         """True if the last windows are the speech of another person."""
         return self.far_ms > FAR_MS

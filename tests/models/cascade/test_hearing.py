@@ -16,6 +16,7 @@ from parley.engine.work import (
     Finalize,
     Generate,
     GenerateResult,
+    Prefill,
     StartSession,
     StepUnit,
     Work,
@@ -514,6 +515,34 @@ def test_an_answer_that_an_acknowledgement_interrupted_resumes(
     # The history of an answer that was stopped ends where it was heard.
     lines = [line.text for line in memory_of(model).history.lines]
     assert ("".join(each.text for each in done).split() == lines[1].split()) is resumes
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "softer_db", "stops"),
+    [(1.0, 3, True), (1.0, 10, False), (1.0, -6, True), (0.5, 10, False), (0.0, 10, True)],
+)
+def test_a_voice_much_softer_than_the_users_stops_no_answer(asked_s, softer_db, *, stops):
+    """Before a user was heard, as when the question was typed, any voice is the user's."""
+    model: Any = small_cascade(rows=1)
+    recogniser = FixedRecogniser(Heard("Tell me a story."))
+    judges = TurnJudges(onsets=lambda said, asked: 2.0)
+    model.parts = replace(model.parts, recogniser=recogniser, judges=judges)
+    cast = Cast(model)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0))])
+    asked = unit(join((voice(asked_s), quiet(1 - asked_s)), RATE_HZ))
+    if not asked_s:
+        asked = Prefill((*asked.segments, Text("Tell me a story.")))
+    other = Pcm(voice(1.0, seed=3).samples / np.float32(10 ** (softer_db / 20)), RATE_HZ)
+    answer = ""
+    for heard in (asked, unit(quiet(1.0)), *[unit(other)] * 2, *[unit(quiet(1.0))] * 6):
+        done = cast.play(0, [heard, StepUnit(), Finalize()])[1]
+        if done.text:
+            recogniser.heard = Heard("And now the weather.")
+        answer += done.text
+
+    lines = [line.text for line in memory_of(model).history.lines]
+    assert ("And now the weather." in lines) is stops
+    assert (answer.split() != lines[1].split()) is stops
 
 
 class Findings(OneStep):

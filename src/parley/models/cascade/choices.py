@@ -39,12 +39,13 @@ class Listened:
 
     Args:
         detector: its state after the unit.
-        is_echo: True if the sound is our own.
+        is_echo: True if the sound is our own, or a voice that is too soft to be the user's.
         needed_ms: duration of quiet after which the utterance is over, if that was judged before
             its words were recognised.
         interrupts: True if the user interrupts our speech.
         quiet_ms: duration of the quiet that was judged.
         coupling: how loud our echo can be, if it is known (`echo.coupling_of`).
+        user_power: power of the last speech that was addressed to us; 0 if it is unknown.
     """
 
     probabilities: tuple[float, ...]
@@ -54,6 +55,7 @@ class Listened:
     interrupts: bool = False
     quiet_ms: int = 0
     coupling: float | None = None
+    user_power: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class CascadeState:
     Args:
         coupling: power of the microphone while we spoke and no speech was found in it, relative to
             our speech; None if this is not known.
+        user_power: see `Listened`.
         promises: the chunks for which `echo` contains silence of the same length, oldest first.
         unread: number of tokens of the history that the language model has yet to read, or must
             read again.
@@ -98,6 +99,7 @@ class CascadeState:
     telling: Telling | None = None
     echo: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     coupling: float | None = None
+    user_power: float = 0.0
     is_unit_open: bool = False
     is_unfinalized: bool = False
     is_interrupted: bool = False

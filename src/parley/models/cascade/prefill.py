@@ -367,6 +367,7 @@ class PrefillJob(CascadeJob):
             rest=rest,
             detector=listened.detector,
             coupling=listened.coupling,
+            user_power=listened.user_power,
             is_interrupted=state.is_interrupted or listened.interrupts,
         )
         if turns.wants_words or turns.seconds > PIECE_S:
@@ -401,10 +402,15 @@ class PrefillJob(CascadeJob):
         if len(ours) and len(spoken):
             said = slice(int(spoken[0]), int(spoken[-1]) + WINDOW_SAMPLES)
             if self._is_echo(unit, said, ours):
-                return Listened(found, kept, is_echo=True)
+                return Listened(found, kept, is_echo=True, user_power=self._state.user_power)
         turns = self._taken(windows, found)
         telling, coupling = self._state.telling, self._state.coupling
         is_playing = telling is not None and not self._state.is_interrupted
+        user_power = self._state.user_power
+        if is_playing and turns.is_softer(user_power):
+            return Listened(found, kept, True, coupling=coupling, user_power=user_power)
+        if telling is None and turns.is_open:
+            user_power = turns.level.power
         if is_playing and max(found, default=1.0) < QUIET:
             now = coupling_of(unit, ours[-len(unit) :])
             coupling = coupling if now is None else now
@@ -413,7 +419,9 @@ class PrefillJob(CascadeJob):
         if turns.wants_judgement:
             turns = self._judged(turns, rest)
             needed_ms = turns.needed_ms
-        return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms, coupling)
+        return Listened(
+            found, kept, False, needed_ms, is_interrupted, turns.quiet_ms, coupling, user_power
+        )
 
     def _taken(
         self, windows: Samples, probabilities: tuple[float, ...], *, is_ours: bool = False
