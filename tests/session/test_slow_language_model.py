@@ -13,7 +13,7 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Ending, GenerateResult, Stage
-from parley.models.cascade.endpoint import Endpoint
+from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote import RemoteWriter
 from parley.protocol.control import StopTurn
