@@ -23,9 +23,7 @@ def requested(request: chat.Request) -> ChatRequested:
     messages = tuple(
         Message(
             message.role,
-            tuple(
-                _content(part, media_path(at, index)) for index, part in enumerate(message.parts)
-            ),
+            tuple(_content(part, at, index) for index, part in enumerate(message.parts)),
         )
         for at, message in enumerate(request.messages)
     )
@@ -53,16 +51,17 @@ def requested(request: chat.Request) -> ChatRequested:
     )
 
 
-def _content(part: values.Part, path: str) -> Content:
+def _content(part: values.Part, at: int, index: int) -> Content:
     match part:
         case values.TextPart():
             return TextPart(part.text)
         case values.Base64Image():
-            return Picture(part.file_bytes(field=path))
+            return Picture(part.file_bytes(field=media_path(at, index)))
         case values.Base64Audio():
-            return Sound(part.audio_bytes(field=path), part.sample_rate)
+            data = part.audio_bytes(field=media_path(at, index))
+            return Sound(data, part.sample_rate)
         case values.Base64Video():
-            return Clip(part.file_bytes(field=path), part.stack_frames)
+            return Clip(part.file_bytes(field=media_path(at, index)), part.stack_frames)
         case values.ToolCallPart() | values.ToolResultPart():
             return part
         case _ as never:

@@ -9,13 +9,12 @@ for them. When a session ends, its job ends too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from parley.dialects.events import Clip, Content, Picture, Sound
-from parley.errors import InvalidPayload, TooLarge
+from parley.errors import BadInput, InvalidPayload, TooLarge
 from parley.media import decoder
 from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
@@ -56,12 +55,7 @@ FindVoice = Callable[[str], Pcm | None]
 
 
 PathOf = Callable[[int, int], str]
-"""The field of a part, by the indices of its message and of itself; "" for none."""
-
-
-def _no_path(message: int, part: int) -> str:
-    del message, part
-    return ""
+"""The field of a part, by the indices of its message and of itself."""
 
 
 def no_voice(name: str) -> Pcm | None:
@@ -121,7 +115,7 @@ async def open_messages(
         InvalidPayload, TooLarge.
         ContextFull: the pictures, sounds and clips alone exceed the context.
     """
-    return await decoder.aside(partial(_messages, messages, room, path_of or _no_path))
+    return await decoder.aside(partial(_messages, messages, room, path_of))
 
 
 def _voice(sound: Sound, limit_s: float) -> Pcm:
@@ -158,19 +152,22 @@ def _frames(files: Sequence[bytes]) -> list[Pixels]:
 
 
 def _messages(
-    messages: Sequence[Message[Content]], room: ContextRoom | None, path_of: PathOf
+    messages: Sequence[Message[Content]], room: ContextRoom | None, path_of: PathOf | None
 ) -> list[content.Message]:
-    placed = [
-        (path_of(at, index), part)
+    parts = [part for message in messages for part in message.parts]
+    pictures = [
+        (part.file, at, index)
         for at, message in enumerate(messages)
         for index, part in enumerate(message.parts)
+        if isinstance(part, Picture)
     ]
-    parts = [part for _, part in placed]
-    pictures = [(path, part) for path, part in placed if isinstance(part, Picture)]
     claimed = REQUEST_PIXELS
-    for path, picture in pictures:
-        with _located(path):
-            claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
+    for file, at, index in pictures:
+        try:
+            claimed -= check_image(file, limit_pixels=min(LIMIT_PIXELS, claimed))
+        except (InvalidPayload, TooLarge) as error:
+            _locate(error, path_of, at, index)
+            raise
     # A clip has at least one picture; the exact number is known once it is measured.
     clips = sum(isinstance(part, Clip) for part in parts)
     if room is not None:
@@ -183,8 +180,11 @@ def _messages(
     for at, message in enumerate(messages):
         there: list[content.Part] = []
         for index, each in enumerate(message.parts):
-            with _located(path_of(at, index)):
+            try:
                 part = _open(each, keep_pixels, room)
+            except (InvalidPayload, TooLarge) as error:
+                _locate(error, path_of, at, index)
+                raise
             if room is not None:
                 room = _less(room, part)
             there.append(part)
@@ -192,15 +192,11 @@ def _messages(
     return opened
 
 
-@contextlib.contextmanager
-def _located(path: str) -> Iterator[None]:
-    """Name the field in errors of media that cannot be used."""
-    try:
-        yield
-    except (InvalidPayload, TooLarge) as error:
-        if path:
-            error.field, error.args = path, (f"{path}: {error}",)
-        raise
+def _locate(error: BadInput, path_of: PathOf | None, at: int, index: int) -> None:
+    """Name the field in an error of media that cannot be used, if it has a name."""
+    if path_of is not None:
+        error.field = path_of(at, index)
+        error.args = (f"{error.field}: {error}",)
 
 
 def _open(part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:
