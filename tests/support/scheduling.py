@@ -66,7 +66,6 @@ LANES: Final = 3
 audio, but more lanes would starve each other on a small machine."""
 LANE_OF: Final = {
     "test_recorded_in_a_browser": 0,
-    "test_in_firefox": 0,
     "test_the_shipped_model_answers_in_a_browser": 0,
 }
 """Lane of browser tests that need their own server; the others are distributed over the other lanes
