@@ -3,6 +3,10 @@
 No GPU is needed and none is used: what a real capture does on a device is not tested here.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +17,15 @@ from tests.support.small_minicpmo import small_model
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.models.minicpmo45.llm import steps as llm_steps
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.runtime.graphs import (
+    CudaGraphCapture,
+    GraphRunner,
+    bucket,
+    buckets,
+)
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow
+
+FORBIDDEN = torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
 
 
 @pytest.fixture
@@ -71,6 +82,98 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_the_log_says_why(runne
     assert torch.equal(second[0], function(numbers(4.0))[0])
     assert "not permitted" in runner.refusals["step"]
     assert [each["event"] for each in logged].count("graph_capture_failed") == 1
+
+
+class Cuda:
+    """`torch.cuda` of a card. When a capture fails, its stream stays the current one, and before
+    PyTorch 2.13 its pool stays in use, with which no other capture can begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, ends_captures: bool) -> None:
+        self.stream = "usual"
+        self.pools = {"unused": 0, "recording": 0}
+        self._ends_captures = ends_captures
+        stand_ins = {
+            "CUDAGraph": lambda: SimpleNamespace(replay=None),
+            "Stream": lambda device: "captures",
+            "graph": self._graph,
+            "graph_pool_handle": self._new_pool,
+            "current_stream": lambda device: self.stream,
+            "stream": self._on,
+        }
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end)
+
+    def _new_pool(self) -> int:
+        self.pools["unused"] += 1
+        return self.pools["unused"]
+
+    def _end(self, device: int, pool: int) -> None:
+        if self.pools["recording"] != pool:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.pools["recording"] = 0
+
+    @contextmanager
+    def _on(self, stream: str) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    @contextmanager
+    def _graph(self, graph: object, *, pool: int, stream: str, **_: str) -> Iterator[None]:
+        if self.pools["recording"]:
+            raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+        self.pools["recording"] = pool
+        before, self.stream = self.stream, stream
+        has_failed = True
+        try:
+            yield
+            has_failed = False
+        finally:
+            if not has_failed:
+                self.stream = before
+            if self._ends_captures or not has_failed:
+                self._end(0, pool)
+
+
+@pytest.mark.parametrize("ends_captures", [False, True], ids=["before 2.13", "2.13"])
+def test_a_step_that_cuda_cannot_capture_leaves_the_others_alone(monkeypatch, ends_captures):
+    cuda = Cuda(monkeypatch, ends_captures=ends_captures)
+    capture = CudaGraphCapture(torch.device("cuda", 0))
+    streams = []
+
+    def good() -> tuple[torch.Tensor, ...]:
+        streams.append(cuda.stream)
+        return (numbers(1.0),)
+
+    def bad() -> tuple[torch.Tensor, ...]:
+        raise FORBIDDEN
+
+    for step in (good, bad, bad, good):
+        if step is bad:
+            with pytest.raises(torch.AcceleratorError):
+                capture.record(step)
+        else:
+            assert capture.record(step)[1][0].tolist() == [1.0]
+        assert cuda.stream == "usual"
+
+    assert streams == ["captures", "captures"]
+    assert not cuda.pools["recording"]
+
+
+def test_what_cuda_forbids_in_a_capture_is_no_failure_of_the_card():
+    class Forbidding(FakeCapture):
+        def record(self, step):
+            raise FORBIDDEN
+
+    runner = GraphRunner(capture=Forbidding())
+
+    (out,) = runner.run("step", 1, lambda x: (2 * x,), [numbers(3.0)])
+
+    assert out.tolist() == [6.0]
+    assert "not permitted when stream is capturing" in runner.refusals["step"]
 
 
 def test_a_graph_that_gives_something_else_is_not_used(runner):

@@ -672,6 +672,12 @@ def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(
 
 ILLEGAL = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
+REPORTS = {
+    "CUDA": ILLEGAL,
+    "Triton": RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+}
+"""How libraries report a card that has failed."""
+
 
 def out_of_bounds(*given: Any, **named: Any) -> Tensor:
     raise ILLEGAL
@@ -701,16 +707,37 @@ def test_a_card_that_failed_is_started_with_our_kernels_plain(
     assert loaded().fast_paths["attention"] == "fast"
 
 
-def test_a_card_that_fails_in_a_trial_is_started_with_that_part_plain(card, monkeypatch, tmp_path):
-    monkeypatch.setattr(loading, "faults", lambda: tmp_path / "faults.json")
-    monkeypatch.setattr(products, "few_rows", out_of_bounds)
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_part_whose_trial_makes_the_card_fail_is_plain_at_the_next_start(
+    monkeypatch, tmp_path, report
+):
+    def synchronize() -> None:
+        raise ILLEGAL
 
-    with pytest.raises(SetupError, match="trial of the fast part 'products': CUDA error"):
-        loaded()
+    def failing() -> None:
+        raise REPORTS[report]
 
-    model = loaded()
-    assert model.fast_paths["products"].startswith("plain: the card failed with it")
-    assert model.fast_paths["fused"] == "fast"
+    with monkeypatch.context() as failed:
+        failed.setattr(torch.cuda, "is_initialized", lambda: True)
+        failed.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        failed.setattr(torch.cuda, "synchronize", synchronize)
+        with pytest.raises(SetupError, match="trial of the fast part 'products': CUDA error"):
+            FastPaths(faults=tmp_path / "faults.json").tried("products", failing)
+
+    again = FastPaths(faults=tmp_path / "faults.json")
+    assert not again.tried("products", lambda: None)
+    assert again.in_words()["products"].startswith("plain: the card failed with it")
+    assert again.tried("fused", lambda: None)
+
+
+def test_a_kernel_that_cuda_refuses_is_no_failure_of_the_card():
+    def refused() -> None:
+        raise torch.AcceleratorError("CUDA error: no kernel image is available for execution")
+
+    paths = FastPaths()
+
+    assert not paths.tried("products", refused)
+    assert paths.in_words()["products"].startswith("plain: AcceleratorError: CUDA error: no kernel")
 
 
 def test_strict_refuses_instead_of_stepping_down(card, monkeypatch):

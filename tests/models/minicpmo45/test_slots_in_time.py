@@ -11,7 +11,7 @@ from tests.support.small_minicpmo import small_model
 
 from parley.clock import ManualClock
 from parley.engine.engine import Engine
-from parley.engine.model import Job
+from parley.engine.model import DeviceFault, Job
 from parley.engine.work import Stage
 from parley.models.minicpmo45.config import full_size_config
 from parley.models.minicpmo45.conversation.prefill import StartJob
@@ -113,6 +113,16 @@ def test_a_device_that_cannot_time_units_serves_as_many_as_its_memory_holds(
 
     assert model.spec.slots is None
     assert model.context.lengths == [0] * 2
+
+
+def test_a_card_that_fails_while_units_are_timed_does_not_serve(monkeypatch: pytest.MonkeyPatch):
+    def failing(self: Timed) -> float:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(Timed, "_now", failing)
+
+    with pytest.raises(DeviceFault, match="launch failure"):
+        timed(2, 1.0).warm_up()
 
 
 def test_nothing_is_timed_without_a_limit():

@@ -387,7 +387,8 @@ class MiniCPMO45(RowModel[Conversation]):
         """Limit the slots to the number that can be answered in time; if units cannot be timed,
         keep as many as fit in memory."""
         try:
-            slots, took = slots_in_time(self, limit_s, speaks=speaks, now=self._now)
+            with self.paths.watched():
+                slots, took = slots_in_time(self, limit_s, speaks=speaks, now=self._now)
         except RuntimeError as error:  # torch's, out of memory among them
             log.warning("units_not_timed", slots=self.rows, why=str(error))
             return

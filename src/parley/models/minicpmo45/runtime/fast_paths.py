@@ -141,7 +141,7 @@ class FastPaths:
             self.step_down(part, self._suspects[part])
             return False
         try:
-            with self.watched(part):
+            with self.watched(part), guarded(part):
                 trial()
         except DeviceFault as fault:
             raise SetupError(
@@ -151,9 +151,7 @@ class FastPaths:
         except FastPathFailed as failure:
             self.step_down(part, failure.reason)
             return False
-        except Exception as error:
-            # A part that cannot even be built may raise anything: a compiler's exit code, a
-            # missing header, too little shared memory, a folder that cannot be written.
+        except torch.OutOfMemoryError as error:
             self.step_down(part, described(error))
             return False
         self.settle(part, "fast")
@@ -226,10 +224,25 @@ def guarded(part: str) -> Iterator[None]:
     """
     try:
         yield
-    except (FastPathFailed, torch.AcceleratorError, torch.OutOfMemoryError):
+    except (FastPathFailed, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        # A part that cannot even be built may raise anything: a compiler's exit code, a missing
+        # header, too little shared memory, a folder that cannot be written.
+        check_card()
         raise FastPathFailed(part, described(error)) from error
+
+
+def check_card() -> None:
+    """Called after an exception, which does not say whether the card has failed: Triton and cuBLAS
+    report that as their own error, and CUDA reports what a kernel or a capture may not do as it
+    does that. A card that has failed fails in every later call.
+
+    Raises:
+        torch.AcceleratorError: it has failed.
+    """
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
 
 
 def described(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,7 @@ from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.fast_paths import (
     GRAPH,
     FastPaths,
+    check_card,
     described,
     guarded,
     hold,
@@ -88,6 +89,7 @@ class CudaGraphCapture:
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
+        self._abandoned: list[torch.cuda.CUDAGraph] = []
 
     def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         # On a separate stream, as CUDA requires for warm-up before a capture.
@@ -103,12 +105,28 @@ class CudaGraphCapture:
         self, step: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
+        # After a failed capture, PyTorch leaves its stream the current one.
+        here = torch.cuda.stream(torch.cuda.current_stream(self._device))
         # Other threads may continue to use the device; only this one must not.
-        with torch.cuda.graph(
+        recording = torch.cuda.graph(
             graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
-        ):
-            results = step()
+        )
+        try:
+            with here, recording:
+                results = step()
+        except Exception:
+            self._abandon(graph)
+            raise
         return graph.replay, results
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Clean up after a failed capture. Before 2.13, PyTorch's allocator takes it for still
+        running: it frees no memory, and every later capture fails."""
+        # The allocator for pinned memory may still refer to it.
+        self._abandoned.append(graph)
+        failed, self._pool = self._pool, torch.cuda.graph_pool_handle()
+        with suppress(RuntimeError):  # raised if PyTorch has already ended it
+            torch._C._cuda_endAllocateToPool(self._device.index, failed)
 
 
 @dataclass(slots=True, eq=False)
@@ -254,10 +272,9 @@ class GraphRunner:
             replay, results = capture.record(step)
             graph = _Graph(replay, mine, results)
             made = _replayed(graph, inputs)
-        except torch.AcceleratorError:
-            raise
         except Exception as error:
             # Every library that a step uses may fail in its own way during capturing.
+            check_card()
             self._refuse(kind, f"{shape}: {described(error)}")
             return None
         if not all(map(_alike, made, wanted)):
