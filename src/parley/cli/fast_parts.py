@@ -130,6 +130,8 @@ def tries(
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("stream", "", partial(trials.stream, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, dtype)),
+        ("int4, our kernels", "matrices unpacked for prefills",
+         partial(trials.int4_kernels, device, dtype)),
         ("fp8", "unpacked matrices", fp8),
     ]  # fmt: skip
 

@@ -163,7 +163,7 @@ def test_a_step_that_cuda_cannot_capture_leaves_the_others_alone(monkeypatch, en
     assert not cuda.pools["recording"]
 
 
-def test_what_cuda_forbids_in_a_capture_is_no_failure_of_the_card():
+def test_what_cuda_forbids_in_a_capture_does_not_fail_the_card():
     class Forbidding(FakeCapture):
         def record(self, step):
             raise FORBIDDEN

@@ -730,7 +730,7 @@ def test_a_part_whose_trial_makes_the_card_fail_is_plain_at_the_next_start(
     assert again.tried("fused", lambda: None)
 
 
-def test_a_kernel_that_cuda_refuses_is_no_failure_of_the_card():
+def test_a_kernel_that_cuda_refuses_does_not_fail_the_card():
     def refused() -> None:
         raise torch.AcceleratorError("CUDA error: no kernel image is available for execution")
 

@@ -11,7 +11,7 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import quantize, trials, weights
+from parley.models.minicpmo45 import ladder, quantize, trials, weights
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.plan import MemoryPlan, plan_of
@@ -23,8 +23,10 @@ from parley.models.minicpmo45.quantize import (
     checked,
     grouped,
     stored_bytes,
+    unpack,
 )
 from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.products import FEW_ROWS, Fp8Linear
 from parley.settings import ModelSettings
 
@@ -88,6 +90,53 @@ def test_int4_multiplies_with_the_weights_that_its_groups_stand_for():
     assert torch.allclose(found, x @ groups.weight().T, atol=1e-4)
     # Half a step of the coarsest group is the most that a weight can be off.
     assert float((groups.weight() - weight).abs().max()) <= float(groups.scales.max()) * 0.501
+
+
+@pytest.fixture
+def on_a_card(monkeypatch: pytest.MonkeyPatch) -> Int4Linear:
+    """A layer as on a card: few rows are multiplied by PyTorch, many by our kernel, which cannot be
+    built."""
+
+    def unbuildable(*given: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(
+        torch, "_weight_int4pack_mm", torch._weight_int4pack_mm_for_cpu, raising=False
+    )
+    monkeypatch.setattr(quantize, "product_of_tiles", unbuildable)
+    torch.manual_seed(0)
+    layer = Int4Linear(grouped(torch.randn(32, 256)), torch.float32)
+    layer.is_on_cpu, layer.has_tiles = False, True
+    return layer
+
+
+def test_int4_without_our_kernels_is_unpacked_for_many_rows_only(on_a_card):
+    x = torch.randn(FEW_ROWS + 1, 256)
+    wanted = x @ on_a_card.unpacked().T
+    with pytest.raises(FastPathFailed, match="C compiler") as caught:
+        on_a_card(x)
+
+    unpack(torch.nn.Sequential(on_a_card), caught.value.part)
+
+    assert torch.allclose(on_a_card(x), wanted, atol=1e-4)
+    assert not on_a_card.is_plain
+    assert torch.allclose(on_a_card(x[:FEW_ROWS]), wanted[:FEW_ROWS], atol=1e-4)
+
+
+def test_int4_kernels_that_cannot_be_built_leave_pytorchs_product_in_use(monkeypatch):
+    def unbuildable(*given: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(trials, "int4", lambda *given: None)
+    monkeypatch.setattr(trials, "int4_kernels", unbuildable)
+    card = torch.device("cuda", 0)
+    chosen = LoadChoice(ModelSettings(), card, make_config(CONFIG), kind="int4")
+    paths = FastPaths()
+
+    assert ladder._unpacks(chosen, paths) == ("int4_kernels",)
+
+    assert paths.in_words()["int4"] == "fast"
+    assert paths.in_words()["int4_kernels"] == "plain: RuntimeError: Failed to find C compiler"
 
 
 def test_the_trial_compiles_every_program_that_a_product_in_four_bits_may_need() -> None:

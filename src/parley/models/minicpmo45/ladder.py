@@ -87,18 +87,21 @@ def _attention(asked: LoadChoice, paths: FastPaths) -> FusedAttention:
     return FusedAttention()
 
 
-def _unpacks(asked: LoadChoice, paths: FastPaths) -> bool:
-    """True if the product with packed matrices fails."""
-    unpacks = False
+def _unpacks(asked: LoadChoice, paths: FastPaths) -> tuple[str, ...]:
+    """The parts whose products with packed matrices fail."""
+    unpacks = []
     for part, kinds, trial in (
         ("int4", ("int4", "smallest"), trials.int4),
+        ("int4_kernels", ("int4", "smallest"), trials.int4_kernels),
         ("fp8", ("fp8",), trials.fp8),
     ):
-        if asked.kind in kinds:
-            unpacks = not paths.tried(part, partial(trial, asked.device, asked.dtype))
-        else:
+        if asked.kind not in kinds:
             paths.settle(part, "plain", f"model.quantize is {asked.kind}")
-    return unpacks
+        elif part == "int4_kernels" and asked.device.type == "cpu":
+            paths.settle(part, "plain", "PyTorch's product serves on a CPU")
+        elif not paths.tried(part, partial(trial, asked.device, asked.dtype)):
+            unpacks.append(part)
+    return tuple(unpacks)
 
 
 def _flow_dtype(asked: LoadChoice, paths: FastPaths) -> torch.dtype:

@@ -37,7 +37,7 @@ class LoadChoice:
         kind: quantization of the language model's layers.
         has_small_caches: the caches of context, audio input and speech decoder are in 8 bits.
         flow_dtype: in which the flow computes.
-        unpacks: quantized matrices are unpacked for every product.
+        unpacks: fast parts that failed, so that quantized matrices are unpacked for their products.
     """
 
     settings: ModelSettings
@@ -49,7 +49,7 @@ class LoadChoice:
     has_small_caches: bool = False
     flow_dtype: torch.dtype = torch.float32
     attention: FusedAttention = field(default_factory=FusedAttention)
-    unpacks: bool = False
+    unpacks: tuple[str, ...] = ()
 
     @property
     def history(self) -> torch.dtype | None:

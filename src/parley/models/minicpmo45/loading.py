@@ -81,8 +81,8 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         weights.randomise(network, device=device, dtype=chosen.dtype, quantize=kind)
     else:
         weights.load(network, folder, device=device, dtype=dtype, quantize=kind, scheme=scheme)
-    if chosen.unpacks:
-        unpack(network, "fp8" if kind == "fp8" else "int4")
+    for part in chosen.unpacks:
+        unpack(network, part)
     network.llm.attention = network.apm.attention = chosen.attention
     chosen = replace(chosen, dtype=network.llm.dtype)
     slots, pool = fitting(chosen, folder, network)

@@ -56,7 +56,7 @@ from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.llm.steps import LANGUAGE_GRAPHS, LanguageSteps
-from parley.models.minicpmo45.quantize import stored_bytes, unpack
+from parley.models.minicpmo45.quantize import UNPACKS, stored_bytes, unpack
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
@@ -302,7 +302,7 @@ class MiniCPMO45(RowModel[Conversation]):
             return
         # Graphs contain the kernel, or the product, with which they were captured.
         kinds: Iterable[str] = LANGUAGE_GRAPHS
-        if part in ("int4", "fp8"):
+        if part in UNPACKS:
             unpack(self.network, part)
         else:
             # All parts of the model share this object.

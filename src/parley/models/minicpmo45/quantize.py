@@ -95,6 +95,7 @@ class Int4Linear(nn.Module):
 
     Args of state:
         is_plain: unpack the matrix for every product instead of using the kernel.
+        has_tiles: multiply many rows by our kernel; otherwise the matrix is unpacked for them.
     """
 
     def __init__(self, groups: Groups, dtype: torch.dtype) -> None:
@@ -102,19 +103,21 @@ class Int4Linear(nn.Module):
         self.group = groups.size
         self.shape = (int(groups.q.shape[0]), int(groups.q.shape[1]))
         self.is_plain = False
+        self.has_tiles = slot_attention.is_installed()
         scales = torch.stack([groups.scales, groups.zeros], dim=-1).transpose(0, 1)
         self.is_on_cpu = groups.q.device.type == "cpu"
         self.packed = nn.Parameter(_kernel_order(groups.q), requires_grad=False)
         self.scales = nn.Parameter(scales.contiguous().to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.is_plain:
-            return F.linear(x, self.unpacked().to(x.dtype))
         flat = x.reshape(-1, x.shape[-1])
-        with guarded("int4"):
+        has_many = flat.shape[0] > FEW_ROWS and not self.is_on_cpu
+        if self.is_plain or (has_many and not self.has_tiles):
+            return F.linear(x, self.unpacked().to(x.dtype))
+        with guarded("int4_kernels" if has_many else "int4"):
             if self.is_on_cpu:
                 made = torch._weight_int4pack_mm_for_cpu(flat, self.packed, self.group, self.scales)
-            elif flat.shape[0] > FEW_ROWS and slot_attention.is_installed():
+            elif has_many:
                 made = product_of_tiles(flat, self.packed.data, self.scales.data)
             else:
                 made = torch._weight_int4pack_mm(flat, self.packed, self.group, self.scales)
@@ -127,12 +130,20 @@ class Int4Linear(nn.Module):
         return Groups(q, scales, zeros).weight()
 
 
-def unpack(network: nn.Module, kind: str) -> None:
-    """Dequantize every matrix of a kind (`int4`, including a head in 8 bits, or `fp8`) for its
-    products from now on."""
+UNPACKS: Final = ("int4", "int4_kernels", "fp8")
+"""Fast parts (`fast_paths.py`) whose plain form unpacks matrices."""
+
+
+def unpack(network: nn.Module, part: str) -> None:
+    """Dequantize matrices for the products of a part from now on."""
     for module in network.modules():
-        if isinstance(module, Int4Linear | RowQuantizedLinear if kind == "int4" else Fp8Linear):
-            module.is_plain = True
+        match part, module:
+            case ("int4", Int4Linear()) | ("int4_kernels", RowQuantizedLinear()):
+                module.is_plain = True
+            case "int4_kernels", Int4Linear():
+                module.has_tiles = False
+            case "fp8", Fp8Linear():
+                module.is_plain = True
 
 
 def _kernel_order(q: Tensor) -> Tensor:
@@ -265,7 +276,7 @@ class RowQuantizedLinear(RowQuantized):
         elif self.is_plain or not fits(flat, FEW_ROWS) or not slot_attention.is_installed():
             made = self.in_pieces(flat)
         else:
-            with guarded("int4"):
+            with guarded("int4_kernels"):
                 made = products.few_rows(flat, [self.packed.data], [self.scales.data])
         return made.view(*x.shape[:-1], -1)
 

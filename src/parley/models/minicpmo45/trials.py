@@ -39,7 +39,7 @@ from parley.models.minicpmo45.runtime.caches import (
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, hold
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
-from parley.models.minicpmo45.runtime.products import Fp8Linear, of_all
+from parley.models.minicpmo45.runtime.products import FEW_ROWS, Fp8Linear, of_all
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
@@ -350,21 +350,39 @@ many blocks of rows and outputs as fill a card."""
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> None:
-    """Compare products of few and many rows with a matrix in 4 bits with those of the unpacked
-    matrix; also with a matrix in 8 bits, such as the head of `smallest`."""
-    shape = INT4_SHAPE
-    if not fits_int4(shape, device):
-        raise FastPathFailed("int4", f"its kernel takes no matrix of shape {shape}")
-    random = torch.Generator(device=device).manual_seed(5)
-    groups = grouped(torch.randn(shape, generator=random, device=device).to(dtype))
-    layer, wanted = Int4Linear(groups, dtype), groups.weight()
-    head = RowQuantizedLinear(wanted.to(dtype))
+    """Compare products of few rows with a matrix in 4 bits with those of the unpacked matrix."""
+    layer, wanted, random = _in_four_bits("int4", device, dtype)
     hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
-    for rows in INT4_ROWS if device.type != "cpu" else INT4_ROWS[:-1]:
-        x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
-        product = x.float() @ wanted.T
-        hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
-        hold("int4", head(x), head.in_pieces(x), INT4_TOLERANCE, f"{rows} rows with the head")
+    for rows in (rows for rows in INT4_ROWS if rows <= FEW_ROWS):
+        x = torch.randn(rows, wanted.shape[1], generator=random, device=device).to(dtype)
+        hold("int4", layer(x), x.float() @ wanted.T, INT4_TOLERANCE, f"products of {rows} rows")
+
+
+def int4_kernels(device: torch.device, dtype: torch.dtype) -> None:
+    """The same of many rows; of few, those with a matrix in 8 bits, such as the head of
+    `smallest`."""
+    layer, wanted, random = _in_four_bits("int4_kernels", device, dtype)
+    head = RowQuantizedLinear(wanted.to(dtype))
+    for rows in INT4_ROWS:
+        x = torch.randn(rows, wanted.shape[1], generator=random, device=device).to(dtype)
+        few = rows <= FEW_ROWS
+        found, product = (head(x), head.in_pieces(x)) if few else (layer(x), x.float() @ wanted.T)
+        hold("int4_kernels", found, product, INT4_TOLERANCE, f"products of {rows} rows")
+
+
+def _in_four_bits(
+    part: str, device: torch.device, dtype: torch.dtype
+) -> tuple[Int4Linear, Tensor, torch.Generator]:
+    """A layer, its matrix, and the generator of both.
+
+    Raises:
+        FastPathFailed: the part's kernel does not support the layer.
+    """
+    if not fits_int4(INT4_SHAPE, device):
+        raise FastPathFailed(part, f"its kernel takes no matrix of shape {INT4_SHAPE}")
+    random = torch.Generator(device=device).manual_seed(5)
+    groups = grouped(torch.randn(INT4_SHAPE, generator=random, device=device).to(dtype))
+    return Int4Linear(groups, dtype), groups.weight(), random
 
 
 def products(device: torch.device, dtype: torch.dtype) -> None:

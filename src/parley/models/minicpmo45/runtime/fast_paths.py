@@ -6,7 +6,8 @@
 | `fused`          | our kernels between a layer's products      | PyTorch's operators            |
 | `products`       | our kernel multiplies few rows              | PyTorch's products             |
 | `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
-| `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
+| `int4`           | PyTorch's 4-bit product, of few rows        | the matrix is unpacked first   |
+| `int4_kernels`   | ours, of many rows, and with an 8-bit head  | the matrix is unpacked first   |
 | `fp8`            | the same kernel reads e4m3                  | the matrix is unpacked first   |
 | `flow_precision` | TF32 or bfloat16                            | float32                        |
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
@@ -40,14 +41,14 @@ log = logs.get(__name__)
 
 State = Literal["fast", "plain", "refused"]
 
-PARTS: Final = ("attention", "fused", "products", "caches", "int4", "fp8", "flow_precision")
+KERNELS: Final = (("attention", "fused", "products"), ("int4", "int4_kernels", "fp8"))
+"""Groups of parts with kernels. It is not known afterwards which of them made a card fail: the fast
+parts of the first group that has any are plain for `SUSPECT_S`."""
+
+PARTS: Final = (*KERNELS[0], *KERNELS[1], "caches", "flow_precision")
 """All parts except the graphs, whose names are `GRAPH` followed by their kind of step."""
 
 GRAPH: Final = "graph_"
-
-KERNELS: Final = (("attention", "fused", "products"), ("int4", "fp8"))
-"""Groups of parts with our own kernels. It is not known afterwards which of them made a card fail:
-the fast parts of the first group that has any are plain for `SUSPECT_S`."""
 
 SUSPECT_S: Final = 24 * 3600.0
 
