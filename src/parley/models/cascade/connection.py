@@ -66,7 +66,7 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-class Connection:
+class PooledConnection:
     """A connection to the server. It reconnects if the server closed it after the last request."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -118,22 +118,22 @@ class Connection:
                 self.shut()
 
 
-class Connections:
+class ConnectionPool:
     """Open connections to a server; the one that was used last is used next."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._idle: list[Connection] = []
+        self._idle: list[PooledConnection] = []
         weakref.finalize(self, _close_all, self._idle)
 
-    def take(self) -> Connection:
+    def take(self) -> PooledConnection:
         """An open connection, or a new one."""
         try:
             return self._idle.pop()
         except IndexError:
-            return Connection(self.endpoint)
+            return PooledConnection(self.endpoint)
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: PooledConnection) -> None:
         """Keep a connection whose last response was read to its end."""
         connection.keep()
         if len(self._idle) < IDLE_MOST and not connection.is_shut:
@@ -142,6 +142,6 @@ class Connections:
             connection.close()
 
 
-def _close_all(connections: list[Connection]) -> None:
+def _close_all(connections: list[PooledConnection]) -> None:
     for connection in connections:
         connection.close()

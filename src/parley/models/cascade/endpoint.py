@@ -24,7 +24,7 @@ from typing import Any, Final
 import httpx
 
 from parley import logs
-from parley.models.cascade.connection import Connection, Connections
+from parley.models.cascade.connection import ConnectionPool, PooledConnection
 from parley.models.cascade.tool_text import CallWriter
 from parley.models.cascade.writer import AnswerProblem
 from parley.protocol.codec import Converter
@@ -127,7 +127,7 @@ class CompletionStream:
     """
 
     def __init__(
-        self, connections: Connections, body: dict[str, Any], news: threading.Event
+        self, connections: ConnectionPool, body: dict[str, Any], news: threading.Event
     ) -> None:
         self.pieces: queue.Queue[StreamPiece | None] = queue.Queue(PIECES_MOST)
         self.problem: AnswerProblem | None = None
@@ -137,7 +137,7 @@ class CompletionStream:
         self._is_over = self._is_ended = False
         self._end_timer = threading.Timer(END_S, self._shut)
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
         self._connections, self._body = connections, body
         self._endpoint = connections.endpoint
         tools = body.get("tools") or []
@@ -154,7 +154,7 @@ class CompletionStream:
             if self._connection is not None:
                 self._connection.shut()
 
-    def _hold(self, connection: Connection) -> Connection:
+    def _hold(self, connection: PooledConnection) -> PooledConnection:
         with self._lock:
             self._connection = connection
             if self._is_cancelled.is_set():
@@ -184,7 +184,7 @@ class CompletionStream:
             else:
                 connection.close()
 
-    def _receive(self, connection: Connection) -> bool:
+    def _receive(self, connection: PooledConnection) -> bool:
         """Queue the answer; returns True if the response was read to its end."""
         with contextlib.closing(connection.send("/chat/completions", self._body)) as reply:
             if not reply.is_success:

@@ -23,7 +23,7 @@ from parley import logs
 from parley.errors import SetupError
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
-from parley.models.cascade.connection import CONNECT_S, Connections, Endpoint
+from parley.models.cascade.connection import CONNECT_S, ConnectionPool, Endpoint
 from parley.models.cascade.endpoint import EMPTY, FILTERED, TOO_LONG, CompletionStream, StreamPiece
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
@@ -83,7 +83,7 @@ class RemoteWriter(Writer):
         self.endpoint = endpoint
         self.sees = endpoint.takes_images
         self.limit_tokens = limit_tokens
-        self._connections = Connections(endpoint)
+        self._connections = ConnectionPool(endpoint)
         self._news = threading.Event()
         self._running: list[_Running | None] = [None] * rows
         self._first: list[Line | None] = [None] * rows
@@ -339,7 +339,7 @@ class RemoteSpeaker:
 
     def __init__(self, endpoint: Endpoint, voice: str) -> None:
         self.endpoint = endpoint
-        self._connections = Connections(endpoint)
+        self._connections = ConnectionPool(endpoint)
         self._voice = voice
 
     def find(self, voice: Pcm | None) -> int:
