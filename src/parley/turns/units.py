@@ -184,8 +184,11 @@ class Turns:
 
     def is_softer(self, user_power: float) -> bool:
         """True if this speech is too soft for a user with this power (0: unknown)."""
-        is_speech = self.is_open and self.speech_ms >= CLICK_MS
-        return is_speech and self.level.power < user_power / 10 ** (SOFTER_DB / 10)
+        if not self.is_open or self.speech_ms < CLICK_MS:
+            return False
+        # Most of a short word is softer than its vowel.
+        power = self.level.usual or max(self.level.powers)
+        return power < user_power / 10 ** (SOFTER_DB / 10)
 
     def interrupts(self, onsets: Onsets | None) -> bool:
         """True if this speech, while we speak, interrupts us."""
