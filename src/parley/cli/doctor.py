@@ -35,7 +35,6 @@ from parley.installation import install_command
 from parley.session_log.places import open_session_logs
 from parley.session_log.redis_logs import RedisScripts, RedisSessionLogs, reason_of
 from parley.settings import GatewaySettings, Settings
-from parley.transport import listen
 
 Grade = Literal["fine", "note", "broken"]
 SIGNS: Final[dict[Grade, tuple[str, str]]] = {
@@ -173,6 +172,9 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
     if gateway.port == 0:
         yield fine("port", "a free one is picked at start")
         return
+    # Here, because it imports the web server.
+    from parley.transport import listen
+
     try:
         listen(gateway.host, gateway.port).close()
     except SetupError as error:
