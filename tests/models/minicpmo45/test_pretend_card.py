@@ -1,0 +1,83 @@
+"""Conversations on tensors that report that they are on a card.
+
+Nothing of a card is needed: what mixes its tensors with the host's, or waits for it, is found. Our
+kernels are replaced by PyTorch's operators, and steps are not captured (`test_graphs.py`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.contracts.conversations import Cast, Style
+from tests.models.minicpmo45 import test_ladder
+from tests.support.pretend_card import CARD, leave_card, replace_cuda, use_card, watched
+from tests.support.tiny_voice import tiny_token2wav
+from torch.nn import functional as F
+
+from parley.models.minicpmo45 import ladder, loading, trials
+from parley.models.minicpmo45 import model as model_module
+from parley.models.minicpmo45.conversation import speech
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.random_model import small_sizes
+from parley.models.minicpmo45.runtime import fused, products, slot_attention
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
+from parley.models.minicpmo45.vision_encoder import pictures
+from parley.settings import ModelSettings
+
+WAITS = {
+    "llm/sampling.py: tolist",
+    "tts/decoder.py: tolist",
+    "token2wav/token2wav.py: to the host",
+    # Once each.
+    "runtime/randomness.py: to the card",
+    "vision_encoder/network.py: to the card",
+    "token2wav/flow.py: to the card",
+    "token2wav/vocoder.py: to the card",
+    "token2wav/vocoder_layers.py: to the card",
+}
+"""Places that may wait for the card, or for a copy to it."""
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCPMO45]:
+    def token2wav(*, shape: Any, channels: int, steps: int, **options: Any) -> Token2Wav:
+        return tiny_token2wav(**options)
+
+    replace_cuda(monkeypatch)
+    for module in (loading, model_module, speech, pictures):
+        monkeypatch.setattr(module, "use_device", use_card)
+    monkeypatch.setattr(loading, "choose_device", lambda name: CARD)
+    monkeypatch.setattr(loading, "random_token2wav", token2wav)
+    monkeypatch.setattr(ladder, "why_no_kernel", lambda device: None)
+    for trial in ("attention", "fused", "products", "precision"):
+        monkeypatch.setattr(trials, trial, lambda *given, **named: None)
+    monkeypatch.setattr(slot_attention, "attend", test_ladder.by_hand)
+    monkeypatch.setattr(products, "few_rows", test_ladder.plain_few_rows)
+    monkeypatch.setattr(fused, "add_norm", test_ladder.plain_add_norm)
+    monkeypatch.setattr(fused, "place_heads", test_ladder.plain_place_heads)
+    monkeypatch.setattr(fused, "gate", lambda gates, ups: F.silu(gates) * ups)
+    settings = ModelSettings(
+        name="minicpmo45", random_weights=True, slots=1, context_tokens=2048, compile=False,
+        dtype="float32", kv_cache_dtype="model", context_share_tokens=1024,
+    )  # fmt: skip
+    use_card()
+    try:
+        made = loading.load(settings, small_sizes())
+        assert made.llm.attention.is_fused
+        yield made
+        made.unload()
+    finally:
+        leave_card()
+
+
+def test_a_conversation_keeps_card_and_host_apart(model: MiniCPMO45) -> None:
+    style = Style(speaks=True, max_new_tokens=4)
+    watched.mixed.clear()
+    watched.waits.clear()
+
+    for works in (style.units(count=2), style.turns()[:4]):
+        Cast(model).play(0, works)
+        model.close(0)
+
+    assert not +watched.mixed
+    assert set(+watched.waits) <= WAITS

@@ -1,0 +1,187 @@
+"""Tensors that report that they are on a card, and compute on the CPU.
+
+What a card refuses, or waits for, is recorded: functions that mix its tensors with the host's,
+reads of its values, and copies from the host that are not asynchronous. Modes of torch belong to a
+thread, so every thread that computes must call `use_card`.
+"""
+
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+CARD = torch.device("cuda", 0)
+
+READS = frozenset(
+    {
+        *("__bool__", "__float__", "__index__", "__int__", "allclose", "equal", "item"),
+        *("masked_select", "nonzero", "numpy", "tolist", "unique"),
+    }
+)
+
+
+class Watched:
+    """Functions that mixed tensors of the card and of the host, and those that waited for the card,
+    by the place that called them."""
+
+    def __init__(self) -> None:
+        self.mixed: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+
+
+watched = Watched()
+
+
+class OnCard(Tensor):
+    """A tensor on the card; `content` is on the CPU."""
+
+    content: Tensor
+
+    @staticmethod
+    def __new__(cls, content: Tensor) -> "OnCard":
+        made = Tensor._make_wrapper_subclass(
+            cls, content.shape, strides=content.stride(), storage_offset=content.storage_offset(),
+            dtype=content.dtype, device=CARD,
+        )  # fmt: skip
+        assert isinstance(made, OnCard)
+        made.content = content
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _called(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError(f"{func} was called without its tensors' contents")
+
+
+class CardMode(TorchFunctionMode):
+    """Functions that create tensors on the card."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _called(func, args, kwargs or {})
+
+
+_modes = threading.local()
+
+
+def use_card(device: torch.device = CARD) -> None:
+    """In place of `device.use_device`: this thread may create tensors on the card."""
+    if not hasattr(_modes, "entered"):
+        _modes.entered = CardMode()
+        _modes.entered.__enter__()
+
+
+def leave_card() -> None:
+    _modes.entered.__exit__(None, None, None)
+    del _modes.entered
+
+
+class Generator(torch.Generator):
+    """A generator of the card, which is the CPU's."""
+
+    def __new__(cls, device: object = None) -> "Generator":
+        return super().__new__(cls)
+
+
+def replace_cuda(patched: pytest.MonkeyPatch) -> None:
+    """`torch.cuda` of a card whose streams do nothing."""
+    patched.setattr(torch, "Generator", Generator)
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, device=CARD)
+    for name in ("Stream", "current_stream", "default_stream"):
+        patched.setattr(torch.cuda, name, lambda device=None: stream)
+    patched.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+
+
+def _place() -> str:
+    """Name of the module that called a function of torch."""
+    here = "/src/parley/models/minicpmo45/"
+    names = [one.filename.rpartition(here)[2] for one in traceback.extract_stack()]
+    return next((name for name in reversed(names) if not name.startswith("/")), "elsewhere")
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, dict):
+        yield from _tensors(list(given.values()))
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from _tensors(one)
+
+
+def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a function of torch with the contents of its tensors."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        name = func.__self__.__name__
+    tensors = list(_tensors((args, kwargs)))
+    on_card = [one for one in tensors if isinstance(one, OnCard)]
+    if name in ("device", "is_cuda") and on_card:
+        return CARD if name == "device" else True
+    if name == "record_stream":
+        return None
+    if name == "pin_memory":
+        return args[0]
+    if name in ("to", "cpu") and (target := _target(name, args[1:], kwargs)) is not None:
+        return _moved(args[0], args[1:], kwargs, target)
+    if name in READS and on_card:
+        watched.waits[f"{_place()}: {name}"] += 1
+    is_made_there = bool(on_card)
+    if func is not torch.device and kwargs.get("device") is not None:
+        is_made_there = torch.device(kwargs["device"]).type == "cuda"
+        kwargs = {**kwargs, "device": "cpu"}
+    host = [one for one in tensors if not isinstance(one, OnCard) and one.dim() > 0]
+    if on_card and host:
+        is_async = name == "copy_" and (kwargs.get("non_blocking") or True in args[2:])
+        (watched.waits if name == "copy_" else watched.mixed)[f"{_place()}: {name}"] += not is_async
+    contents = tree_map(lambda one: one.content if isinstance(one, OnCard) else one, (args, kwargs))
+    with torch._C.DisableTorchFunctionSubclass():
+        made = func(*contents[0], **contents[1])
+    known = {id(one.content): one for one in on_card}
+
+    def wrapped(one: Any) -> Any:
+        if not isinstance(one, Tensor) or not is_made_there:
+            return one
+        found = known.get(id(one))
+        return OnCard(one) if found is None else found
+
+    return tree_map(wrapped, made)
+
+
+def _target(name: str, rest: Any, kwargs: dict[str, Any]) -> torch.device | None:
+    """Device to which a tensor is moved; None: only its type changes."""
+    given = kwargs.get("device", rest[0] if rest else None)
+    if name == "cpu":
+        return torch.device("cpu")
+    if isinstance(given, Tensor):
+        return given.device
+    return torch.device(given) if isinstance(given, str | torch.device) else None
+
+
+def _moved(tensor: Tensor, rest: Any, kwargs: dict[str, Any], target: torch.device) -> Tensor:
+    types = [one for one in (*rest, *kwargs.values()) if isinstance(one, torch.dtype)]
+    types += [one.dtype for one in rest if isinstance(one, Tensor)]
+    is_on_card, goes_there = isinstance(tensor, OnCard), target.type == "cuda"
+    content = tensor.content if isinstance(tensor, OnCard) else tensor
+    moves = is_on_card != goes_there
+    with torch._C.DisableTorchFunctionSubclass():
+        dtype = types[0] if types else content.dtype
+        made = content.to(dtype, copy=moves or bool(kwargs.get("copy")))
+    if moves and not (goes_there and kwargs.get("non_blocking")):
+        watched.waits[f"{_place()}: to the {'card' if goes_there else 'host'}"] += 1
+    if not goes_there:
+        return made
+    return tensor if made is content and is_on_card else OnCard(made)
