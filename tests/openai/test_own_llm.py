@@ -47,6 +47,8 @@ def dumped(found: Any) -> list[dict[str, Any]]:
 
 async def test_chat_completions_report_what_an_own_language_model_reports():
     script = with_probabilities()
+    # What arrives together is sent on together.
+    script.pause_s = 0.1
     async with own_llm(script) as client:
         asked: Any = {"logprobs": True, "top_logprobs": 1}
         whole = (await chat(client, **asked)).choices[0]
