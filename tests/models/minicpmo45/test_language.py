@@ -58,8 +58,8 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
     for row in range(4):
         padded.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
-        both = [one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed)]
-        assert_allclose(*both, atol=2e-5, rtol=1e-4)
+        mine, theirs = (one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed))
+        assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
@@ -147,7 +147,8 @@ def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(
     feed(llm, cache, rope, 1, left)
 
     assert cache.lengths[0] == cache.lengths[1] == 20
-    assert_allclose(*cache.paged(0).keys[:2, :, :20], atol=1e-5, rtol=1e-4)
+    slid, fresh_keys = cache.paged(0).keys[:2, :, :20]
+    assert_allclose(slid, fresh_keys, atol=1e-5, rtol=1e-4)
     assert torch.equal(*cache.paged(0).values[:2, :, :20])
 
 

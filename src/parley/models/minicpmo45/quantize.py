@@ -138,7 +138,9 @@ def unpack(network: nn.Module, part: str) -> None:
     """Dequantize matrices for the products of a part from now on."""
     for module in network.modules():
         match part, module:
-            case ("int4", Int4Linear()) | ("int4_kernels", RowQuantizedLinear()):
+            case "int4", Int4Linear():
+                module.is_plain = True
+            case "int4_kernels", RowQuantizedLinear():
                 module.is_plain = True
             case "int4_kernels", Int4Linear():
                 module.has_tiles = False

@@ -242,7 +242,8 @@ def check_card() -> None:
     Raises:
         torch.AcceleratorError: it has failed.
     """
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if is_used and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize()
 
 
