@@ -58,8 +58,10 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
     for row in range(4):
         padded.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
-        mine, theirs = (one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed))
-        assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
+        one_keys, other_keys = (
+            one.lift(row, 0, one.lengths[row]).tensors[0] for one in (padded, packed)
+        )
+        assert_allclose(one_keys, other_keys, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
