@@ -307,10 +307,12 @@ async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
     await http.put("/api/sessions/one/pin", json={"pinned": True}, headers=ADMIN)
     listed = (await http.get("/api/sessions", headers=ADMIN)).json()
     deleted = await http.delete("/api/sessions/one", headers=ADMIN)
+    impossible = await http.delete("/api/sessions/one.wav", headers=ADMIN)
     after = (await http.get("/api/sessions", headers=ADMIN)).json()
 
     assert [(one["session_id"], one["pinned"]) for one in listed["recordings"]] == [("one", True)]
     assert deleted.json() == {"success": True}
+    assert impossible.status_code == 404
     assert not folder.path.exists()
     assert after["total_recordings"] == 0
 

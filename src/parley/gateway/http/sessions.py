@@ -49,7 +49,14 @@ from parley.gateway.recording_access import (
 )
 from parley.gateway.runtime import GatewayRuntime
 from parley.recording import lines, store
-from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
+from parley.recording.layout import (
+    GB,
+    MEDIA_TYPES,
+    BadRecordingId,
+    Folder,
+    RecordingFolders,
+    free_bytes,
+)
 from parley.recording.store import BrokenRecording, StillRecording
 from parley.recording.timeline import iso
 
@@ -446,7 +453,10 @@ def routes(runtime: GatewayRuntime) -> Router:
             folder = (await find(session_id, to_change=True)).folder
         except NoRecording:
             # Its first part may have been lost with its host.
-            folder = folders.folder(session_id)
+            try:
+                folder = folders.folder(session_id)
+            except BadRecordingId:
+                raise NoRecording from None
         gone = await handover.delete(folder)
         if not gone:
             raise NoRecording
