@@ -88,6 +88,9 @@ class ToneSpeaker:
     def find(self, voice) -> int:
         return 0 if voice is None else 1
 
+    def can_say(self, text: str) -> bool:
+        return True
+
     def say(self, clause: str, voice: int) -> np.ndarray:
         tones = [
             0.2

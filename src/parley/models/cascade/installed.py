@@ -98,6 +98,9 @@ class PiperSpeaker:
     def find(self, voice: Pcm | None) -> int:
         return 0
 
+    def can_say(self, text: str) -> bool:
+        return True
+
     def say(self, clause: str, voice: int) -> Samples:
         if not any(sign.isalnum() for sign in clause):
             return np.zeros(0, np.float32)
@@ -130,6 +133,9 @@ class KokoroSpeaker:
 
     def find(self, voice: Pcm | None) -> int:
         return 0
+
+    def can_say(self, text: str) -> bool:
+        return True
 
     def say(self, clause: str, voice: int) -> Samples:
         if not any(sign.isalnum() for sign in clause):

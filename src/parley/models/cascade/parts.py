@@ -117,6 +117,10 @@ class Speaker(Protocol):
         """Index of the voice closest to a reference."""
         ...
 
+    def can_say(self, text: str) -> bool:
+        """False if the text has words, and none that this voice can pronounce."""
+        ...
+
     def say(self, clause: str, voice: int) -> Samples:
         """A clause as audio (N,) at 24 kHz; may be empty."""
         ...

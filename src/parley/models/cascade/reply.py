@@ -64,7 +64,10 @@ class ReplyJob(CascadeJob):
             self._speak()
             return
         if self._work.say is not None:
-            self._draft = Draft(self._work.say, is_over=True)
+            speaker = self._parts.speaker
+            # The gateway refuses a text of which nothing was spoken.
+            is_known = speaker is None or speaker.can_say(self._work.say)
+            self._draft = Draft(self._work.say if is_known else "", is_over=True)
             self._after_text()
             return
         before = self._draft

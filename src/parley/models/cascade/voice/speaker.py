@@ -39,6 +39,10 @@ UNREADABLE = "Words that I cannot read."
 """Spoken in place of a clause in another script, such as Cyrillic or Chinese."""
 
 
+def has_words(words: list[str]) -> bool:
+    return any(word[0] not in STOPS + PAUSES for word in words)
+
+
 class OwnSpeaker:
     """Reads English aloud with a female or a male voice.
 
@@ -76,16 +80,18 @@ class OwnSpeaker:
         factor = min(max(hertz / OWN_HZ[near], LOWEST), HIGHEST)
         return near + 2 * round(1000 * factor)
 
+    def can_say(self, text: str) -> bool:
+        """See `Speaker`."""
+        return has_words(read_out(text)) or not any(sign.isalpha() for sign in text)
+
     @functools.lru_cache(maxsize=32)  # noqa: B019  (one speaker per process)
     def say(self, clause: str, voice: int) -> Samples:
         """A clause (N,) at 24 kHz, with the pause that its last character requires. Results are
         cached for all conversations: half of the answers without a note start with one of a few
         clauses."""
-        words = read_out(clause)
-        if not any(word[0] not in STOPS + PAUSES for word in words):
-            if not any(sign.isalpha() for sign in clause):
-                return np.zeros(0, np.float32)
-            words = read_out(UNREADABLE)
+        words = read_out(clause if self.can_say(clause) else UNREADABLE)
+        if not has_words(words):
+            return np.zeros(0, np.float32)
         if words[-1][0] not in STOPS + PAUSES:
             words.append(",")
         factor = voice // 2 / 1000 or 1.0
