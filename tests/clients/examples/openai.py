@@ -46,7 +46,7 @@ def responses_tools() -> Any:
     assert client.responses.create(model="gpt-5.2", tools=[tool], input=items).output_text
 
 
-@refused("send input_image.image_url as a data URL")
+@refused("send image_url as a data URL")
 def vision_by_address() -> Any:
     _vision("https://upload.wikimedia.org/wikipedia/commons/d/d5/2023_06_08_Raccoon1.jpg")
 

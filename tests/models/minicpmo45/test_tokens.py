@@ -139,7 +139,7 @@ def test_files_that_number_a_token_differently_are_refused(tmp_path):
     del settings["added_tokens_decoder"]["151669"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
 
-    with pytest.raises(SetupError, match="numbers </image>"):
+    with pytest.raises(SetupError, match="ids of </image>"):
         CheckpointTokenizer(tmp_path)
 
 
