@@ -319,7 +319,7 @@ class UnitSteps:
             for slot in every:
                 columns = voice.memory.tokens.shape[4]
                 voice.memory.rows[slot] = FlowRow(
-                    np.arange(places), columns, 2 * columns, PROMPT_FRAMES, speaker
+                    np.arange(places), columns, 2 * columns, (PROMPT_FRAMES,), speaker
                 )
             step = voice.flow.advance(voice.memory, every, window, voice.schedule, is_last=False)
             step.commit()

@@ -78,7 +78,7 @@ def memory_of(flow: Flow, slots: int = 1, *, steps: int = 3) -> FlowMemory:
     for slot in range(slots):
         generator = torch.Generator().manual_seed(slot)
         embedding = torch.randn(192, generator=generator)
-        memory.rows[slot] = FlowRow(prompt=60, speaker=flow.speaker(embedding))
+        memory.rows[slot] = FlowRow(cut=(60,), speaker=flow.speaker(embedding))
     return memory
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
+from parley.models.minicpmo45.token2wav.flow import CALLS_REMEMBERED
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, Trim
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY, Token2Wav
 from parley.models.minicpmo45.token2wav.windows import (
@@ -187,6 +188,64 @@ def test_slots_in_company_sound_as_they_do_alone(is_causal: bool) -> None:
         np.testing.assert_allclose(np.concatenate(mine), wanted, atol=2e-3)
 
 
+def spoke_before() -> Token2Wav:
+    """After a turn of another voice in another slot."""
+    speech = tiny_token2wav(slots=2)
+    speech.begin(1, speech.prime(tiny_voice(7)))
+    say(speech, 1, turn_windows(2, 110))
+    return speech
+
+
+def test_turns_that_are_cut_alike_share_their_first_steps_without_conditions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    windows = turn_windows(1, 110)
+    wanted = np.concatenate(say(started(), 0, windows))
+    speech = spoke_before()
+    speech.begin(0, speech.prime(tiny_voice()))
+    estimator, sides = speech.flow.estimator, []
+    evaluate = estimator.forward
+
+    def noted(x: torch.Tensor, conditions: torch.Tensor, *rest: Any) -> Any:
+        sides.append(len(conditions))
+        return evaluate(x, conditions, *rest)
+
+    monkeypatch.setattr(estimator, "forward", noted)
+
+    assert np.array_equal(np.concatenate(say(speech, 0, windows)), wanted)
+    assert sides == len(windows) * [1, *[2] * (speech.schedule.count - 1)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first_tokens", "count"),
+    [(31, 25, 110), (30, 5, 110), (30, 25, 90)],
+    ids=["another prompt", "another first window", "another last one"],
+)
+def test_first_steps_belong_to_a_prompt_and_a_cut(
+    tokens: int, first_tokens: int, count: int
+) -> None:
+    windows = TurnBuffer(first_tokens).add(tokens_of(1, count), is_last=True)
+
+    def said(speech: Token2Wav) -> Wave:
+        speech.begin(0, speech.prime(tiny_voice(0, tokens)))
+        return np.concatenate(say(speech, 0, windows))
+
+    assert np.array_equal(said(spoke_before()), said(tiny_token2wav()))
+
+
+def test_a_long_turn_leaves_the_first_steps_of_its_beginning_known() -> None:
+    speech = started()
+    say(speech, 0, turn_windows(1, 25 * (CALLS_REMEMBERED + 2)))
+    assert list(speech.flow._first_steps) == [
+        (60, *[50] * calls) for calls in range(1, 1 + CALLS_REMEMBERED)
+    ]
+
+    speech.begin(0, speech.prime(tiny_voice(0, 40)))
+    say(speech, 0, turn_windows(1, 60))
+
+    assert len(speech.flow._first_steps) == CALLS_REMEMBERED
+
+
 def test_units_of_a_duplex_turn() -> None:
     speech = started()
     buffer = UnitBuffer()
@@ -287,7 +346,7 @@ def test_voice_longer_than_the_limit_is_cropped() -> None:
 
     long = speech.prime(tiny_voice(0, tokens=60))
 
-    assert long.memory.rows[0].prompt == 80
+    assert long.memory.rows[0].cut == (80,)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ Source: speech.md 3.4.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,7 @@ class Places:
         reads: number of places that are read.
         in_place: True if a kernel reads the slots in place.
         ends: further arguments of the kernel, the same for all blocks.
+        sides: with conditions, without, or both.
     """
 
     slots: Tensor
@@ -100,6 +101,7 @@ class Places:
     reads: int
     in_place: bool = False
     ends: tuple[Tensor, Tensor, Tensor] | None = None
+    sides: slice = field(default_factory=lambda: slice(2))
 
     def prepared(self, dtype: torch.dtype) -> Places:
         """The same, with the values that all blocks of all steps share, computed once."""
@@ -110,6 +112,13 @@ class Places:
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
         return replace(self, ends=(lines, torch.zeros_like(lines), last))
 
+    def side(self, side: int, rows: slice) -> Places:
+        """One side of some of the rows; without a kernel."""
+        first = None if self.first_slot is None else self.first_slot + rows.start
+        mask = self.mask[2 * rows.start + side : 2 * rows.stop : 2]
+        sides = slice(side, side + 1)
+        return Places(self.slots[rows], first, self.new[rows], mask, self.reads, sides=sides)
+
     @property
     def rows(self) -> Tensor | slice:
         """The rows among the slots."""
@@ -119,7 +128,7 @@ class Places:
 
     def read(self, cache: Tensor) -> Tensor:
         """History of one block, shape (2 R, H, reads, head width)."""
-        return cache[self.rows, :, : self.reads].flatten(0, 1).transpose(1, 2)
+        return cache[self.rows, self.sides, : self.reads].flatten(0, 1).transpose(1, 2)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of queries (2 R, T, H, head width) over one block's history, in place; after
@@ -139,8 +148,8 @@ class Places:
 
     def write(self, cache: Tensor, entries: Tensor) -> None:
         """Put new entries of shape (2 R, T, H, head width) into their places."""
-        rows = torch.unflatten(entries, 0, (-1, 2))
-        sides = torch.arange(2, device=entries.device)
+        rows = torch.unflatten(entries, 0, (self.slots.shape[0], -1))
+        sides = torch.arange(2, device=entries.device)[self.sides]
         places = (self.slots[:, None, None], sides[None, :, None], self.new[:, None, :])
         cache[places] = rows.to(cache.dtype)
 
@@ -348,15 +357,15 @@ class Estimator(nn.Module):
 
         Args:
             x: shape (R, T, 80).
-            conditions: from `conditions`.
+            conditions: from `conditions`, for the sides of `places`.
 
         Returns:
-            Velocities with conditions and without, shape (R, 2, T, 80), and the convolutions' next
-            past, shape (blocks, 2 R, 2, 2, W).
+            Velocities of shape (R, sides, T, 80), and the convolutions' next past, shape (blocks,
+            sides R, 2, 2, W).
         """
-        past = memory.conv[:, places.rows].flatten(1, 2)
+        past = memory.conv[:, places.rows, places.sides].flatten(1, 2)
         seen = F.linear(x, self.in_proj.weight[:, : x.shape[2]])
-        h = seen.repeat_interleave(2, dim=0) + conditions
+        h = seen.repeat_interleave(len(conditions) // len(x), dim=0) + conditions
         new_past: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             keys, values = memory.keys[number], memory.values[number]
@@ -364,7 +373,7 @@ class Estimator(nn.Module):
             new_past.append(kept)
         shift, scale = time.final
         h = F.layer_norm(h, (self.width,), scale, shift, eps=1e-6)
-        velocity = torch.unflatten(self.final_layer.linear(h), 0, (-1, 2))
+        velocity = torch.unflatten(self.final_layer.linear(h), 0, (len(x), -1))
         return velocity, torch.stack(new_past)
 
 

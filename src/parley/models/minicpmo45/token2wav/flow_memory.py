@@ -78,14 +78,14 @@ class FlowRow:
         places: of the estimator's history in the row's cache, newest call first, frames of one call
             in order.
         tokens, frames: columns of the encoder's history at both rates.
-        prompt: mel frames of the voice's prompt.
+        cut: mel frames of the voice's prompt, and of each call since.
         speaker: the voice's vector after its projection, shape (80,).
     """
 
     places: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     tokens: int = 0
     frames: int = 0
-    prompt: int = 0
+    cut: tuple[int, ...] = ()
     speaker: Tensor | None = None
 
 
@@ -320,19 +320,14 @@ class FlowStep:
         memory.up[rows] = self.up
         for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
-            # The first call of a row is its prompt.
-            prompt = row.prompt or self.mel.shape[2]
+            cut = (*row.cut, self.mel.shape[2])
             order = np.concatenate([self.new[index], row.places])
-            tokens = kept_tokens(row.tokens + self.token_entries.shape[4], prompt, self.trim)
+            tokens = kept_tokens(row.tokens + self.token_entries.shape[4], cut[0], self.trim)
             _store(memory.tokens, slot, row.tokens, self.token_entries[:, :, index], tokens)
-            frames = kept_frames(row.frames + self.frame_entries.shape[4], prompt)
+            frames = kept_frames(row.frames + self.frame_entries.shape[4], cut[0])
             _store(memory.frames, slot, row.frames, self.frame_entries[:, :, index], frames)
             memory.rows[slot] = FlowRow(
-                order[kept_frames(len(order), prompt)],
-                len(tokens),
-                len(frames),
-                prompt,
-                row.speaker,
+                order[kept_frames(len(order), cut[0])], len(tokens), len(frames), cut, row.speaker
             )
 
 

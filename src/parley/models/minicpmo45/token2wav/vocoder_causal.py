@@ -49,6 +49,8 @@ SEAM_FRAMES = 1
 PAST_FRAMES = 31
 """Number of frames that are decoded again, so that there is no seam between two calls."""
 
+DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CausalRow:

@@ -41,6 +41,9 @@ DILATIONS = (1, 3, 5)
 LIMIT = 0.99
 """Samples are clamped to plus and minus this."""
 
+CACHED_NUMBERS = 65_536
+"""Number of values in one piece of an activation on a CPU: a quarter of a MiB."""
+
 SINE_LEVEL = 0.1
 VOICED_NOISE = 0.003
 VOICED_HZ = 10.0
@@ -53,11 +56,22 @@ class Snake(nn.Module):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`x` has shape (R, channels, N)."""
+    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """`x` has shape (R, channels, N); `out`: destination, may be `x`."""
         alpha = self.alpha[:, None]
-        wave = (x * alpha).sin_()
-        return torch.addcmul(x, wave.mul_(wave), 1 / (alpha + 1e-9))
+        height = 1 / (alpha + 1e-9)
+        if x.device.type != "cpu":
+            wave = (x * alpha).sin_()
+            return torch.addcmul(x, wave.mul_(wave), height)
+        # A piece stays in the processor's cache through all four passes.
+        out = torch.empty_like(x) if out is None else out
+        length = max(1, CACHED_NUMBERS // (x.shape[0] * x.shape[1]))
+        for piece, result in zip(
+            torch.split(x, length, 2), torch.split(out, length, 2), strict=True
+        ):
+            wave = (piece * alpha).sin_()
+            torch.addcmul(piece, wave.mul_(wave), height, out=result)
+        return out
 
 
 class ResidualBlock(nn.Module):
@@ -81,7 +95,7 @@ class ResidualBlock(nn.Module):
             self.convs1, self.convs2, self.activations1, self.activations2, strict=True
         ):
             y = conv1(snake1(x))
-            x = conv2(snake2(y)).add_(x)
+            x = conv2(snake2(y, out=y)).add_(x)
         return x
 
 
