@@ -31,7 +31,7 @@ from parley.engine.model import Job
 from parley.engine.segments import Image, Text
 from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
 from parley.errors import SetupError
-from parley.models.cascade import endpoint, messages, units
+from parley.models.cascade import connection, endpoint, messages, units
 from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.endpoint import CUT_OFF, FILTERED, SILENT, TOO_LONG, UNREACHABLE
 from parley.models.cascade.loader import find_writer
@@ -93,6 +93,19 @@ def test_a_connection_that_the_server_closes_is_replaced(reads_next):
     assert [(one.text, result_of(one).problem) for one in answers] == [("Hello there.", "")] * 2
     assert server.connections == 2
     assert len(server.requests) == 2 + reads_next
+
+
+def test_certificates_are_read_while_the_model_loads(monkeypatch):
+    """In an answer, the error would end its thread, and the caller would wait for ever."""
+
+    def unreadable() -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(httpx, "create_ssl_context", unreadable)
+    connection._certificates.cache_clear()
+
+    with pytest.raises(PermissionError):
+        connection.ConnectionPool(Endpoint("http://127.0.0.1:1/v1"))
 
 
 def test_who_interrupts_an_answer_on_a_used_connection_closes_it():

@@ -123,6 +123,9 @@ class ConnectionPool:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        # Now, while the model loads: a file of certificates that cannot be read would end the
+        # thread of an answer, and the first answer should not wait for it.
+        _certificates()
         self._idle: list[PooledConnection] = []
         weakref.finalize(self, _close_all, self._idle)
 
