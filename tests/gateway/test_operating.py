@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import socket
 import ssl
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -23,6 +24,8 @@ from websockets.asyncio.client import connect
 
 from parley import __version__, logs
 from parley.certificates import fingerprint, make_pair, shown_certificate
+from parley.errors import SetupError
+from parley.executor.local import local_environments
 from parley.gateway import main
 from parley.gateway.main import Gateway
 from parley.gateway.metrics import DRAWN
@@ -31,7 +34,8 @@ from parley.gateway.tls import local_names
 from parley.installation import build_id
 from parley.protocol.control import Durations, Heartbeat
 from parley.protocol.kinds import Kind
-from parley.settings import load
+from parley.settings import Settings, WorkerSettings, load
+from parley.transport import listening
 
 
 async def ready(gateway):
@@ -176,6 +180,27 @@ async def test_workers_of_this_machine_reach_a_gateway_that_listens_at_another_a
             answer = await http.get(f"{url}/health")
 
     assert (answer.status_code, running.gateway.url[:13]) == (200, "http://[::1]:")
+
+
+async def test_on_a_machine_without_ipv4_gateway_and_workers_meet_on_the_other_loopback_address(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def listen(host: str, port: int) -> socket.socket:
+        if host == "127.0.0.1":
+            raise SetupError("Cannot listen on 127.0.0.1:0: Cannot assign requested address.")
+        return real(host, port)
+
+    real = listening.listen
+    monkeypatch.setattr(listening, "listen", listen)
+    async with running_gateway(gateway={"host": "::1", "port": 0, "http": True}) as running:
+        url = await running.gateway.open_internal()
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"{url}/health")
+    settings = Settings(worker=WorkerSettings(gateway_url=url))
+    (environment,) = local_environments(settings, [])
+
+    assert answer.status_code == 200
+    assert environment["PARLEY_WORKER__HOST"] == "::1"
 
 
 async def test_the_log_says_who_had_a_session_and_who_asked():

@@ -22,6 +22,7 @@ from parley.executor.node_worker import (
     kill_group,
     start,
 )
+from parley.protocol.networks import host_name
 from parley.settings import Settings
 from parley.settings.reader import variable
 from parley.settings.tree import values
@@ -128,9 +129,11 @@ def worker_environments(settings: Settings, count: int, **worker: Any) -> list[d
 
 def local_environments(settings: Settings, gpus: Sequence[str]) -> list[dict[str, str]]:
     """One environment per worker on this machine: the given number, or one per GPU, or one;
-    distributed over the GPUs. `settings` must already contain the gateway and the secret."""
+    distributed over the GPUs. `settings` must already contain the gateway, which listens on
+    loopback as the workers will, and the secret."""
     count = settings.workers or max(1, len(gpus))
-    environments = worker_environments(settings, count, host="127.0.0.1")
+    host = host_name(settings.worker.gateway_url)
+    environments = worker_environments(settings, count, host=host)
     if gpus and settings.model.device in ("auto", "cuda"):
         for index, environment in enumerate(environments):
             environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]

@@ -15,6 +15,7 @@ from parley import logs
 from parley.errors import SetupError
 from parley.executor.local import worker_environments
 from parley.private import keep_private
+from parley.protocol.networks import in_url
 from parley.settings import Settings
 
 NAMESPACE: Final = "parley"
@@ -139,7 +140,7 @@ def gateway_address(settings: Settings, port: int) -> str:
 
         name = ray.util.get_node_ip_address()
     scheme = "ws" if settings.gateway.http else "wss"
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
+    return f"{scheme}://{in_url(name)}:{port}"
 
 
 def ray_environments(

@@ -23,8 +23,9 @@ from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import answering_as_standby, refuse, stand_by
 from parley.gateway.state import STATE_FILE, is_locked
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
+from parley.protocol.networks import in_url
 from parley.settings import Settings
-from parley.transport import OpenConnections, UvicornServer, listen
+from parley.transport import OpenConnections, UvicornServer, listen, listen_on_loopback
 
 log = logs.get(__name__)
 
@@ -261,9 +262,11 @@ class Gateway:
         """Open a second, plain HTTP listener on loopback for workers of this machine, which then
         need not trust the certificate, and reach it if `gateway.host` is not a loopback address.
         Returns its URL."""
+        listener = listen_on_loopback()
+        address, port = listener.getsockname()[:2]
         loop = asyncio.get_running_loop()
-        self._internal = await loop.create_server(self._server.protocol, "127.0.0.1", 0)
-        return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
+        self._internal = await loop.create_server(self._server.protocol, sock=listener)
+        return f"http://{in_url(address)}:{port}"
 
     async def _drain(self) -> None:
         # Calls that cannot be resumed end now; the next gateway accepts new ones immediately.

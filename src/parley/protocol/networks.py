@@ -41,6 +41,11 @@ def host_name(url: str) -> str | None:
         return None
 
 
+def in_url(host: str) -> str:
+    """A host name or address as URLs have it: IPv6 addresses are in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 @functools.lru_cache(maxsize=256)
 def is_private_name(name: str) -> bool:
     """True if an attacker cannot point a host name at this server: it is an address, or a name

@@ -22,6 +22,7 @@ from parley.transport.limits import Traffic as Traffic
 from parley.transport.limits import link_limits as link_limits
 from parley.transport.listening import UvicornServer as UvicornServer
 from parley.transport.listening import listen as listen
+from parley.transport.listening import listen_on_loopback as listen_on_loopback
 from parley.transport.server import ServerConnection as ServerConnection
 from parley.transport.server import connection_of as connection_of
 from parley.transport.state import Closure as Closure

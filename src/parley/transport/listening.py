@@ -126,6 +126,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def listen_on_loopback() -> socket.socket:
+    """A listening socket on a free port of 127.0.0.1, or of ::1 on machines without IPv4.
+
+    Raises:
+        SetupError: this machine has neither.
+    """
+    try:
+        return listen("127.0.0.1", 0)
+    except SetupError:
+        return listen("::1", 0)
+
+
 def _cannot_listen(host: str, port: int, error: OSError) -> SetupError:
     if error.errno == errno.EADDRINUSE:
         return SetupError(

@@ -40,7 +40,7 @@ from parley.media.pcm import Pcm
 from parley.media.reference import read_voice
 from parley.private import keep_private
 from parley.protocol.control import Hello, Welcome
-from parley.protocol.networks import host_name, is_this_machine
+from parley.protocol.networks import host_name, in_url, is_this_machine
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.recorder import Recordings
 from parley.recording.render_queue import RenderQueue
@@ -441,7 +441,7 @@ class WorkerProcess:
             name = self._settings.worker.host
             if name in ("0.0.0.0", "::", ""):
                 name = own_address(self._gateways[0].url)
-            return f"{scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
+            return f"{scheme}://{in_url(name)}:{self.port}"
         if self._pair is not None and chosen.startswith("http://"):
             raise SetupError(
                 f"This worker listens with TLS, and is announced as {chosen}.",
