@@ -275,7 +275,7 @@ class WholeReplyJob(ReplyJob):
     This is the public one-shot generation, for answers that are not streamed. It differs from a
     streamed reply: the text ends with the message, not with the speech; no ids are forbidden; the
     penalty considers the whole reply; the limit is not rounded up; speech starts when the whole
-    text is known. Source: sessions.md 2.6, with the changes that are marked FIX there: sampling
+    text is known. Source: sessions.md 2.6, with the changes that it names: sampling
     starts with the first token, the length penalty is applied, states are aligned with their
     tokens, the closing tag is removed completely.
     """
