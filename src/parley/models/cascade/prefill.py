@@ -44,7 +44,7 @@ AHEAD_STEPS = 3
 is needed only at its end, and other callers wait for each step."""
 MAYBE_SPEECH = 0.2
 """Audio is not recognised if no window is more likely to be speech. On 159 prompts of four people
-the most likely window has at least 0.72, whispered 0.48, in noise of -5 dB 0.74; noise, hum, tones
+the most likely window has at least 0.72, whispered 0.49, in noise of -5 dB 0.75; noise, hum, tones
 and clicks have at most 0.08 (docs/log/pocket.md)."""
 KEPT_PIECES = 32
 """Maximum number of pieces of turns whose words are kept: five minutes of speech."""

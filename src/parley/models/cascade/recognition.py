@@ -19,11 +19,10 @@ from parley.protocol.values import WordTime
 
 WINDOWS_S = ((3.0, 6.0), (5.5, 8.0), (11.0, 12.0), (15.0, 20.0))
 """Utterances up to the first length are recognised in a window of the second, which takes a third
-of the time or less. On 40 recordings of a person, 3.1 % of the words are wrong in 12 s instead of
-3.7 in 30 s (docs/log/pocket.md), on 99 short prompts of another 12.6 % in 8 s instead of 12.3 in 12
-s; in 6 s as many as in 8 s, in a quarter less time. Of 3,061 words in 11 to 14 s of speech, 10.2 %
-are wrong in 20 s instead of 10.8 in 30 s. Short windows cause repetitions, which are
-stopped below."""
+of the time or less. On 40 recordings of a person, 3.1 % of the words are wrong in 12 s; in 6 s as
+many as in 8 s, in a quarter less time; of 3,061 words in 11 to 14 s of speech, 10.2 % in 20 s
+instead of 10.8 in 30 s (docs/log/pocket.md). Short windows cause repetitions, which are stopped
+below."""
 SHORT_S = 11.0
 LONGEST_S = 28.0
 """Maximum length of audio that is recognised; callers cut longer audio at its pauses
