@@ -5,6 +5,7 @@ So is what mutants change, and every command.
 
 import functools
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,18 @@ def files() -> list[str]:
     folders = ("src", "tests", "tools", "docs", "deploy", "training", "examples", "packages")
     found = (each for folder in folders for each in (ROOT / folder).rglob("*.*"))
     return [each.relative_to(ROOT).as_posix() for each in found]
+
+
+def test_the_page_about_the_code_draws_the_layers_that_import_linter_checks() -> None:
+    page = (ROOT / "docs/understand/architecture.md").read_text(encoding="utf-8")
+    drawn = page.partition("## 2. Who may import whom")[2].split("```")[1].strip().splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    checked = project["tool"]["importlinter"]["contracts"][0]["layers"]
+
+    # Behind several spaces a line has a remark.
+    assert [re.split(r"\s*\|\s*", re.split(r"\s{3,}", line)[0]) for line in drawn] == [
+        line.replace("parley.", "").split(" | ") for line in checked
+    ]
 
 
 def test_each_mutant_can_be_made_and_tried():

@@ -158,8 +158,8 @@ class ModelSettings(Part):
     llm_early: bool | None = None
     """Start an answer at each pause of the user, before it is known whether they have finished:
     heard up to half a second sooner, but each pause is one more request, at most eight in one
-    utterance. Default: not where that address has a public name, since its requests are likely to
-    be paid for."""
+    utterance and one more for every four seconds of it. Default: not where that address has a
+    public name, since its requests are likely to be paid for."""
     asr: str = "own"
     """Speech recogniser of --model cascade: own, or a Whisper (folder or hub id; with
     faster-whisper installed, a folder in CTranslate2's form too)."""
