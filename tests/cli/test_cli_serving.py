@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.support.programs import python
 from parley import cli
 from parley.cli import serving as serving_module
 from parley.cli.serving import Serve
+from parley.cli.signals import ending_on_signals
 from parley.cli.worker import inherit_no_descriptors
 from parley.settings import load
 
@@ -59,6 +61,20 @@ def test_on_windows_a_server_is_refused_in_words_and_the_client_is_not(
     assert caught.value.code == 2
     assert "WSL" in capsys.readouterr().err
     cli._loaded("chat")
+
+
+async def test_sighup_at_a_server_that_still_imports_its_modules_reloads_it_afterwards() -> None:
+    reloads: list[int] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        cli._loaded("gateway")
+        os.kill(os.getpid(), signal.SIGHUP)
+        with ending_on_signals(int, int, reload=lambda: reloads.append(1)):
+            pass
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert reloads == [1]
 
 
 @pytest.mark.parametrize(("hard", "soft_after", "warnings"), [(4096, 4096, 0), (256, 256, 1)])

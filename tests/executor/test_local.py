@@ -134,8 +134,11 @@ async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
 ANOTHER = "import os; print('another', os.environ['N'], flush=True); os._exit(2)"
 
 
-async def test_a_prepared_process_becomes_the_first_child():
-    answer = "import os; print('mine', os.environ['N'], 'json' in __import__('sys').modules)"
+async def test_a_prepared_process_becomes_the_first_child_and_does_not_die_of_sighup():
+    answer = (
+        "import os, signal; os.kill(os.getpid(), signal.SIGHUP);"
+        "print('mine', os.environ['N'], 'json' in __import__('sys').modules)"
+    )
     async with running(ANOTHER, prepared=_prepared(answer)) as (kept, _, watching):
         await asyncio.wait_for(watching, HANG_S)
 

@@ -16,7 +16,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from tests.gateway.test_dispatcher import GatewayParts, held
-from tests.support.gateways import RunningGateway, occupied, refusal_of, running_gateway, until
+from tests.support.gateways import (
+    RunningGateway,
+    occupied,
+    refusal_of,
+    running_gateway,
+    settings,
+    until,
+)
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
@@ -34,7 +41,7 @@ from parley.gateway.tls import local_names
 from parley.installation import build_id
 from parley.protocol.control import Durations, Heartbeat
 from parley.protocol.kinds import Kind
-from parley.settings import Settings, WorkerSettings, load
+from parley.settings import LimitSettings, Settings, WorkerSettings, load
 from parley.transport import listening
 
 
@@ -171,6 +178,22 @@ async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):
 
     assert standby.reload() == Reloaded(applied=[], needs_restart=[], certificate=True)
     standby._listener.close()
+
+
+async def test_settings_that_change_while_a_gateway_is_no_more_than_a_standby_hold_when_it_serves():
+    old = settings()
+    new = old.model_copy(update={"limits": LimitSettings(pause_s=7.0)})
+    standby, started = Gateway(old), asyncio.Event()
+    standby.reread_by(lambda: new, old)
+    standby.reload()
+
+    serving = asyncio.create_task(standby.serve(started.set))
+    await started.wait()
+    pause_s = standby.runtime.settings.limits.pause_s
+    standby.stop_now()
+    await serving
+
+    assert pause_s == 7.0
 
 
 async def test_workers_of_this_machine_reach_a_gateway_that_listens_at_another_address():

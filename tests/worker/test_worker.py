@@ -110,7 +110,7 @@ async def closed(socket: ClientConnection) -> int | None:
     return socket.close_code
 
 
-async def test_health_is_there_before_and_after_the_model(monkeypatch):
+async def test_health_and_new_limits_are_there_before_and_after_the_model(monkeypatch):
     loads = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -131,8 +131,11 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
         probed = await http.get(url)
         early = probed.json()
         assert gateway.heard == []
+        worker.reload(lambda: load(flags={**flags, "limits.pause_s": 7.0}))
         loads.set()
         hello = await gateway.until(Hello)
+        assert worker.host is not None
+        assert worker.host.limits.pause_s == 7.0
         late = (await http.get(url)).json()
         worker.stop()
 

@@ -101,6 +101,7 @@ class ProgressSigns:
 
 def main() -> None:
     """Watch the parent, then run the command line."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The parent reloads its workers.
     follow(int(sys.argv[1]))
     if sys.argv[2] == PREPARE:
         prepare(sys.argv[3])

@@ -55,6 +55,8 @@ class Gateway:
         self._as_read: Settings | None = None
         """Settings as they were read, including later changes."""
         self._has_own_workers = False
+        self._is_reload_due = False
+        """True if `reload` was called before there was a runtime."""
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
 
@@ -132,6 +134,8 @@ class Gateway:
                 {serving, asyncio.ensure_future(self._server.ready.wait())},
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            if self._server.ready.is_set() and self._is_reload_due:
+                self.reload()
             if self._server.ready.is_set() and started is not None:
                 started()
             while not serving.done():
@@ -204,9 +208,10 @@ class Gateway:
     def reload(self) -> Reloaded:
         """Apply changed settings and a changed certificate, as far as they can change while
         sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
-        force."""
+        force. A gateway that is starting or is a standby does this again when it serves."""
         done = Reloaded(applied=[], needs_restart=[], certificate=self.reload_certificate())
         runtime = self.app.runtime
+        self._is_reload_due = runtime is None
         if self._reread is None or self._as_read is None or runtime is None:
             return done
         try:

@@ -190,14 +190,15 @@ class WorkerProcess:
 
     def reload(self, read: Callable[[], Settings]) -> None:
         """Use the limits of the current settings for sessions that start from now on."""
-        if self.host is None:
-            return
         try:
             limits = read().limits
         except SetupError as error:
             _log.error("settings_reload_failed", why=str(error), hint=error.hint)
             return
-        self.host.change_limits(limits.model_dump(mode="json"))
+        if self.host is None:
+            self._settings = self._settings.model_copy(update={"limits": limits})
+        else:
+            self.host.change_limits(limits.model_dump(mode="json"))
 
     def stop_now(self) -> None:
         self._stopping.set()
@@ -272,7 +273,7 @@ class WorkerProcess:
             engine,
             identity,
             self._clock,
-            settings.limits,
+            self._settings.limits,
             detectors,
             judges,
             voices=self._voices_for,
