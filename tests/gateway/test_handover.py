@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import io
+import json
 import tarfile
 import time
 from collections.abc import AsyncIterator
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import Heartbeat, Hello
 from parley.recording import store
 from parley.recording.layout import RecordingFolders
+from parley.recording.timeline import iso
 from parley.worker.app import make_app
 from parley.worker.finished import FinishedRecordings
 
@@ -156,6 +159,29 @@ async def test_what_is_left_of_an_erased_key_is_deleted_when_it_arrives(tmp_path
 
     assert sorted(hosts.listed(hosts.here)) == ["later", "other"]
     assert hosts.listed(hosts.there) == []
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+async def test_what_was_recorded_before_an_erasure_is_known_by_any_workers_clock(
+    tmp_path, monkeypatch, ahead_s: float
+):
+    monkeypatch.setattr(
+        "uvicorn.server.formatdate",
+        lambda now_s, usegmt: formatdate(now_s + ahead_s, usegmt=usegmt),
+    )
+    hosts = Hosts(tmp_path)
+    for name, after_s in (("before", -60.0), ("after", 60.0)):
+        folder = recorded(hosts.there, name)
+        folder.owner.write_text("k_1")
+        meta = json.loads(folder.meta.read_text())
+        meta["created_at"] = iso(time.time() + after_s + ahead_s)
+        folder.meta.write_text(json.dumps(meta))
+
+    async with hosts.joined():
+        await hosts.handover.erase("k_1", time.time())
+        await hosts.handover.round()
+
+    assert hosts.listed(hosts.here) == ["after"]
 
 
 @pytest.mark.parametrize("when", ["before it is noted", "after a restart"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import secrets
@@ -17,8 +18,9 @@ import shutil
 import sqlite3
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 from weakref import WeakKeyDictionary
@@ -47,6 +49,8 @@ COMPLETE_LOOKS: Final = 10
 HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
 """Pause after a worker whose recordings could not be fetched."""
+DATE_ERROR_S: Final = 2.0
+"""Error of a `Date` header, which has whole seconds and is renewed once a second."""
 TAKEN_LIMIT: Final = 10_000
 FILES_LIMIT: Final = 100_000
 PIECE_BYTES: Final = 256 << 10
@@ -86,7 +90,7 @@ class Handover:
         sessions may still be on other workers, and are deleted when they arrive. The state has
         more: those from before, and those that another process has deleted."""
         self._erased: dict[str, float] = {}
-        """The same of keys and users, with Unix times."""
+        """Keys and users whose recordings were deleted since the start, with Unix times."""
         self._failed: set[str] = set()
         """Ids of recordings that could not be taken, or are being taken: tried last."""
         self._taking: dict[str, asyncio.Task[None]] = {}
@@ -215,9 +219,9 @@ class Handover:
     async def _take_one(self, worker: Worker, recording_id: str) -> None:
         if recording_id not in self._to_remove:
             if self.folders.find(recording_id) is None:
-                folder = await asyncio.to_thread(self._fetch, worker, recording_id)
+                folder, ahead_s = await asyncio.to_thread(self._fetch, worker, recording_id)
                 log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
-                if await self._is_deleted(folder):
+                if await self._is_deleted(folder, ahead_s):
                     await asyncio.to_thread(store.delete, folder)
                 elif store.replay_state(folder) is None:
                     await asyncio.to_thread(self.recordings.make_replay, folder)
@@ -229,13 +233,17 @@ class Handover:
         self._to_remove.pop(recording_id, None)
         await self._remember()
 
-    async def _is_deleted(self, folder: layout.Folder) -> bool:
-        """True if its session, or everything of its owner, was deleted before it arrived."""
+    async def _is_deleted(self, folder: layout.Folder, ahead_s: float) -> bool:
+        """True if its session, or everything of its owner, was deleted before it arrived. The clock
+        that it was recorded by is `ahead_s` ahead of ours."""
         deleted = {*self._deleted, *await self.state.refused_recordings()}
         if await asyncio.to_thread(store.first_part, folder) in deleted:
             return True
-        erased = await self.state.erased() | self._erased
-        return await asyncio.to_thread(_is_erased, folder, erased)
+        owner = await asyncio.to_thread(store.read_owner, folder)
+        erased_s = self._erased.get(owner) or await self.state.erased_s(owner)
+        if erased_s is None:
+            return False
+        return await asyncio.to_thread(_created_s, folder) - ahead_s <= erased_s + DATE_ERROR_S
 
     async def _remember(self) -> None:
         await self.state.set_fact(TAKEN_FACT, list(self._to_remove))
@@ -257,7 +265,8 @@ class Handover:
             answer.raise_for_status()
             return [str(one) for one in answer.json()["recordings"]]
 
-    def _fetch(self, worker: Worker, recording_id: str) -> layout.Folder:
+    def _fetch(self, worker: Worker, recording_id: str) -> tuple[layout.Folder, float]:
+        """Copy a recording; returns how far its worker's clock is ahead, too."""
         folder = self.folders.folder(recording_id)
         incoming = self.folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
         try:
@@ -269,6 +278,7 @@ class Handover:
                 if answer.status_code == control.INCOMPLETE_STATUS:
                     raise NotComplete("It is not complete yet.")
                 answer.raise_for_status()
+                ahead_s = parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()
                 self._check_room(int(answer.headers["content-length"]))
                 incoming.mkdir(mode=0o700, parents=True)
                 _unpack(answer.iter_bytes(PIECE_BYTES), incoming)
@@ -278,7 +288,7 @@ class Handover:
                 _sync_folder(self.folders.root)
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
-        return folder
+        return folder, ahead_s
 
     def _check_room(self, size: int) -> None:
         left = layout.free_bytes(self.folders.data_dir) - size
@@ -301,14 +311,12 @@ def _waiting(worker: Worker) -> int | None:
     return heartbeat.recordings_waiting if heartbeat and worker.is_connected else None
 
 
-def _is_erased(folder: layout.Folder, erased: Mapping[str, float]) -> bool:
-    erased_s = erased.get(store.read_owner(folder))
-    if erased_s is None:
-        return False
+def _created_s(folder: layout.Folder) -> float:
+    """Unix time by its worker's clock; one that is not known was long ago."""
     try:
-        return store.created_s(store.read_meta(folder)) <= erased_s
+        return store.created_s(store.read_meta(folder))
     except (store.BrokenRecording, ValueError):
-        return True
+        return -math.inf
 
 
 @contextlib.contextmanager

@@ -104,13 +104,15 @@ MIGRATIONS: Final = (
     ALTER TABLE keys ADD COLUMN old_hash TEXT;
     ALTER TABLE keys ADD COLUMN old_until_s REAL;
     """,
+    """
+    CREATE TABLE erased (owner TEXT PRIMARY KEY, at_s REAL NOT NULL) STRICT;
+    """,
 )
 
 Role = Literal["talk", "operate", "admin"]
 """Rights of a key."""
 
 REFUSED_FACT: Final = "recordings.deleted"
-ERASED_FACT: Final = "recordings.erased"
 REFUSED_LIMIT: Final = 1000
 
 AUDIT_ROWS: Final = 100_000
@@ -273,17 +275,15 @@ class State:
         """Ids of the recordings that were deleted last, oldest first."""
         return await self.fact(REFUSED_FACT) or []
 
-    async def note_erased(self, key_id: str, now_s: float) -> None:
+    async def note_erased(self, owner: str, now_s: float) -> None:
         """Remember that the recordings of a key or user were deleted, for those that other hosts
         still have."""
-        erased = await self.erased()
-        erased.pop(key_id, None)
-        newest = [*erased.items(), (key_id, now_s)][-REFUSED_LIMIT:]
-        await self.set_fact(ERASED_FACT, dict(newest))
+        await self._do("INSERT OR REPLACE INTO erased VALUES (?, ?)", (owner, now_s))
 
-    async def erased(self) -> dict[str, float]:
-        """Keys and users whose recordings were deleted last, each with the Unix time."""
-        return await self.fact(ERASED_FACT) or {}
+    async def erased_s(self, owner: str) -> float | None:
+        """Unix time at which the recordings of a key or user were deleted last; None: never."""
+        rows = await self._all("SELECT at_s FROM erased WHERE owner = ?", (owner,))
+        return float(rows[0][0]) if rows else None
 
     async def secret(self, name: str, make: bytes) -> bytes:
         """A secret of this server; if there is none yet, `make` is stored. Otherwise nothing is
