@@ -22,10 +22,10 @@ from parley.gateway.eta import EtaTracker
 from parley.gateway.handover import Handover, _unpack, store_id
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import State
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Heartbeat, Hello
 from parley.recording import store
-from parley.recording.layout import RecordingFolders
+from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.timeline import iso
 from parley.worker.app import make_app
 from parley.worker.finished import FinishedRecordings
@@ -132,18 +132,27 @@ async def test_a_later_part_of_a_deleted_session_is_deleted_when_it_arrives(tmp_
     assert (sorted(hosts.listed(hosts.here)), hosts.listed(hosts.there)) == (["old", "other"], [])
 
 
-async def test_a_recording_that_cannot_be_taken_holds_up_no_other(tmp_path, monkeypatch):
+async def test_a_damaged_recording_is_fetched_once_and_holds_up_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr("parley.gateway.handover.RETRY_S", 0.0)
     hosts = Hosts(tmp_path)
     recording(hosts.there, "two")
     (recording(hosts.there, "one") / "a" / "b").mkdir(parents=True)
     (hosts.there / "sessions/one/a/b/too_deep").touch()
+    fetched: list[str] = []
+    fetch = hosts.handover._fetch
+
+    def counted(worker: Worker, recording_id: str) -> tuple[Folder, float]:
+        fetched.append(recording_id)
+        return fetch(worker, recording_id)
+
+    monkeypatch.setattr(hosts.handover, "_fetch", counted)
 
     async with hosts.joined():
-        await hosts.handover.round()
-        await hosts.handover.round()
+        for _ in range(3):
+            await hosts.handover.round()
 
     assert (hosts.listed(hosts.here), hosts.listed(hosts.there)) == (["two"], ["one"])
+    assert fetched == ["one", "two"]
 
 
 async def test_what_is_left_of_an_erased_key_is_deleted_when_it_arrives(tmp_path):

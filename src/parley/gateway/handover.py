@@ -49,6 +49,8 @@ COMPLETE_LOOKS: Final = 10
 HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
 """Pause after a worker whose recordings could not be fetched."""
+DAMAGED_RETRY_S: Final = 3600.0
+"""Pause after a recording that is damaged: it is fetched as a whole again."""
 DATE_ERROR_S: Final = 2.0
 """Error of a `Date` header, which has whole seconds and is renewed once a second."""
 TAKEN_LIMIT: Final = 10_000
@@ -63,6 +65,10 @@ log = logs.get(__name__)
 
 class NotTaken(Exception):
     """A recording stays on its worker for now; the message gives the reason."""
+
+
+class Damaged(NotTaken):
+    """What the worker has sent is not a recording."""
 
 
 class NotComplete(NotTaken):
@@ -91,8 +97,9 @@ class Handover:
         more: those from before, and those that another process has deleted."""
         self._erased: dict[str, float] = {}
         """Keys and users whose recordings were deleted since the start, with Unix times."""
-        self._failed: set[str] = set()
-        """Ids of recordings that could not be taken, or are being taken: tried last."""
+        self._retry_at: dict[str, float] = {}
+        """Earliest time of the next attempt, by ids of recordings that could not be taken: one that
+        fails must not hold up the others."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: WeakKeyDictionary[Worker, float] = WeakKeyDictionary()
         """Earliest time of the next request to a worker."""
@@ -188,17 +195,21 @@ class Handover:
 
     async def _take_from(self, worker: Worker) -> None:
         async with self._places:
+            recording_id, is_any_left = "", False
             try:
-                listed = await asyncio.to_thread(self._list, worker)
-                # One that cannot be taken must not hold up the others.
-                for recording_id in sorted(listed, key=self._failed.__contains__):
-                    self._failed.add(recording_id)
+                for recording_id in await asyncio.to_thread(self._list, worker):
+                    if self._retry_at.get(recording_id, 0.0) > time.monotonic():
+                        is_any_left = True
+                        continue
                     await self._take(worker, recording_id)
-                    self._failed.discard(recording_id)
-                self._not_before.pop(worker, None)
+                    self._retry_at.pop(recording_id, None)
             except NotTaken as error:
-                self._not_before[worker] = time.monotonic() + RETRY_S
+                is_any_left = True
+                pause_s = DAMAGED_RETRY_S if isinstance(error, Damaged) else 2 * RETRY_S
+                self._retry_at[recording_id] = time.monotonic() + pause_s
                 log.warning("recordings_kept_on_worker", worker=worker.worker_id, why=str(error))
+            if is_any_left:
+                self._not_before[worker] = time.monotonic() + RETRY_S
 
     async def _take(self, worker: Worker, recording_id: str) -> None:
         task = self._taking.get(recording_id)
@@ -283,7 +294,7 @@ class Handover:
                 incoming.mkdir(mode=0o700, parents=True)
                 _unpack(answer.iter_bytes(PIECE_BYTES), incoming)
                 if not (incoming / folder.recording.name).is_file():
-                    raise NotTaken(f"{recording_id} arrived without its recording.json.")
+                    raise Damaged(f"{recording_id} arrived without its recording.json.")
                 os.rename(incoming, folder.path)
                 _sync_folder(self.folders.root)
         finally:
@@ -325,7 +336,8 @@ def _as_not_taken() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
-        raise NotTaken(f"{type(error).__name__}: {error}"[:300]) from error
+        kind = NotTaken if isinstance(error, httpx.HTTPError | OSError) else Damaged
+        raise kind(f"{type(error).__name__}: {error}"[:300]) from error
 
 
 class _Stream:
