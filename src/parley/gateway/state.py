@@ -15,7 +15,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -453,32 +453,15 @@ class State:
             statement = f"{verb} INTO {table} ({_columns(rows[0])}) VALUES ({marks}) {rest}"
             await self._many(statement, [astuple(row) for row in rows])
 
-    @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Only this caller writes during the block.
-
-        Raises:
-            sqlite3.OperationalError: the file was removed. SQLite would continue to write to it,
-                and everything would be lost with this process.
-        """
-        async with self._writing:
-            if not await asyncio.to_thread(os.path.exists, self._path):
-                gone = sqlite3.OperationalError(
-                    f"{self._path.name} was removed: restart the server"
-                )
-                gone.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-                raise gone
-            yield
-
     async def _do(self, statement: str, values: Sequence[Any]) -> int:
         """Number of rows that it changed."""
-        async with self._turn(), self._database.execute(statement, values) as cursor:
+        async with self._writing, self._database.execute(statement, values) as cursor:
             return cursor.rowcount
 
     async def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        async with self._turn():
+        async with self._writing:
             # Autocommit is on: without a transaction each row would wait for the disk.
             await self._database.execute("BEGIN")
             try:
@@ -487,6 +470,22 @@ class State:
                 await self._database.execute("ROLLBACK")
                 raise
             await self._database.execute("COMMIT")
+
+
+class _Database(sqlite3.Connection):
+    """Refuses to write to a file that was removed: SQLite would continue, and everything would be
+    lost with this process."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._path = Path(path)
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if not statement.startswith(("SELECT", "PRAGMA")) and not self._path.exists():
+            gone = sqlite3.OperationalError(f"{self._path.name} was removed: restart the server")
+            gone.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise gone
+        return super().execute(statement, *values)
 
 
 def newest_of(deleted: Iterable[str]) -> list[str]:
@@ -535,7 +534,9 @@ async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
     # Checked first, because the thread of a failed aiosqlite connection outlives the event loop.
     await asyncio.to_thread(_try_to_open, path, BUSY_S)
-    database = await aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None)
+    database = await aiosqlite.connect(
+        path, timeout=BUSY_S, isolation_level=None, factory=_Database
+    )
     try:
         for row in await database.execute_fetchall("PRAGMA quick_check(1)"):
             if row[0] != "ok":
