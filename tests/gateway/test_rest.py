@@ -270,7 +270,7 @@ def test_an_answer_with_sound_is_the_json_of_its_model(sound: str | None):
     assert json.loads(bytes(written(answer).body)) == msgspec.to_builtins(answer)
 
 
-@pytest.mark.parametrize("path", ["/ws/chat", "/ws/duplex/omni_1", "/v1/realtime"])
+@pytest.mark.parametrize("path", ["/ws/chat", "/ws/duplex/omni_1", "/v1/live/sessions"])
 async def test_a_socket_that_a_proxy_made_a_plain_request_is_told_so(
     http: httpx.AsyncClient, path: str
 ) -> None:

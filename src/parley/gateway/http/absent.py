@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from parley.dialects import registry
+
 NO_WEBRTC: Final = (
     "There is no WebRTC here yet: connect with transport 'websocket' ({}). In the SDKs' own words: "
     "transport: 'websocket', or OpenAIRealtimeWebSocket."
@@ -51,7 +53,7 @@ OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /
 
 def is_socket(path: str) -> bool:
     """True for addresses that are only WebSockets."""
-    return path.startswith("/ws/") or path in ("/v1/realtime", "/v1/live/sessions")
+    return path.startswith("/ws/") or path in registry.installed().paths
 
 
 def has_hint(path: str) -> bool:

@@ -211,6 +211,8 @@ class RouteTable:
         partial = None
         for route in self._candidates(scope):
             match, found = route.matches(scope)
+            if isinstance(route, Route) and "" in found.get("path_params", {}).values():
+                continue  # `/v1/models/` is `/v1/models`, not the model "".
             if match is Match.FULL:
                 scope.update(found)
                 return route

@@ -119,7 +119,7 @@ def routes(models: ModelList) -> Router:
         for card in cards:
             if card.id == model_id:
                 return card
-        if not cards or not 0 < len(model_id) <= NAME_CHARS:
+        if not cards or len(model_id) > NAME_CHARS:
             raise NoModel(model_id)
         return msgspec.structs.replace(cards[0], id=model_id)
 
