@@ -30,7 +30,7 @@ def test_recordings_are_listed_newest_first(tmp_path, capsys):
     assert "\x1b" not in out
     assert "meta.json is not JSON" in out
 
-    assert run("recordings", "list", "--json", "--limit", "1") == 0
+    assert run("recordings", "--json", "list", "--limit", "1") == 0
     assert [row["session_id"] for row in json.loads(capsys.readouterr().out)] == ["newer"]
 
 

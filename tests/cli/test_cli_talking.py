@@ -53,8 +53,11 @@ def test_chat_streams_text_to_standard_output_and_saves_the_sound(
 ) -> None:
     server = playing(find("chat", "streamed"))
 
-    assert run("chat", "Hello!", "--url", server.url, "--save", "answer.wav") == 0
+    # As people type it: without quotation marks, and with an option before the verb.
+    assert run("--url", server.url, "chat", "Hello", "there!", "--save", "answer.wav") == 0
 
+    (request,) = server.heard[0]
+    assert request["messages"][0]["content"] == "Hello there!"
     out, err = capsys.readouterr()
     assert out == "Hello! How can I help?\n"
     assert "42 tokens in, 15 out" in err

@@ -32,7 +32,7 @@ def _file(content: str) -> Any:
 def chat(
     server: reach.ServerAddress,
     text: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(metavar="TEXT", help="Question; read from standard input if missing or -."),
     ] = None,
     image: Annotated[list[Path] | None, _file("Picture (JPEG, PNG or WebP)")] = None,
@@ -61,7 +61,7 @@ def chat(
 
         parley chat "What is this?" --image photo.jpg
     """
-    words = _words(text, bool(image or audio or video))
+    words = _words(" ".join(text) if text else None, bool(image or audio or video))
     # Before connecting: an invalid file must not cost a place in the queue.
     sounds = [files.sound(path) for path in audio or ()]
     images = [files.picture(path) for path in image or ()]

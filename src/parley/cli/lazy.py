@@ -11,6 +11,18 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 
+class VerbGroup(TyperGroup):
+    """A command with verbs, which their options may precede: `parley --url URL status`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for one in self.get_params(ctx) for name in one.opts}
+        if args and args[0].startswith("-") and args[0].partition("=")[0] not in own:
+            verbs = self.list_commands(ctx)
+            at = next((at for at, word in enumerate(args) if word in verbs), 0)
+            args = [args[at], *args[:at], *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
 def group(
     verbs: Mapping[str, Mapping[str, Any]],
     loaded: Callable[[str], Callable[..., Any] | typer.Typer],
@@ -26,7 +38,7 @@ def group(
         callback, options: as for `Typer`.
     """
 
-    class Lazy(TyperGroup):
+    class Lazy(VerbGroup):
         _chosen: str | None = None
 
         def list_commands(self, ctx: Any) -> list[str]:

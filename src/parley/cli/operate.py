@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from parley.cli.lazy import VerbGroup
 from parley.cli.remote import Columns, NotAllowed, RemoteServer, Titled, VerbReport, reports
 from parley.errors import SetupError
 
@@ -190,7 +191,7 @@ def usage(
 # ---- keys --------------------------------------------------------------------------------
 
 
-keys = typer.Typer(no_args_is_help=True, help="Manage the keys of a running server.")
+keys = typer.Typer(cls=VerbGroup, no_args_is_help=True, help="Manage the keys of a running server.")
 
 KEYS_PATH: Final = "/api/admin/keys"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

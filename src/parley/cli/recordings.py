@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from parley.cli import flags
+from parley.cli.lazy import VerbGroup
 from parley.cli.remote import Columns, Titled, VerbReport
 from parley.cli.remote import show as print_report
 from parley.errors import BadInput, SetupError
@@ -27,7 +28,7 @@ from parley.recording.timeline import RecordingJson
 from parley.replacing import replacing
 from parley.settings import load
 
-app = typer.Typer(no_args_is_help=True, help="Manage recorded sessions.")
+app = typer.Typer(cls=VerbGroup, no_args_is_help=True, help="Manage recorded sessions.")
 
 DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Recording ids or folders.")]
