@@ -315,6 +315,12 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
         # Who comes without TLS gets a cookie that works there.
         async with gateway.http(headers={"X-Api-Key": made["key"]}) as http:
             plain = (await http.post("/api/token")).headers["set-cookie"]
+        gateway.gateway.stop_now()
+        async with httpx.AsyncClient(verify=False) as http:
+            url = f"https://127.0.0.1:{port}/voice/"
+            for secret in ("s/sh_c2VjcmV0", f"?token={made['key']}"):
+                while (await http.get(url + secret)).status_code != 502:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     assert (page.status_code, outside) == (200, 404)
     assert files
@@ -324,7 +330,10 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
     assert heard["type"] == "queue_done"
     logged = (tmp_path / "access.log").read_text()
     assert '"GET /voice/ws/duplex/omni_1" 101' in logged
+    assert '"GET /voice/s/sh_..." 502' in logged
+    logged += (tmp_path / "error.log").read_text()
     assert made["key"] not in logged
+    assert "c2VjcmV0" not in logged
 
 
 async def sign_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
