@@ -166,7 +166,7 @@ async def test_a_certificate_that_expires_while_serving_is_replaced(tmp_path, mo
         assert fingerprint(shown) == fingerprint(cert.read_text())
 
 
-async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):
+async def test_a_standby_takes_a_renewed_certificate_and_makes_none_in_its_place(tmp_path: Path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     settings = load(
         flags={"gateway.port": 0, "gateway.ssl_certfile": cert, "gateway.ssl_keyfile": key}
@@ -177,6 +177,10 @@ async def test_a_standby_takes_a_renewed_certificate(tmp_path: Path):
     key.write_bytes(private)
 
     assert standby.reload() == Reloaded(applied=[], needs_restart=[], certificate=True)
+    for file in (cert, key):
+        file.unlink()
+    assert standby.reload().certificate is False
+    assert not cert.exists(), "it replaced an operator's by one of its own"
     standby._listener.close()
 
 

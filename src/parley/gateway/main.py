@@ -247,7 +247,8 @@ class Gateway:
             log.info("certificate_missing")
             return False
         try:
-            ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
+            if gateway.ssl_certfile.exists():  # An operator's may be absent while it is renewed.
+                ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             trial.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
             context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
