@@ -72,8 +72,8 @@ def writer():
     writer.close()
 
 
-def new(tmp_path, writer) -> Journal:
-    journal = begun(RecordingFolders(tmp_path).folder("one"), writer)
+def new(tmp_path, writer, name: str = "one") -> Journal:
+    journal = begun(RecordingFolders(tmp_path).folder(name), writer)
     assert writer.flush()
     return journal
 
@@ -173,6 +173,26 @@ def test_the_recording_of_a_crashed_session_is_completed_when_a_full_disk_has_sp
         assert recover(RecordingFolders(tmp_path), hopeless) == []
 
     assert recover(RecordingFolders(tmp_path), hopeless) == [journal.folder]
+
+
+def test_a_recording_that_can_never_be_completed_does_not_stop_the_others(
+    tmp_path, writer, monkeypatch
+):
+    monkeypatch.setattr(journal_writer, "RETRY_S", 0.01)
+    journal = new(tmp_path, writer)
+    damaged = bytearray(journal.folder.journal.read_bytes())
+    damaged[0] = 0
+    journal.folder.journal.write_bytes(damaged)
+    journal.end("stopped", 2000.0)
+    assert writer.flush()
+
+    other = new(tmp_path, writer, "two")
+    other.put(*a_unit(0))
+    other.end("stopped", 2000.0)
+    assert writer.flush(5.0)
+
+    assert not journal.folder.recording.exists()
+    assert other.folder.recording.exists()
 
 
 def test_a_recording_deleted_while_it_waits_for_its_end_is_not_waited_for(

@@ -125,16 +125,8 @@ class Journal:
         """Complete the recording: the session ended. Safe to repeat."""
         if self._is_over or not self.has_started:
             return
-        complete = partial(self._end, lines.written(SessionEnded(reason), round(at_ms, 1)))
-
-        def failed(error: Exception) -> None:
-            # Until then, readers build the timeline from the journal.
-            _log.warning(
-                "recording_incomplete", session_id=self.folder.recording_id, why=str(error)
-            )
-            self._writer.try_again(complete)
-
-        self._queue(complete, must=True, failed=failed)
+        line = lines.written(SessionEnded(reason), round(at_ms, 1))
+        self._queue(partial(self._end, line), must=True, failed=self._incomplete, is_retried=True)
         self._is_over = True
 
     def discard(self) -> None:
@@ -150,6 +142,7 @@ class Journal:
         *,
         must: bool,
         failed: Callable[[Exception], None] | None = None,
+        is_retried: bool = False,
     ) -> None:
         if self._is_over:
             return
@@ -159,6 +152,7 @@ class Journal:
             session_id=self.folder.recording_id,
             must=must,
             failed=failed or self._lose,
+            is_retried=is_retried,
         )
         if not is_taken:
             self._lose(None)
@@ -257,6 +251,10 @@ class Journal:
                 self.close()
         if finish(self.folder, is_owner=True) is not None:
             self._finished(self.folder)
+
+    def _incomplete(self, error: Exception) -> None:
+        # Readers build the timeline from the journal.
+        _log.warning("recording_incomplete", session_id=self.folder.recording_id, why=str(error))
 
     def _discard(self) -> None:
         self.close()

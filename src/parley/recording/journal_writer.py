@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from parley import logs
@@ -20,7 +20,7 @@ QUEUE_BYTES: Final = 64 * 1024 * 1024
 """About fifteen minutes of one duplex session's audio."""
 
 RETRY_S: Final = 5.0
-"""Number of attempts to complete a recording on a failing disk."""
+"""Time between two attempts to complete a recording on a failing disk."""
 
 _log = logs.get(__name__)
 
@@ -37,7 +37,7 @@ class JournalWriter:
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._again: list[Callable[[], None]] = []
+        self._again: list[_Job] = []
         self.lost = 0
         """Number of entries that were not written, of all recordings."""
         self.problem = ""
@@ -54,28 +54,26 @@ class JournalWriter:
         session_id: str,
         must: bool = False,
         failed: Callable[[Exception], None] = lambda error: None,
+        is_retried: bool = False,
     ) -> bool:
         """Queue a job; returns False if it was refused because too much is waiting.
 
         Args:
             must: True for small jobs without which the rest is useless; they are never refused.
             failed: called in the writer thread if the job raises.
+            is_retried: True to repeat the job every few seconds while the disk is full or fails.
         """
         with self._lock:
             if not must and self._waiting_bytes + size > self._limit_bytes:
                 return False
             self._waiting_bytes += size
-        self._jobs.put(_Job(job, size, session_id, failed))
+        self._jobs.put(_Job(job, size, session_id, failed, is_retried))
         return True
 
     def count_lost(self) -> None:
         """An entry was not written. From any thread."""
         with self._lock:
             self.lost += 1
-
-    def try_again(self, job: Callable[[], None]) -> None:
-        """Retry a job every few seconds until it succeeds. In the writer thread only."""
-        self._again.append(job)
 
     def flush(self, limit_s: float = 30.0) -> bool:
         """Wait until all jobs queued so far are done; returns False after the timeout."""
@@ -97,6 +95,8 @@ class JournalWriter:
                     self._retry()
                     return
                 self._do(job)
+                with self._lock:
+                    self._waiting_bytes -= job.size
             if self._again and time.monotonic() > due_s:
                 self._retry()
                 due_s = time.monotonic() + RETRY_S
@@ -107,21 +107,17 @@ class JournalWriter:
         except Exception as error:
             # One entry is lost; the thread and the other recordings continue.
             self.problem = reason_of(error)
-            if not isinstance(error, OSError):
-                _log.exception("recording_failed", session_id=job.session_id)
             job.failed(error)
-        finally:
-            with self._lock:
-                self._waiting_bytes -= job.size
+            if not isinstance(error, OSError):
+                # Another attempt would fail, too.
+                _log.exception("recording_failed", session_id=job.session_id)
+            elif job.is_retried:
+                self._again.append(replace(job, failed=lambda error: None))
 
     def _retry(self) -> None:
         waiting, self._again = self._again, []
-        for act in waiting:
-            try:
-                act()
-            except OSError as error:
-                self.problem = reason_of(error)
-                self._again.append(act)
+        for job in waiting:
+            self._do(job)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +126,7 @@ class _Job:
     size: int
     session_id: str
     failed: Callable[[Exception], None]
+    is_retried: bool
 
 
 def reason_of(error: Exception) -> str:
