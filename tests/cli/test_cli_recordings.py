@@ -119,6 +119,17 @@ def test_a_running_recording_is_not_deleted(tmp_path, capsys):
     assert "'live' is still being recorded" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_cleaning_that_leaves_something_fails(tmp_path, monkeypatch, more):
+    recorded(tmp_path / "data", "one")
+
+    def refuse(folder: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("parley.recording.retention.delete", refuse)
+    assert run("recordings", "clean", "--max-gb", "0", *more) == 1
+
+
 def test_cleaning_says_what_would_go_first(tmp_path, capsys):
     folder = recorded(tmp_path / "data", "old")
 

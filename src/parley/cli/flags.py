@@ -16,15 +16,16 @@ import typer
 from parley.settings import Settings, load
 from parley.settings.tree import leaves
 
-Config = Annotated[Path | None, typer.Option(help="Settings file (TOML).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CONFIG: Final = Annotated[Path | None, typer.Option(help="Settings file (TOML).")]
 Reader = functools.partial[Settings]
 """Reads the settings each time it is called, like `settings.load`, with the flags of the
 command."""
 
 
 class Flag(NamedTuple):
-    """The flag of a setting; a switch only switches on unless `names` has `/--no-…`."""
+    """The flag of a setting; a switch only switches on unless `names` has `/--no-…`. Another name
+    follows after a space."""
 
     names: str
     help: str
@@ -94,7 +95,15 @@ FLAGS: Final = {
         "--tts", "With --model cascade: address of an API with /audio/speech, or an ONNX voice."
     ),
     "storage.data_dir": Flag(
-        "--data-dir", "Folder for recordings, voices and state; created if missing."
+        "--data-dir", "Folder for recordings, voices and state, which servers create if missing."
+    ),
+    "storage.retention_days": Flag(
+        "--retention-days", "Delete recordings older than this; -1: no limit.", least=-1
+    ),
+    "storage.max_gb": Flag(
+        "--max-gb --max-storage-gb",
+        "Delete the oldest recordings above this total size; -1: no limit.",
+        least=-1,
     ),
     "log.level": Flag("--log-level", "debug, info, warning or error."),
     "log.format": Flag(
@@ -122,7 +131,7 @@ def sets(*settings: str) -> Callable[[Callable[..., None]], Callable[..., None]]
             }
             verb(Reader(load, config, chosen), **given)
 
-        declare(run, verb, *added, option("config", Config, None))
+        declare(run, verb, *added, option("config", CONFIG, None))
         return run
 
     return decorated
@@ -131,7 +140,7 @@ def sets(*settings: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 def _typed(name: str, flag: Flag) -> tuple[Any, Any]:
     """Annotation and default of the flag's parameter."""
     kind: Any = next((k for k in (bool, int, float, Path) if TYPES[name] in (k, k | None)), str)
-    wanted = typer.Option(flag.names, help=flag.help, min=flag.least)
+    wanted = typer.Option(*flag.names.split(), help=flag.help, min=flag.least)
     if kind is bool and "/" not in flag.names:
         return Annotated[bool, wanted], False
     return Annotated[kind | None, wanted], None

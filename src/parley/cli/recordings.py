@@ -26,11 +26,10 @@ from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.store import BrokenRecording
 from parley.recording.timeline import RecordingJson
 from parley.replacing import replacing
-from parley.settings import load
 
 app = typer.Typer(cls=VerbGroup, no_args_is_help=True, help="Manage recorded sessions.")
 
-DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
+in_data_folder = flags.sets("storage.data_dir")
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Recording ids or folders.")]
 
 
@@ -58,14 +57,14 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
 
 
 @app.command("list")
+@in_data_folder
 def list_(
-    data_dir: DataDir = None,
+    read: flags.Reader,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number, newest first.")] = 50,
     as_json: flags.AsJson = False,
-    config: flags.Config = None,
 ) -> None:
     """List recordings, newest first."""
-    folders = RecordingFolders(_data_dir(data_dir, config))
+    folders = RecordingFolders(_data_dir(read))
     found = [_row(folder) for folder in folders]
     found.sort(key=lambda row: str(row["created_at"]), reverse=True)
     found = found[:limit]
@@ -74,14 +73,14 @@ def list_(
 
 
 @app.command()
+@in_data_folder
 def show(
+    read: flags.Reader,
     run: Annotated[str, typer.Argument(metavar="ID", help="Recording id or folder.")],
-    data_dir: DataDir = None,
     as_json: flags.AsJson = False,
-    config: flags.Config = None,
 ) -> None:
     """Show one recording: its configuration and transcript."""
-    (folder,) = folders_of(_data_dir(data_dir, config), [run])
+    (folder,) = folders_of(_data_dir(read), [run])
     try:
         meta, recording = store.describe(folder), store.read_recording(folder)
     except BrokenRecording as error:
@@ -101,13 +100,10 @@ def show(
 
 @app.command("replay", hidden=True)
 @app.command()
-def render(
-    runs: Ids,
-    data_dir: DataDir = None,
-    config: flags.Config = None,
-) -> None:
+@in_data_folder
+def render(read: flags.Reader, runs: Ids) -> None:
     """Render recordings: stereo audio, subtitles, and a video if there are images."""
-    for folder in folders_of(_data_dir(data_dir, config), runs):
+    for folder in folders_of(_data_dir(read), runs):
         _not_live(folder)
         try:
             made = renderer.make(folder)
@@ -118,16 +114,16 @@ def render(
 
 
 @app.command()
+@in_data_folder
 def export(
+    read: flags.Reader,
     runs: Ids,
     to: Annotated[
         Path, typer.Option(help="Folder for the ZIP files; created if missing.")
     ] = Path(),
-    data_dir: DataDir = None,
-    config: flags.Config = None,
 ) -> None:
     """Export recordings as ZIP files."""
-    folders = folders_of(_data_dir(data_dir, config), runs)
+    folders = folders_of(_data_dir(read), runs)
     to.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         target = to / f"{folder.recording_id}.zip"
@@ -138,54 +134,35 @@ def export(
 
 
 @app.command()
+@in_data_folder
 def delete(
+    read: flags.Reader,
     runs: Ids,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    data_dir: DataDir = None,
-    config: flags.Config = None,
 ) -> None:
     """Delete recordings permanently."""
-    folders = folders_of(_data_dir(data_dir, config), runs)
+    folders = folders_of(_data_dir(read), runs)
     if not yes:
         typer.confirm(f"Permanently delete {len(folders)} recordings?", abort=True)
     for folder in folders:
         _not_live(folder)
         gone = store.delete_session(folder)
-        _forget(data_dir, config, gone, refused=[folder.recording_id])
+        _forget(_data_dir(read), gone, refused=[folder.recording_id])
         for one in gone:
             typer.echo(f"deleted {one}")
 
 
 @app.command()
+@flags.sets("storage.data_dir", "storage.retention_days", "storage.max_gb")
 def clean(
-    data_dir: DataDir = None,
-    retention_days: Annotated[
-        int | None, typer.Option(min=-1, help="Delete recordings older than this; -1: no limit.")
-    ] = None,
-    max_gb: Annotated[
-        float | None,
-        typer.Option(
-            "--max-gb",
-            "--max-storage-gb",
-            min=-1,
-            help="Delete the oldest recordings above this total size; -1: no limit.",
-        ),
-    ] = None,
+    read: flags.Reader,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
     as_json: flags.AsJson = False,
-    config: flags.Config = None,
 ) -> None:
     """Delete recordings by age and size, except running and pinned ones."""
-    settings = load(
-        config,
-        {
-            "storage.data_dir": data_dir,
-            "storage.retention_days": retention_days,
-            "storage.max_gb": max_gb,
-        },
-    ).storage
+    settings = read().storage
     folders = RecordingFolders(settings.data_dir)
     if not dry_run:
         recover(folders)
@@ -197,12 +174,18 @@ def clean(
         dry_run=dry_run,
     )
     if not dry_run:
-        _forget(data_dir, config, [one.session_id for one in report.victims])
+        _forget(settings.data_dir, [one.session_id for one in report.victims])
     if as_json:
         victims = [(one.session_id, one.reason) for one in report.victims]
         values = {**msgspec.structs.asdict(report), "victims": victims}
         typer.echo(json.dumps(values, indent=1))
-        return
+    else:
+        _describe_cleaning(report, dry_run=dry_run)
+    if report.errors:
+        raise typer.Exit(1)
+
+
+def _describe_cleaning(report: retention.CleanReport, *, dry_run: bool) -> None:
     for one in report.victims:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.session_id} ({one.reason})")
     if report.status == "disabled":
@@ -211,19 +194,15 @@ def clean(
         f"{report.scanned} checked, {report.deleted} {'to delete' if dry_run else 'deleted'}, "
         f"{report.remaining} kept ({report.remaining_size_mb:.1f} MB)"
     )
-    if report.errors:
-        raise typer.Exit(1)
 
 
-def _data_dir(given: Path | None, config: Path | None) -> Path:
-    return load(config, {"storage.data_dir": given}).storage.data_dir
+def _data_dir(read: flags.Reader) -> Path:
+    return read().storage.data_dir
 
 
-def _forget(
-    data_dir: Path | None, config: Path | None, ids: list[str], *, refused: Sequence[str] = ()
-) -> None:
+def _forget(data_dir: Path, ids: list[str], *, refused: Sequence[str] = ()) -> None:
     """Have the server forget deleted recordings, also if it is running."""
-    path = _data_dir(data_dir, config) / STATE_FILE
+    path = data_dir / STATE_FILE
     if not path.exists():
         return
     try:
