@@ -86,24 +86,22 @@ CALLERS: Final[dict[str, dict[str, Any]]] = {
 """Security schemes of operations for admins and of other operations; `authenticator.py` and
 `admission.py` define what is accepted."""
 
-ALWAYS: Final = {
-    "401": "A key or token is missing or invalid.",
-    "429": "The key's limit per minute, or a limit of concurrent requests, is reached.",
-}
-WITH_BODY: Final = {"413": "The body is too large."}
+ALWAYS: Final = ("401", "429")
+"""Statuses of errors of all operations."""
 
 MEANINGS: Final = {
     "400": "The request is malformed, or contradicts itself.",
+    "401": "A key or token is missing or invalid.",
     "403": "Not allowed with this origin, this link, or these settings.",
     "404": "It does not exist, or no longer.",
     "409": "Not possible in its present state.",
+    "413": "The body is too large.",
     "422": "A field is missing or has a wrong value.",
+    "429": "The key's limit per minute, or a limit of concurrent requests, is reached.",
     "502": "The worker failed or was lost.",
     "503": "Not possible at present; try again later.",
     "504": "No answer in time.",
     "507": "The disk of the server is full.",
-    **ALWAYS,
-    **WITH_BODY,
 }
 
 PROBLEMS: Final[dict[str, tuple[str, str]]] = {
@@ -111,13 +109,16 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "401": ("unauthorized", "A key is required."),
     "403": ("forbidden", "Pages from this origin may not open sessions on this server."),
     "404": ("not_found", "There is no such recording."),
-    "409": ("conflict", "The session still runs."),
-    "413": ("too_large", "The body may have 1048576 bytes."),
+    "409": ("still_recording", "This session is still being recorded."),
+    "413": ("too_large", "Request body exceeds 64 KiB."),
     "422": ("invalid_request", "comment is required."),
     "429": ("rate_limited", "This key allows 60 requests per minute."),
-    "502": ("worker_lost", "The worker was lost."),
+    "502": (
+        "worker_lost",
+        "The worker running this session was lost, with what it was doing. Ask again.",
+    ),
     "503": ("service_unavailable", "No worker is available."),
-    "504": ("timeout", "No answer in time."),
+    "504": ("timeout", "The answer took longer than 300 s."),
     "507": ("insufficient_storage", "The server's disk is full; nothing was changed."),
 }
 """A code and a sentence for each status, which may also have other codes."""
@@ -229,7 +230,7 @@ def _name_types(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _complete(path: str, operation: dict[str, Any]) -> None:
     """Add common errors and the format of errors, in place."""
     answers = operation["responses"]
-    for status in {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}:
+    for status in (*ALWAYS, *(("413",) if "requestBody" in operation else ())):
         answers.setdefault(status, {})
     if "security" in operation:
         # For admins or operators: a key with another role is valid, but not sufficient.
