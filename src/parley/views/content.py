@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -20,9 +22,15 @@ from parley.views import tools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioPart:
-    """Audio, any rate."""
+    """Audio, any rate. Equal to another part with the same samples."""
 
     pcm: Pcm
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AudioPart):
+            return NotImplemented
+        one, two = self.pcm, other.pcm
+        return one.rate_hz == two.rate_hz and np.array_equal(one.samples, two.samples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parley.engine import work
 from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm, Samples
 from parley.media.reference import read_voice, require_length
-from parley.protocol.values import Generation, TextPart
+from parley.protocol.values import Generation
 from parley.results import HeardWords
 from parley.views.content import AudioPart, Layout, Message
 from parley.views.plain import sound_of
@@ -37,7 +35,7 @@ EARLY_TOKENS = 128
 not move the window, because it could not be rolled back then."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """Messages to prefill, in order.
 
@@ -186,7 +184,7 @@ class HalfDuplexView(TurnView):
         """
         async with self._early_work:
             early, self._early = self._early, None
-            if early is not None and _is_same(early.request, request):
+            if early is not None and early.request == request:
                 return early.result
             await self._give_back(early)
             return await self._prefill(request, due_s, again)
@@ -478,29 +476,3 @@ class HalfDuplexView(TurnView):
 
 def _reply(generation: Generation, generate_audio: bool) -> work.Generate:
     return command(generation, speak=generate_audio, streaming=True)
-
-
-def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
-    """True if two requests have the same content: the same texts, and audio with the same
-    samples."""
-    return (
-        one.session_id == other.session_id
-        and one.omni_mode == other.omni_mode
-        and one.max_slice_nums == other.max_slice_nums
-        and len(one.messages) == len(other.messages)
-        and all(
-            a.role == b.role
-            and len(a.parts) == len(b.parts)
-            and all(_is_same_part(x, y) for x, y in zip(a.parts, b.parts, strict=True))
-            for a, b in zip(one.messages, other.messages, strict=True)
-        )
-    )
-
-
-def _is_same_part(one: object, other: object) -> bool:
-    """True if two parts are equal. Pictures never are, because messages with pictures are not
-    prefilled early."""
-    if isinstance(one, AudioPart) and isinstance(other, AudioPart):
-        a, b = one.pcm, other.pcm
-        return a.rate_hz == b.rate_hz and np.array_equal(a.samples, b.samples)
-    return isinstance(one, TextPart) and one == other
