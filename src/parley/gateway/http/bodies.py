@@ -32,7 +32,7 @@ RecordingId = Annotated[str, Meta(examples=["20261120_174312_omni_0123456789abcd
 JSON: Final = "application/json"
 REFERENCE: Final = "#/components/schemas/{name}"
 
-EVENTS: Final[dict[str, Any]] = {
+EVENT_CONTENT: Final[dict[str, Any]] = {
     "text/event-stream": {
         "schema": {
             "type": "object",
@@ -211,7 +211,7 @@ def file_body(description: str, struct: type[msgspec.Struct] | None = None) -> d
     return {"required": True, "content": {"multipart/form-data": {"schema": form}}}
 
 
-def answer(
+def described(
     description: str,
     example: Mapping[str, Any] | None = None,
     *,

@@ -18,9 +18,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from parley.gateway.http.bodies import json_body, read_body
+from parley.gateway.http.bodies import EVENT_CONTENT, described, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.openai import completions, docs
+from parley.gateway.http.openai import completions
 from parley.gateway.http.openai.answering import (
     AnswerEnded,
     AnswerPiece,
@@ -182,6 +182,25 @@ EXAMPLE: Final = {
 }
 
 
+def _example() -> dict[str, Any]:
+    """The answer to `EXAMPLE`."""
+    done = chat.Done(text="The capital of Italy is Rome.", generated_tokens=7, input_tokens=12)
+    asked, completion_id = (
+        Completion(model="pocket", messages=()),
+        "chatcmpl-0123456789abcdef01234567",
+    )
+    so_far = AnswerSoFar(asked, asked.model, 1795283000, completion_id=completion_id)
+    choice = so_far.choice(done.text, AnswerEnded(done), audio=None, logprobs=())
+    return so_far.completion([choice], [done])
+
+
+ANSWER: Final = described(
+    "The answer; with `stream` in pieces, the last of which is `[DONE]`.",
+    _example(),
+    content=EVENT_CONTENT,
+)
+
+
 def routes(
     forwarder: ChatForwarder, models: ModelList, sources: Sources, voices: VoiceLibrary
 ) -> Router:
@@ -190,7 +209,7 @@ def routes(
 
     @router.post(
         PATH,
-        answer=docs.COMPLETION_ANSWER,
+        answer=ANSWER,
         errors=(403, 502, 503, 504),
         body=json_body(Completion, EXAMPLE),
         body_bytes=forwarder.body_bytes,

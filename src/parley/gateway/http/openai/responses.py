@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from parley.errors import InvalidRequest, ParleyError
-from parley.gateway.http.bodies import JSON, json_body, read_body
+from parley.gateway.http.bodies import EVENT_CONTENT, JSON, described, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.openai import docs, response_request
+from parley.gateway.http.openai import response_request
 from parley.gateway.http.openai.answering import (
     AnswerEnded,
     AnswerPiece,
@@ -55,6 +55,17 @@ NO_BACKGROUND: Final = (
     "background requires a response that is stored: store must be true, its input and all that was "
     "said before it at most 8 MiB, and the server must record sessions (storage.recording)."
 )
+
+
+class DeletedResponse(msgspec.Struct, kw_only=True):
+    """The response was deleted."""
+
+    id: Annotated[str, Meta(examples=["resp_0123456789abcdef0123456789abcdef"])]
+    object: str = "response"
+    deleted: bool = True
+
+
+EXAMPLE: Final = {"model": "pocket", "input": "What is the capital of Italy?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +151,10 @@ def routes(
 
     @router.post(
         PATH,
-        answer=docs.RESPONSE_ANSWER,
+        answer=WHOLE_ANSWER,
         errors=(403, 502, 503, 504),
         body_bytes=forwarder.body_bytes,
-        body=json_body(
-            ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
-        ),
+        body=json_body(ResponseRequest, EXAMPLE),
     )
     async def respond(request: Request) -> Response:
         """Answer; with `stream` as server-sent events. Waits in the queue; disconnecting cancels.
@@ -197,11 +206,7 @@ def routes(
             return PiecesResponse(_encoded(events), media_type=EVENTS, metrics=metrics)
         return await _whole(events)
 
-    @router.get(
-        PATH + "/{response_id}",
-        answer=docs.RESPONSE_ANSWER,
-        errors=(404,),
-    )
+    @router.get(PATH + "/{response_id}", answer=WHOLE_ANSWER, errors=(404,))
     async def retrieve(
         request: Request,
         response_id: str,
@@ -223,24 +228,16 @@ def routes(
         following = events() if run is None else run.follow(first)
         return PiecesResponse(_encoded(following), media_type=EVENTS, metrics=metrics)
 
-    @router.delete(
-        PATH + "/{response_id}",
-        answer=docs.DELETED_RESPONSE,
-        errors=(403, 404),
-    )
-    async def delete(request: Request, response_id: str) -> dict[str, Any]:
+    @router.delete(PATH + "/{response_id}", errors=(403, 404))
+    async def delete(request: Request, response_id: str) -> DeletedResponse:
         """Delete a stored response, or end and remove a running one. Its recording is kept."""
         forwarder.admission.check_origin(request.headers)
         if (run := runs.find(response_id, kept.owner(request))) is not None:
             await run.cancel()
         await kept.forget(request, response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
+        return DeletedResponse(id=response_id)
 
-    @router.post(
-        PATH + "/{response_id}/cancel",
-        answer=docs.RESPONSE_ANSWER,
-        errors=(403, 404),
-    )
+    @router.post(PATH + "/{response_id}/cancel", answer=WHOLE_ANSWER, errors=(403, 404))
     async def cancel(request: Request, response_id: str) -> Response:
         """End a response that runs in the background; if it has ended, it is returned unchanged.
         Other responses end when their client disconnects."""
@@ -258,7 +255,7 @@ def routes(
 
     @router.get(
         PATH + "/{response_id}/input_items",
-        answer=docs.INPUT_ITEMS,
+        answer=PAGE_OF_ITEMS,
         errors=(404,),
     )
     async def input_items(
@@ -278,15 +275,7 @@ def routes(
             if not places:
                 raise InvalidRequest(f"There is no item '{after[:80]}'.", field="after")
             items = items[places[0] + 1 :]
-        page = items[:limit]
-        listed = {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": len(items) > limit,
-        }
-        return await _json(listed)
+        return await _json(_page(items, limit))
 
     return router
 
@@ -329,6 +318,17 @@ def _with_id(item: Item, inner: str, index: int) -> Item:
     return {**item, "id": f"{prefix}_{inner}i{index:02d}"}
 
 
+def _page(items: list[Item], limit: int) -> dict[str, Any]:
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }
+
+
 def _listed(item: Item) -> Item:
     """An item of the input as it is listed: complete, with its content in parts."""
     if item.get("type") != "message":
@@ -339,3 +339,33 @@ def _listed(item: Item) -> Item:
         more = {"type": "output_text", "annotations": []} if is_answer else {"type": "input_text"}
         content = [{"text": content, **more}]
     return {"status": "completed", **item, "content": content}
+
+
+# ---- for `/openapi.json` -------------------------------------------------------------------
+
+EXAMPLE_ID: Final = "0123456789abcdef0123456789abcdef"
+
+
+def _example() -> dict[str, Any]:
+    """The response to `EXAMPLE`."""
+    done = chat.Done(text="The capital of Italy is Rome.", generated_tokens=7, input_tokens=12)
+    writer = ResponseWriter(
+        ResponseRequest(),
+        response_id=PREFIX + EXAMPLE_ID,
+        model="pocket",
+        created_s=1795283000,
+        stored=True,
+    )
+    writer.words(done.text)
+    writer.end(AnswerEnded(done))
+    response: dict[str, Any] = writer.last(AnswerEnded(done))["response"]
+    return response
+
+
+WHOLE_ANSWER: Final = described(
+    "The response; with `stream` its events.", _example(), content=EVENT_CONTENT
+)
+_ITEM: Final = {"type": "message", "role": "user", "content": "Hello!"}
+PAGE_OF_ITEMS: Final = described(
+    "A page of the items.", _page([_listed(_with_id(_ITEM, EXAMPLE_ID, 0))], 1)
+)

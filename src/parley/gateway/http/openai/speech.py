@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.bodies import json_body, read_body
+from parley.gateway.http.bodies import EVENT_CONTENT, described, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
-from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.answering import sound_of
 from parley.gateway.http.openai.completions import object_in, refused
 from parley.gateway.http.openai.models import ModelList
@@ -56,6 +55,14 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream_format: Literal["audio", "sse"] = "audio"
 
 
+ANSWER: Final = described(
+    "The sound as it is made, 24 kHz mono.",
+    content={
+        f"audio/{name}": {"schema": {"type": "string", "format": "binary"}}
+        for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")
+    }
+    | EVENT_CONTENT,
+)
 SHAPE: Final = codec.Shape(SpeechRequest, failed=refused)
 
 
@@ -77,7 +84,7 @@ def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceLibrary) ->
 
     @router.post(
         PATH,
-        answer=docs.SPEECH_ANSWER,
+        answer=ANSWER,
         errors=(403, 502, 503, 504),
         body=json_body(
             SpeechRequest,

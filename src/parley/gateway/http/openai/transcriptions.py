@@ -22,9 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.bodies import Transfers, file_body, read_form
+from parley.gateway.http.bodies import EVENT_CONTENT, Transfers, described, file_body, read_form
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS, refused
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import pcm_of
@@ -53,6 +52,11 @@ LANGUAGES: Final = {
     "ko": "korean",
 }  # fmt: skip
 """Names of languages by code, as in the published response."""
+ANSWER: Final = described(
+    "The words, as JSON, as plain text or as events.",
+    {"text": "What is the capital of Italy?"},
+    content={"text/plain": {"example": "What is the capital of Italy?\n"}, **EVENT_CONTENT},
+)
 TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
@@ -139,7 +143,7 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
 
     @router.post(
         PATH,
-        answer=docs.TRANSCRIPTION_ANSWER,
+        answer=ANSWER,
         errors=(403, 502, 503, 504),
         body_bytes=BODY_BYTES,
         body=file_body("a sound file of any common format, at most 25 MB", TranscriptionRequest),
