@@ -1,9 +1,12 @@
 """`/v1/responses` with OpenAI's own Python client, unchanged but for address and key: every answer
 and event parsed strictly, and the same input for the model as through chat completions."""
 
+import asyncio
 import base64
 import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -17,13 +20,15 @@ from tests.support.stack import running_stack
 
 import openai
 from openai import AsyncOpenAI
+from parley.gateway.acquisition import Departed
 from parley.gateway.http.openai.background import (
     EACH_MOST,
     BackgroundRun,
     BackgroundRuns,
     TooManyRuns,
 )
-from parley.gateway.http.openai.response_events import ResponseWriter
+from parley.gateway.http.openai.kept_responses import KeptBody
+from parley.gateway.http.openai.response_events import Event, ResponseWriter
 from parley.gateway.http.openai.response_request import (
     ReasoningItem,
     ResponseRequest,
@@ -695,6 +700,55 @@ def test_the_last_places_in_the_background_are_for_those_who_have_none():
         return EACH_MOST + 1
 
     assert [let_in(f"address {number}") for number in range(12)] == [8, 8, 8, *[1] * 8, 0]
+
+
+def _run(store: Callable[[KeptBody], Awaitable[Any]]) -> BackgroundRun:
+    asked = ResponseRequest(background=True)
+    writer = ResponseWriter(asked, response_id="resp_1", model="m", created_s=1, stored=True)
+    return BackgroundRun("key k_1", writer, lambda made: KeptBody([], made, asked), store)
+
+
+async def test_a_slow_reader_of_a_background_response_receives_its_end():
+    run, gate = _run(AsyncMock()), asyncio.Event()
+
+    async def events() -> AsyncGenerator[Event, None]:
+        yield {"response": {"status": "in_progress"}}
+        await gate.wait()
+        yield {"response": {"status": "completed"}}
+
+    running = asyncio.create_task(run.run(events()))
+    followed = run.follow(0)
+    await anext(followed)
+    # The reader has the first event and has not asked for the next one.
+    gate.set()
+    await running
+
+    async with asyncio.timeout(1):
+        assert [each["response"]["status"] async for each in followed] == ["completed"]
+
+
+async def test_a_cancelled_background_response_has_ended_when_it_is_stored():
+    gate, stored = asyncio.Event(), list[str]()
+
+    async def store(kept: KeptBody) -> None:
+        await gate.wait()
+        stored.append(kept.response["status"])
+
+    async def events() -> AsyncGenerator[Event, None]:
+        yield {"response": {"status": "in_progress"}}
+        raise Departed("cancelled")
+
+    run = _run(store)
+    running = asyncio.create_task(run.run(events()))
+    await asyncio.sleep(0)
+    cancelling = asyncio.create_task(run.cancel())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not cancelling.done()
+    gate.set()
+    await asyncio.gather(running, cancelling)
+
+    assert stored == ["cancelled"]
 
 
 # ---- errors --------------------------------------------------------------------------------

@@ -91,23 +91,26 @@ class BackgroundRun:
                 self._add(event)
             raise
         finally:
-            self.is_over = True
-            if self.kept.response["status"] in ("failed", "cancelled"):
-                await self.store(self.kept)
-            self._notify()
+            try:
+                if self.response and self.response["status"] in ("failed", "cancelled"):
+                    await self.store(self.body(self.response))
+            finally:
+                self.is_over = True
+                self._notify()
 
     async def follow(self, first: int) -> AsyncGenerator[Event, None]:
         """The events from a number on, as they are generated."""
         while True:
-            for event in self.events[first:]:
-                yield event
+            # Further events may be added while the reader takes one.
+            while first < len(self.events):
+                yield self.events[first]
                 first += 1
-            if self.is_over and first >= len(self.events):
+            if self.is_over:
                 return
             await self._news.wait()
 
     async def cancel(self) -> None:
-        """End it; returns when it has ended."""
+        """End it; returns when it has ended and is stored."""
         self._cancelled.set()
         while not self.is_over:
             await self._news.wait()
