@@ -140,6 +140,19 @@ def test_a_recording_that_cannot_be_started_does_not_exist(tmp_path, writer, fai
     assert writer.lost >= 1
 
 
+def test_a_recording_whose_owner_cannot_be_written_does_not_exist(tmp_path, writer, monkeypatch):
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("parley.recording.journal.write_new", full)
+    journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
+    journal.begin(head("one"), owner="k_1")
+    assert writer.flush()
+
+    assert journal.exists.result(0) is False
+    assert list(RecordingFolders(tmp_path)) == []
+
+
 def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_later(
     tmp_path, writer, failing, monkeypatch
 ):

@@ -174,19 +174,6 @@ class Journal:
     # ---- writer thread only ----------------------------------------------------------------
 
     def _begin(self, head: HeadLine, owner: str) -> None:
-        self._create(head)
-        self.exists.set_result(True)
-        if owner:
-            write_new(self.folder.owner, owner.encode())
-
-    def _not_started(self, error: Exception) -> None:
-        self._lose(error)
-        if not self.exists.done():
-            self.exists.set_result(False)
-            recording_id = self.folder.recording_id
-            _log.error("recording_not_created", session_id=recording_id, why=str(error))
-
-    def _create(self, head: HeadLine) -> None:
         """Create the folder, or leave nothing behind.
 
         Raises:
@@ -197,6 +184,9 @@ class Journal:
         try:
             self._file = AppendFile(self.folder.journal)
             self._file.lock()
+            if owner:
+                # Without it, erasing a key's data would not find the recording.
+                write_new(self.folder.owner, owner.encode())
             meta = timeline.encode_file(timeline.open_meta(head))
             layout.write_atomically(self.folder.meta, meta)
             self._append(head)
@@ -206,6 +196,13 @@ class Journal:
             with contextlib.suppress(OSError):
                 remove(self.folder.path)
             raise
+        self.exists.set_result(True)
+
+    def _not_started(self, error: Exception) -> None:
+        self._lose(error)
+        self.exists.set_result(False)
+        recording_id = self.folder.recording_id
+        _log.error("recording_not_created", session_id=recording_id, why=str(error))
 
     def _write(self, entry: Recorded, at_ms: Number, ready_s: Number | UnsetType) -> None:
         if self._media is None or (line := self._media.line(entry, at_ms)) is None:
