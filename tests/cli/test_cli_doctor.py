@@ -115,6 +115,15 @@ def test_an_address_of_another_machine_is_not_a_port_in_use() -> None:
         assert "Another program" not in finding.advice
 
 
+@pytest.mark.parametrize(("free", "grade"), [(1.01e9, "fine"), (0.99e9, "note")])
+def test_free_space_is_compared_as_by_the_recorder(monkeypatch, free, grade):
+    monkeypatch.setattr(doctor, "free_bytes", lambda path: free)
+
+    (finding,) = doctor.check_disk(settings(storage__min_free_gb=1.0))
+
+    assert (finding.grade, finding.text[:11]) == (grade, "1.0 GB free")
+
+
 def test_too_little_room_means_no_recording() -> None:
     (finding,) = doctor.check_disk(settings(storage__min_free_gb=1e9))
 

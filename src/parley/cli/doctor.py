@@ -14,7 +14,6 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
 import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -32,6 +31,7 @@ from parley.cli.colour import paint, say
 from parley.client import sync
 from parley.errors import ParleyError, SetupError
 from parley.installation import install_command
+from parley.recording.layout import GB, free_bytes
 from parley.session_log.places import open_session_logs
 from parley.session_log.redis_logs import RedisScripts, RedisSessionLogs, reason_of
 from parley.settings import GatewaySettings, Settings
@@ -254,15 +254,13 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
             "Choose another folder with the setting storage.data_dir.",
         )
         return
-    free_gib = shutil.disk_usage(folder).free / GIB
-    if storage.recording and free_gib < storage.min_free_gb:
-        yield note(
-            "disk",
-            f"{free_gib:.1f} GiB free at {storage.data_dir}; nothing will be recorded",
-            "Free some space, or set storage.recording = false to silence this.",
-        )
+    free = free_bytes(folder)
+    text = f"{free / GB:.1f} GB free at {storage.data_dir}"
+    if storage.recording and free < storage.min_free_gb * GB:
+        advice = "Free some space, or set storage.recording = false to silence this."
+        yield note("disk", f"{text}; nothing will be recorded", advice)
     else:
-        yield fine("disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
+        yield fine("disk", text)
 
 
 def check_session_logs(settings: Settings) -> Iterator[Finding]:
