@@ -18,6 +18,7 @@ from tools.pages import make
 from websockets.asyncio.client import connect
 
 from parley.gateway.http.chat import ChatResponse, TokenStats, written
+from parley.gateway.reload import taken_over
 from parley.media import wav
 from parley.media.pcm import Pcm
 from parley.protocol.control import Durations, Heartbeat
@@ -226,6 +227,23 @@ async def test_pages_learn_what_answers_for_how_long_what_is_kept_and_whom_they_
     assert told["session_limits_s"] == {"audio": 90.0, "video": 60.0}
     assert (told["recording"], told["retention_days"]) == (True, 30)
     assert told["api_hosts"] == ["talk.example.org:8006"]
+
+
+async def test_limits_are_shown_as_they_are_after_a_reload():
+    async with running_gateway() as gateway, gateway.http() as http:
+        settings = gateway.runtime.settings
+        limits = {"realtime_audio_s": 50.0, "sessions_per_client": 3}
+        changed = taken_over(
+            settings,
+            settings.model_copy(update={"limits": settings.limits.model_copy(update=limits)}),
+            [f"limits.{name}" for name in limits],
+        )
+        gateway.runtime.apply(changed, workers_too=False)
+        defaults = (await http.get("/api/frontend_defaults")).json()
+        capabilities = (await http.get("/v1/realtime/capabilities")).json()
+
+    assert defaults["session_limits_s"]["audio"] == 50.0
+    assert {name: capabilities["limits"][name] for name in limits} == limits
 
 
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from parley import logs
 from parley.errors import BadInput
-from parley.gateway.http.bodies import JSON, shown
+from parley.gateway.http.bodies import shown
 from parley.gateway.http.routing import Router
 from parley.gateway.runtime import GatewayRuntime
 from parley.library.presets import SOUND_LIMIT_S, Preset, Presets, duration_s
@@ -79,13 +78,15 @@ def describe(name: str, pcm: Pcm) -> VoiceInfo:
 
 
 def routes(runtime: GatewayRuntime) -> Router:
-    settings = runtime.settings
-    limits, model = settings.limits, settings.model
+    settings, model = runtime.settings, runtime.settings.model
     router = Router(tag="pages")
     default_voice: list[VoiceInfo] = []
 
-    body = msgspec.json.encode(
-        Defaults(
+    @router.get("/api/frontend_defaults")
+    async def defaults() -> Defaults:
+        """Data that pages need before a session: the model, its limits, and what is recorded."""
+        limits = runtime.settings.limits
+        return Defaults(
             playback_delay_ms=settings.gateway.playback_delay_ms,
             default_lang=settings.gateway.lang or UNSET,
             api_hosts=list(settings.gateway.api_hosts),
@@ -97,12 +98,6 @@ def routes(runtime: GatewayRuntime) -> Router:
             recording=settings.storage.recording,
             retention_days=settings.storage.retention_days,
         )
-    )
-
-    @router.get("/api/frontend_defaults", answer=Defaults)
-    async def defaults() -> Response:
-        """Data that pages need before a session: the model, its limits, and what is recorded."""
-        return Response(body, media_type=JSON)
 
     @router.get("/api/default_ref_audio", errors=(404,))
     async def voice() -> VoiceInfo:
@@ -110,7 +105,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         included in parley. 404 if it cannot be read."""
         if not default_voice:
             path = default_voice_path(model.default_voice, model.name)
-            limit_s = limits.reference_audio_s
+            limit_s = settings.limits.reference_audio_s
             try:
                 # Decoding takes a while, and the event loop serves live calls.
                 read = await asyncio.to_thread(read_voice, path, limit_s=limit_s)

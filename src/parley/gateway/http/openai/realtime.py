@@ -112,12 +112,13 @@ class ClientSecret(msgspec.Struct, kw_only=True):
 
 def routes(runtime: GatewayRuntime, models: ModelList) -> Router:
     admission, authenticator = runtime.access.admission, runtime.access.authenticator
-    limits, worker_pool = runtime.settings.limits, runtime.dispatcher.worker_pool
+    worker_pool = runtime.dispatcher.worker_pool
     router = Router("/v1/realtime", tag="openai")
 
     @router.get("/capabilities")
     async def capabilities() -> Capabilities:
         """Current capabilities of this server: protocols, models, limits, free slots."""
+        limits = runtime.settings.limits
         workers = [worker for worker in worker_pool if worker.is_connected]
         cards = models.cards()
         return Capabilities(
