@@ -14,7 +14,7 @@ from tests.support.sessions import worker_harness
 
 from parley.dialects.events import AnswerDone, InputCommitted, OutputDelta
 from parley.protocol.kinds import Kind
-from parley.recording import lines
+from parley.recording import lines, recorder
 from parley.recording.finish import recover
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
@@ -135,6 +135,27 @@ def test_a_killed_process_loses_nothing_that_was_said(tmp_path):
     assert meta["end_reason"] == "crashed"
     assert meta["duration_s"] == 5.1
     assert recover(RecordingFolders(tmp_path)) == []
+
+
+def test_sessions_do_not_wait_until_all_old_recordings_were_examined(tmp_path, monkeypatch):
+    for number in range(3 * recorder.RECOVERED_AT_ONCE):
+        (tmp_path / "sessions" / f"old-{number}").mkdir(parents=True)
+    kept, done, hold = recordings(tmp_path), list[str](), threading.Event()
+
+    def some(folders: list[Folder]) -> list[Folder]:
+        hold.wait(30)
+        done.append("some")
+        return []
+
+    monkeypatch.setattr(recorder, "recover", some)
+    kept.recover()
+    kept.writer.put(lambda: done.append("session"), 0, session_id="", must=True)
+    hold.set()
+    for _ in range(4):
+        assert kept.writer.flush()
+    kept.close()
+
+    assert done[:3] == ["some", "session", "some"]
 
 
 def test_files_cut_off_by_a_crash_are_counted_or_kept_aside_and_not_fatal(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import UNSET
@@ -15,7 +16,7 @@ from msgspec import UNSET
 from parley import logs
 from parley.protocol.kinds import Kind
 from parley.recording import lines, placing, timeline
-from parley.recording.layout import Folder, RecordingFolders, write_atomically
+from parley.recording.layout import Folder, write_atomically
 from parley.recording.lines import JournalEntries
 from parley.recording.timeline import MetaJson, RecordingJson
 
@@ -92,7 +93,7 @@ def _keep_aside(meta: Path) -> None:
         log.error("unreadable_file_set_aside", file=str(meta), kept_as=aside.name, why=str(error))
 
 
-def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list[Folder]:
+def recover(folders: Iterable[Folder], hopeless: set[str] | None = None) -> list[Folder]:
     """Complete the recordings of crashed sessions; returns their folders.
 
     Args:

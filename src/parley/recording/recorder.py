@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,6 +43,9 @@ from parley.settings import StorageSettings
 
 SETTLE_S: Final = 2.0
 """Timeout for creating a session's folder; after it, the client gets no recording id."""
+
+RECOVERED_AT_ONCE: Final = 200
+"""Number of folders that are examined in one job, about a hundredth of a second."""
 
 
 log = logs.get(__name__)
@@ -88,11 +92,16 @@ class Recordings:
 
     def recover(self) -> None:
         """Complete the recordings of crashed sessions and queue missing renders, in the writer
-        thread."""
+        thread; a few at a time, because new sessions wait for it."""
+        self._recover_some(iter(self.folders))
 
+    def _recover_some(self, folders: Iterator[Folder]) -> None:
         def job() -> None:
-            for folder in [*recover(self.folders), *pending(self.folders)]:
+            some = list(itertools.islice(folders, RECOVERED_AT_ONCE))
+            for folder in [*recover(some), *pending(some)]:
                 self._finished(folder)
+            if some:
+                self._recover_some(folders)
 
         self.writer.put(job, 0, session_id="", must=True)
 

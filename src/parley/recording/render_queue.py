@@ -12,10 +12,11 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.recording.layout import Folder, RecordingFolders, write_atomically
+from parley.recording.layout import Folder, write_atomically
 from parley.recording.store import replay_state
 
 WAITING_LIMIT: Final = 1000
@@ -110,7 +111,7 @@ class RenderQueue:
             set_state(folder, "failed", 0.0)
 
 
-def pending(folders: RecordingFolders) -> list[Folder]:
+def pending(folders: Iterable[Folder]) -> list[Folder]:
     """Recordings whose render was requested and has not finished. If another process is still
     rendering one, the new process notices and exits."""
     states = ((folder, replay_state(folder) or {}) for folder in folders)
