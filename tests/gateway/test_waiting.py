@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from websockets.asyncio.client import connect
 
 import parley
 from parley.client.events import Assigned
+from parley.gateway import acquisition
+from parley.gateway.acquisition import ClientWatch
 from parley.gateway.queue import Ticket
 from parley.protocol.kinds import Kind
 
@@ -168,6 +171,39 @@ async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time(
                 told.append(await asyncio.wait_for(overtaken.recv(), 1.5))
 
     assert 1 <= len(told) <= 4 + took_s
+
+
+async def test_one_departure_wakes_a_long_queue_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Client(ClientWatch[None]):
+        async def next(self) -> None:
+            await asyncio.Event().wait()
+
+    async def wait(ticket: Ticket) -> None:
+        async with Client(loop.create_future()) as client:
+            await client.until_leased(ticket)
+
+    def noted(at_s: float, *_: object) -> asyncio.Handle:
+        due_s.append(at_s)
+        return loop.call_soon(int)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(acquisition, "MOVES_EVERY_S", 0.0)
+    tickets = [Ticket(Kind.CHAT, "chat", position=position) for position in (1, 401, 801)]
+    waiting = [asyncio.create_task(wait(ticket)) for ticket in tickets]
+    await asyncio.sleep(0.01)
+    due_s: list[float] = []
+    with monkeypatch.context() as watched:
+        watched.setattr(loop, "call_at", noted)
+        for ticket in tickets:
+            ticket.changed.notify()
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+    gaps_s = [later - earlier for earlier, later in itertools.pairwise(due_s)]
+    assert gaps_s == pytest.approx([2.0, 2.0], abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ QUIET_S: Final = 0.5
 
 MOVES_EVERY_S: Final = 1.0
 """Clients learn of a new position at most this often: each arrival may move every ticket."""
+MOVES_PER_S: Final = 200
+"""Clients that learn of their new position, in the order of the queue, so that one ticket that
+leaves a long queue does not hold up calls."""
 
 T = TypeVar("T")
 Received = TypeVar("Received")
@@ -105,7 +108,9 @@ class ClientWatch(Generic[Received]):
             if ticket.state != "waiting":
                 self._wake()
             elif nudge.cancelled():
-                nudge = loop.call_at(informed_at + MOVES_EVERY_S, self._wake)
+                behind_s = ticket.position / MOVES_PER_S
+                due_s = max(informed_at + MOVES_EVERY_S, loop.time() + behind_s)
+                nudge = loop.call_at(due_s, self._wake)
 
         stop = ticket.changed.listen(changed)
         try:
