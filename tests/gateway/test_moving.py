@@ -115,6 +115,7 @@ async def draining(
 
 async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: Draining) -> None:
     successor = await draining.successor(0)
+    (old,) = draining.worker.leases.values()
     await asyncio.sleep(0.1)
     before = list(draining.stopped)
 
@@ -125,6 +126,7 @@ async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: D
     await until(lambda: draining.state is SessionState.AWAY)
     assert (before, draining.stopped) == ([], ["lease"])
     assert successor.ordered == ["take_over"]
+    assert old.is_lost, "a connection to it would end the session"
     lease = present(present(draining.kept.get("call")).lease)
     assert (lease.worker, lease.granted_at) == (draining.other, -600.0)
     await until(lambda: draining.ended == ["lease"])

@@ -27,7 +27,7 @@ from parley.gateway.queue import Ticket
 from parley.gateway.rebuilding import NotRebuilt
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.session_relay import RelayEnd, SessionRelay
+from parley.gateway.session_relay import RelayEnd, SessionRelay, relay
 from parley.gateway.sessions import (
     OVER_LIMIT,
     RETURNS_S,
@@ -47,10 +47,10 @@ from parley.protocol.control import (
     SessionPhase,
 )
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.resume import AGAIN_CODE, REFUSED_CODE, ResumeRequest
+from parley.protocol.resume import AGAIN_CODE, REFUSED_CODE, REPLACED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession, StoredLog
 from parley.settings import EtaSettings, QueueSettings, SecuritySettings
-from parley.transport import Closure, DialFailed
+from parley.transport import Closure, DialFailed, Traffic
 
 WINDOW_S = 30.0
 
@@ -211,9 +211,70 @@ async def test_last_words_are_found_at_the_worker_that_took_them_over(young: You
 @pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
 def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
     lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True, log_id="log")
-    relay = SessionRelay(sessions=Mock(), metrics=Mock())
+    relays = SessionRelay(sessions=Mock(), metrics=Mock())
 
-    assert relay._is_cut(RelayEnd("client", Closure(code)), lease) is is_kept  # type: ignore[arg-type]
+    assert relays._is_cut(RelayEnd("client", Closure(code)), lease) is is_kept  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_kept"),
+    [
+        ({}, True),
+        ({"resume": None}, False),
+        ({"is_held": False}, False),
+        ({"is_lost": True}, False),
+    ],
+)
+def test_a_replaced_connection_keeps_the_session_for_the_one_that_replaces_it(
+    changed: dict[str, Any], is_kept: bool
+) -> None:
+    lease: Any = SimpleNamespace(
+        **{"resume": object(), "is_held": True, "is_lost": False} | changed
+    )
+    relays = SessionRelay(sessions=Mock(), metrics=Mock())
+
+    assert relays._is_replaced(RelayEnd("worker", Closure(REPLACED_CODE)), lease) is is_kept
+    assert not relays._is_replaced(RelayEnd("worker", Closure(1000)), lease)
+    assert not relays._is_replaced(RelayEnd("client", Closure(REPLACED_CODE)), lease)
+
+
+async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> None:
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    upstream = Mock(lease=lease_of(young.pool, "lease"))
+    resumption = Resumption(
+        sessions=young.kept,
+        moving=Mock(),
+        relay=Mock(run=AsyncMock()),
+        upstream_settings=Mock(),
+        metrics=Mock(),
+    )
+
+    await resumption._continue(Mock(), upstream, Mock(), ExitStack())
+
+    upstream.hold.assert_called_once()
+    assert not worker.leases
+
+
+async def test_neither_side_is_joined_to_the_other_when_a_worker_is_lost() -> None:
+    loop = asyncio.get_running_loop()
+    client, worker = (Mock(closed=loop.create_future()) for _ in range(2))
+    lost = loop.create_future()
+    lost.set_result(None)
+
+    end = await relay(client, worker, lost=lost, up=Traffic(), down=Traffic())
+
+    assert end == RelayEnd("lost", Closure(1006))
+    client.part.assert_called_once_with()
+    worker.part.assert_called_once_with()
+
+
+async def test_a_session_id_is_waited_for_only_until_it_is_free(young: Young) -> None:
+    with young.admission.claim("call"):
+        waits = asyncio.create_task(young.admission.wait_until_free("call", 10 * HANG_S))
+        await asyncio.sleep(0)
+        assert not waits.done()
+
+    await asyncio.wait_for(waits, HANG_S)
 
 
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
@@ -311,6 +372,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young
     young.kept.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
     young.pool.left(workers[0])
     await began.wait()
+    rebuilds = present(present(young.kept.get("call")).rebuilding)
     asking = asyncio.create_task(young.kept.find("call"))
     await asyncio.sleep(0)
     young.kept.leave()
@@ -320,12 +382,14 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young
     with pytest.raises(NotYetKnown):
         await asking
     await young.kept.close()
+    assert rebuilds.cancelled()
     assert young.dropped == []
 
 
 async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was(
-    young: Young,
+    young: Young, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("parley.gateway.moving.LOOK_EVERY_S", 0.01)
     ended = list[str]()
     young.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
@@ -343,6 +407,7 @@ async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was(
     moving.leave()
     young.kept.leave()
     await young.kept.close()
+    await asyncio.sleep(0.05)
 
     # The other one had arrived, or nobody could continue it.
     assert ended == ["there"]
@@ -689,6 +754,9 @@ async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_
     assert rebuilt == ["lease"]
     # It waits there for the rest of its window, as any session does.
     assert young.admission.sessions_by_address == {"127.0.0.1": 1}
+    present(young.kept.get("call")).held.close()
+    with young.admission.claim("call"):
+        assert not young.admission.sessions_by_address
 
 
 @pytest.mark.parametrize("age_s", [1.0, 11.0])
@@ -737,6 +805,19 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it(young: Young) 
     young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     assert [lease.lease_id for lease in doubled] == ["lease"]
+
+
+async def test_a_worker_that_returns_while_another_rebuilds_its_session_ends_it(
+    young: Young,
+) -> None:
+    doubled: list[Lease] = []
+    young.kept.doubled.listen(doubled.append)
+    young.pool.left(young.pool.welcome(hello(of_session(Phase.ACTIVE)), object()))
+
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+
+    assert [lease.lease_id for lease in doubled] == ["lease"]
+    assert young.kept.moving("call")
 
 
 async def test_a_log_of_a_session_that_its_worker_has_reported_is_left_alone(young: Young) -> None:

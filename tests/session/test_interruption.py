@@ -388,6 +388,33 @@ async def test_what_the_fence_held_back_is_not_counted_as_sent():
     interruptions.close()
 
 
+async def test_the_room_is_learned_after_what_was_played_before_it(monkeypatch):
+    order: list[str] = []
+
+    def noted(name: str) -> Any:
+        def note(*given: Any) -> list[InterruptionEvent]:
+            order.append(name)
+            return []
+
+        return note
+
+    for name in ("play", "learn"):
+        monkeypatch.setattr(InterruptionDetector, name, noted(name))
+    interruptions = interrupting(ManualClock(), [])
+    piece = Pcm.silence(512, 16_000)
+    await interruptions.hand_over()
+
+    interruptions.learn(piece)
+    first = list(order)
+    interruptions.say("a", Pcm.silence(512, 24_000), 21)
+    interruptions.learn(piece)
+    await interruptions.hand_over()
+
+    assert first == ["learn"]
+    assert order == ["learn", "play", "learn"]
+    interruptions.close()
+
+
 async def test_a_detector_that_fails_stops_no_conversation(monkeypatch):
     def fail(self, pcm, at_s):
         raise ZeroDivisionError

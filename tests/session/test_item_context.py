@@ -59,6 +59,16 @@ async def test_an_item_that_was_deleted_is_not_in_the_context_any_more() -> None
     assert talk.filled == ["1", "b"]
 
 
+async def test_an_answer_that_the_client_brings_precedes_what_follows_it() -> None:
+    talk = Filling()
+    await talk.fill("1")
+
+    talk.items += [item("brought", "assistant"), item("b")]
+    await talk.fill("2")
+
+    assert talk.filled == ["a", "brought", "b"]
+
+
 async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() -> None:
     talk = Filling()
     await talk.fill("1")

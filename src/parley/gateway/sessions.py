@@ -421,8 +421,6 @@ class Sessions:
         else:
             session.rebuilding = session.lost = None
             self.keep(taken, session.held)
-        finally:
-            session.rebuilding = None
 
     async def _until_asked_or_spare(self, session: GatewaySession, lost: LostSession) -> None:
         """Wait until the client asks for the session, or a slot is free that no client waits for.
