@@ -14,6 +14,7 @@ import pytest
 from tests.support import starts
 from tests.support.patience import HANG_S
 from tests.support.processes import PARROT, is_fork_server
+from tests.support.starter import Starter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks as Linux does")
 WORKER = [sys.executable, "-m", "parley", "worker", "--gateway", "ws://127.0.0.1:9"]
@@ -62,6 +63,30 @@ def test_what_a_process_has_of_its_own(is_forked: bool, tmp_path: Path) -> None:
         assert [is_fork_server(each) for each in here.children()] == [True] * is_forked
         process.send_signal(signal.SIGKILL)
         assert process.wait(HANG_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_another_program_starts_and_ends_one(number: signal.Signals, tmp_path: Path) -> None:
+    starter = Starter(tmp_path)
+    process = subprocess.Popen(
+        [starter.program, *WORKER[1:]],
+        cwd=tmp_path,
+        env={**os.environ, "PARLEY_SECURITY__WORKER_SECRET": "a secret"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        json.loads(process.stdout.readline())
+        (here,) = [each for each in psutil.Process().children() if each.cmdline() == WORKER]
+        assert here.cwd() == str(tmp_path)
+        process.send_signal(number)
+        process.stdout.read()
+
+        assert process.wait(HANG_S) == (0 if number == signal.SIGTERM else -number)
+        here.wait(HANG_S)
+    starter.close()
 
 
 async def test_a_coroutine_may_start_and_hear_one(is_forked: bool, tmp_path: Path) -> None:

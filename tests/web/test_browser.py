@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.long import IS_LONG
+from tests.support.starter import Starter
 from tests.web import speech
 
 ROOT = Path(__file__).parents[2]
@@ -48,20 +49,20 @@ def written() -> list[str]:
 class Driver:
     """The process that performs scenarios, with its output."""
 
-    def __init__(self, spoken: Path) -> None:
+    def __init__(self, spoken: Path, python: Path) -> None:
         if NODE is None:
             pytest.skip("Node.js is not installed")
         if not (ROOT / "node_modules/playwright-core").is_dir():
             pytest.skip("the browser tools are not installed (npm ci)")
         driver = [NODE, "--experimental-websocket", "--no-warnings", "tests/web/browser.mjs"]
         self._child = subprocess.Popen(
-            [*driver, "--wav", str(spoken), "--python", sys.executable],
+            [*driver, "--wav", str(spoken), "--python", str(python)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # A group of its own: the server and the browsers end with it.
+            # A group of its own: the browsers and what started the server end with it.
             start_new_session=True,
         )
 
@@ -109,19 +110,30 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Driver]]:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The program that starts servers."""
+    if sys.platform != "linux":
+        yield Path(sys.executable)
+        return
+    starter = Starter(tmp_path_factory.mktemp("starter"))
+    yield starter.program
+    starter.close()
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[list[Driver]]:
     """The driver that runs, if one does; what was killed is followed by another."""
     spoken = speech.write(tmp_path_factory.mktemp("voice") / "speech.wav")
-    running = [Driver(spoken)]
+    running = [Driver(spoken, python)]
     yield running
     for driver in running:
         driver.close()
 
 
 @pytest.fixture
-def driver(drivers: list[Driver], tmp_path: Path) -> Driver:
+def driver(drivers: list[Driver], python: Path, tmp_path: Path) -> Driver:
     if not drivers[-1].is_running:
-        drivers.append(Driver(speech.write(tmp_path / "speech.wav")))
+        drivers.append(Driver(speech.write(tmp_path / "speech.wav"), python))
     return drivers[-1]
 
 
