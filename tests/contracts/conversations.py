@@ -6,12 +6,14 @@ the results of each.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from tests.support.patience import HANG_S
 
-from parley.engine.model import Job, Model
+from parley.engine.model import Job, Model, WaitsForServers
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
     Finalize,
@@ -189,6 +191,9 @@ class Cast:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self._news = threading.Event()
+        if isinstance(model, WaitsForServers):
+            model.report_news(self._news.set)
 
     def play(self, row: int, works: Sequence[Work]) -> list[Outcome]:
         """Run one conversation alone."""
@@ -243,12 +248,18 @@ class Cast:
         return counts
 
     def _step(self, jobs: dict[int, Job]) -> None:
-        stages = [job.stage for job in jobs.values() if job.stage is not None]
+        self._news.clear()
+        waits_s = [job.waits_s for job in jobs.values()]
+        if waits_s and all(waits_s):
+            self._news.wait(min(*waits_s, HANG_S))
+            return
+        stages = [job.stage for job in jobs.values() if job.stage is not None and not job.waits_s]
         if not stages:
             return
         # The earliest stage first: rows wait for each other and share as many steps as they can.
         stage = min(stages, key=ORDER.index)
-        self.model.step(stage, [job for job in jobs.values() if job.stage is stage])
+        ready = [job for job in jobs.values() if job.stage is stage and not job.waits_s]
+        self.model.step(stage, ready)
 
     def _collect(self, row: int, jobs: dict[int, Job], outcomes: dict[int, list[Outcome]]) -> None:
         job, outcome = jobs[row], outcomes[row][-1]

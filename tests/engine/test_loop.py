@@ -1,8 +1,11 @@
+import math
+import threading
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
-from tests.support.scripted_model import ScriptedModel
+from tests.support.patience import HANG_S
+from tests.support.scripted_model import STEPS, ScriptedJob, ScriptedModel
 
 from parley.clock import ManualClock
 from parley.engine.loop import EngineLoop, RowCall, SlotRequest, roll_back
@@ -23,6 +26,7 @@ class Notes:
         self.value = None
         self.error = None
         self.context_tokens = None
+        self.over = threading.Event()
 
     def pieces(self, pieces):
         self.heard += pieces
@@ -31,6 +35,7 @@ class Notes:
         assert self.value is None
         assert self.error is None
         self.value, self.context_tokens = value, context_tokens
+        self.over.set()
 
     def failed(self, error, context_tokens):
         assert self.value is None
@@ -294,3 +299,45 @@ def test_a_prefill_that_takes_a_checkpoint_is_undone_when_the_model_fails():
 
     assert isinstance(failed.sink.error, InferenceFailed)
     assert failed.sink.context_tokens == bench.model.lengths[0] == 1
+
+
+def test_work_that_waits_for_a_server_takes_no_step_until_it_is_ready():
+    bench = Bench()
+    waiting, other = bench.submit(0, Generate()), bench.submit(1, Generate())
+    bench.loop.run_once()
+    assert waiting.job is not None
+    waiting.job.waits_s = math.inf
+    before = len(bench.model.steps)
+
+    bench.run()
+
+    assert other.sink.value.ending is Ending.DONE
+    assert all(rows == (1,) for _, rows in bench.model.steps[before:])
+    waiting.job.waits_s = 0.0
+    bench.run()
+    assert waiting.sink.value.ending is Ending.DONE
+
+
+@pytest.mark.parametrize("wait_s", [0.01, math.inf], ids=["its time has passed", "news"])
+def test_the_thread_sleeps_while_all_work_waits(monkeypatch, wait_s):
+    looks: list[object] = []
+    slept = threading.Event()
+
+    def look(job: object) -> float:
+        looks.append(job)
+        slept.set()
+        return wait_s if len(looks) == 1 else 0.0
+
+    monkeypatch.setattr(ScriptedJob, "waits_s", property(look, lambda job, value: None))
+    bench = Bench(rows=1)
+    request = bench.submit(0, Generate())
+    thread = threading.Thread(target=bench.loop.run)
+    thread.start()
+    assert slept.wait(HANG_S)
+    if wait_s == math.inf:
+        bench.model.report()
+    assert request.sink.over.wait(HANG_S)
+    bench.loop.stop(unload=False)
+    thread.join(HANG_S)
+
+    assert len(looks) == 1 + len(STEPS[Generate]), "it is looked at once, then before each step"

@@ -49,6 +49,7 @@ class ScriptedJob:
     pieces: list[OutputPiece] = field(default_factory=list)
     is_cancelled: bool = False
     steps: int = 0
+    waits_s: float = 0.0
 
     @property
     def stage(self):
@@ -112,6 +113,9 @@ class ScriptedModel:
         self._costs_s = costs_s or {}
         self._threads: set[int] = set()
         self._jobs: dict[int, ScriptedJob] = {}
+
+    def report_news(self, report: Callable[[], None]) -> None:
+        self.report = report
 
     @property
     def rows(self) -> int:

@@ -280,6 +280,10 @@ class PacedJob:
     def result(self) -> Result | None:
         return None if self._extra else self.inner.result
 
+    @property
+    def waits_s(self) -> float:
+        return self.inner.waits_s
+
     def take_extra(self) -> bool:
         """True if this step is an extra one, which the parrot does not run."""
         if not self._extra:

@@ -5,12 +5,14 @@ request through its `PendingResult`.
 
 One iteration: take new requests, start the next command of every slot that is free for it, ask the
 scheduler, run one step, deliver what became final. A step that fails with several slots in it is
-repeated slot by slot, so that only the slot at fault loses its work.
+repeated slot by slot, so that only the slot at fault loses its work. Work that waits for another
+server takes no steps, and no time of the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import uuid
 from collections import Counter, deque
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from parley import logs
 from parley.clock import Clock
-from parley.engine.model import DeviceFault, Job, Model, PreparesAhead
+from parley.engine.model import DeviceFault, Job, Model, PreparesAhead, WaitsForServers
 from parley.engine.scheduler import ReadySlot, WorkQueue, plan
 from parley.engine.work import (
     Checkpoint,
@@ -129,6 +131,8 @@ class EngineLoop:
         self._order: WorkQueue[SlotRequest] = WorkQueue(model.rows)
         self._inbox: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._wake = threading.Condition()
+        self._rest_s = math.inf
+        """Time in which there is nothing to do without further requests or news."""
         self._is_stopping = False
         self._unloads = False
         self.fault: str | None = None
@@ -136,6 +140,8 @@ class EngineLoop:
         self._step_began_s: float | None = None
         self._stats_lock = threading.Lock()
         self._stats = Stats()
+        if isinstance(model, WaitsForServers):
+            model.report_news(lambda: self.call(_nothing))
 
     # Called from any thread.
 
@@ -206,11 +212,13 @@ class EngineLoop:
             function(*arguments)
         while self.fault is None and (request := self._order.advance()) is not None:
             self._begin(request)
+        self._rest_s = math.inf
         if self.fault is not None:
             return False
         step = plan(self._ready(), self._clock.monotonic())
         if step is None:
             return False
+        self._rest_s = 0.0
         current = self._order.current
         self._run(step.stage, [one for row in step.rows if (one := current[row]) is not None])
         return True
@@ -224,9 +232,9 @@ class EngineLoop:
         """Wait until there is something to do; returns False when the loop must end."""
         with self._wake:
             while not (self._inbox or self._is_stopping):
-                if self.fault is None and self._order.count:
+                rest_s = None if self._rest_s == math.inf else self._rest_s
+                if rest_s == 0 or not self._wake.wait(rest_s):
                     break
-                self._wake.wait()
             return not self._is_stopping
 
     def _enqueue(self, request: SlotRequest) -> None:
@@ -289,6 +297,9 @@ class EngineLoop:
             job = None if request is None else request.job
             stage = None if job is None else job.stage
             if request is None or job is None or stage is None:
+                continue
+            if waits_s := job.waits_s:
+                self._rest_s = min(self._rest_s, waits_s)
                 continue
             # Work is as urgent as the most urgent request behind it on the same row.
             line = (request, *self._order.waiting[row])
@@ -432,6 +443,10 @@ class EngineLoop:
         except Exception:
             log.exception("context_length_unknown", row=row)
             return 0
+
+
+def _nothing(model: Model) -> None:
+    """Something has arrived for a job that waits: the next iteration finds it."""
 
 
 def _completed(result: Result, request: SlotRequest) -> Result:

@@ -28,7 +28,7 @@ Obligations that `tests/contracts/model.py` checks for every model:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -130,6 +130,12 @@ class Job(Protocol):
         ...
 
     @property
+    def waits_s(self) -> float:
+        """0: it is ready for a step. Otherwise it waits for another server, and gets no step for
+        this time, which may be infinite, unless the model reports news (`WaitsForServers`)."""
+        ...
+
+    @property
     def result(self) -> Result | None:
         """The result; set exactly if `stage` is None. The engine fills in `timings`."""
         ...
@@ -153,6 +159,16 @@ class PreparesAhead(Protocol):
 
         Called in the submitting thread; returns immediately, never raises, and is only a hint.
         """
+        ...
+
+
+@runtime_checkable
+class WaitsForServers(Protocol):
+    """A model whose jobs may wait for other servers."""
+
+    def report_news(self, report: Callable[[], None]) -> None:
+        """From now on, call `report`, in any thread, when something arrives for a job that
+        waits."""
         ...
 
 

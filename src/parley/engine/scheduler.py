@@ -84,19 +84,17 @@ def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
 class WorkQueue(Generic[Item]):
     """Work waiting per row, first come, first served, with one piece in progress at a time.
 
-    `current` contains the piece in progress of each row, `waiting` the following ones; `count` is
-    the number of both. Read-only for others.
+    `current` contains the piece in progress of each row, `waiting` the following ones. Read-only
+    for others.
     """
 
     def __init__(self, rows: int) -> None:
         self.waiting: list[deque[Item]] = [deque() for _ in range(rows)]
         self.current: list[Item | None] = [None] * rows
-        self.count = 0
 
     def add(self, row: int, item: Item) -> None:
         """Append to the row's queue."""
         self.waiting[row].append(item)
-        self.count += 1
 
     def advance(self) -> Item | None:
         """Start the next piece of the first row with work waiting and none in progress; returns it,
@@ -109,7 +107,6 @@ class WorkQueue(Generic[Item]):
 
     def finish(self, row: int) -> None:
         """The piece in progress is finished."""
-        self.count -= self.current[row] is not None
         self.current[row] = None
 
     def clear(self, row: int) -> list[Item]:
@@ -118,5 +115,4 @@ class WorkQueue(Generic[Item]):
         dropped = ([] if current is None else [current]) + list(self.waiting[row])
         self.current[row] = None
         self.waiting[row].clear()
-        self.count -= len(dropped)
         return dropped

@@ -50,6 +50,10 @@ class ModelJob:
         self.result: Result | None = None
         self._pieces: list[OutputPiece] = []
 
+    @property
+    def waits_s(self) -> float:
+        return 0.0
+
     def take_pieces(self) -> list[OutputPiece]:
         if not self._pieces or not (self.is_streamed or self.stage is None):
             return []
