@@ -117,6 +117,7 @@ class GenerateResult:
             audio may follow in the next unit.
         problem: why a server behind the model (a remote language model) did not answer, and what to
             do, as a sentence for the client; "" if there was no problem.
+        voice_failed: True if the server of the model's voice failed; another voice may have spoken.
         chosen: as in `PrefillResult`.
         needs_sound_s: length of the newest live audio that is still needed: the current utterance.
             The results of earlier audio are in `chosen`; None: all audio is needed.
@@ -131,6 +132,7 @@ class GenerateResult:
     timings: Timings = field(default_factory=dict)
     heard: str = ""
     problem: str = ""
+    voice_failed: bool = False
     chosen: object = None
     needs_sound_s: float | None = None
 

@@ -340,4 +340,4 @@ def test_the_thread_sleeps_while_all_work_waits(monkeypatch, wait_s):
     bench.loop.stop(unload=False)
     thread.join(HANG_S)
 
-    assert len(looks) == 1 + len(STEPS[Generate]), "it is looked at once, then before each step"
+    assert len(looks) == 1 + len(STEPS[Generate]), "one look found it waiting"

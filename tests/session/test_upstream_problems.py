@@ -19,13 +19,17 @@ TOLD = "The server has too many requests (429). Try again in 7 s."
 class TroubledParrot(Parrot):
     """Says of each of its answers that a part behind it failed."""
 
+    def __init__(self, **told: Any) -> None:
+        super().__init__()
+        self._told = told or {"problem": TOLD}
+
     def start(self, row: int, work: Work) -> Job:
         job: Any = super().start(row, work)
         finish = job.finish
 
         def fail(result: Any) -> None:
             if isinstance(result, GenerateResult) and result.text and result.end_of_turn:
-                result = replace(result, problem=TOLD)
+                result = replace(result, **self._told)
             finish(result)
 
         job.finish = fail
@@ -77,3 +81,25 @@ async def test_an_openai_response_has_failed_with_the_reason():
 
     assert done["response"]["status"] == "failed"
     assert done["response"]["status_details"]["error"]["code"] == "upstream_failed"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "told"),
+    [("half_duplex", "status"), ("duplex", "status"), ("realtime", "session.status")],
+)
+async def test_a_client_learns_that_the_voice_failed_and_the_answer_has_not(dialect, told):
+    async with worker_harness(model=TroubledParrot(voice_failed=True)) as harness:
+        if dialect == "half_duplex":
+            talk = await harness.ready(dialect)
+            feed(talk, SENTENCE)
+            assert not (await talk.until("turn_done")).get("failed")
+        else:
+            talk = await live(harness, dialect)
+            await talk.unit(unit_of(talk, loud()))
+            for _ in range(6):
+                if told not in talk.types:
+                    await talk.unit(unit_of(talk, quiet()))
+
+        assert (await talk.until(told))["reason"] == "voice_failed"
+        assert harness.host.meter.silences == {"voice_failed": 1}
+        assert "error" not in talk.types

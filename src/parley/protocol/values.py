@@ -402,9 +402,12 @@ class AudioFormat(Wire):
     binary: bool = False
 
 
-SilenceReason = Literal["waiting_for_model", "speech_is_heard", "no_voice", "unit_late"]
+SilenceReason = Literal[
+    "waiting_for_model", "speech_is_heard", "no_voice", "voice_failed", "unit_late"
+]
 """The model has not answered yet; the user is still speaking, according to the detector; answers
-have no audio; a unit took longer than its own length."""
+have no audio; the voice's server failed, so another voice spoke, or none; a unit took longer than
+its own length."""
 
 
 PUBLISHED_FORMAT: Final = AudioFormat()

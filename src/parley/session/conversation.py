@@ -690,6 +690,8 @@ class ConversationRunner:
             last = next((i for i in reversed(self._items) if i.sound is not None), None)
             if last is not None:
                 self._transcribed(response, last, decoded.heard)
+        if decoded.voice_failed:
+            self._silence.report("voice_failed")
         if decoded.problem:
             self._finish(response, None, error=UpstreamFailed(decoded.problem))
         else:

@@ -568,6 +568,8 @@ class DuplexRunner:
         self._session.emit(done)
         if result.problem:
             self._session.emit(Failed(UpstreamFailed(result.problem)))
+        if result.voice_failed:
+            self._silence.report("voice_failed")
         self._last_tokens = result.context_tokens
         # The writer sends the result while the model settles; the next unit waits for both.
         await self._settle()

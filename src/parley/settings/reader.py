@@ -23,7 +23,9 @@ ENV_PREFIX: Final = "PARLEY_"
 DEFAULT_FILE: Final = Path("parley.toml")
 _OF_CLIENTS: Final = frozenset({"PARLEY_URL", "PARLEY_TOKEN", "PARLEY_CA"})
 """Variables for clients, which have no settings: server address, key, trusted certificate."""
-_SECRETS: Final = frozenset({"model.llm_key", "security.admin_token", "security.worker_secret"})
+_SECRETS: Final = frozenset(
+    {"model.llm_key", "model.tts_key", "security.admin_token", "security.worker_secret"}
+)
 
 log = logging.getLogger("parley.settings")
 

@@ -173,9 +173,13 @@ class ModelSettings(Part):
     """Name of the voice model at that address."""
     tts_voice: str = "alloy"
     """Name of the voice at that address, or of Kokoro's."""
+    tts_key: str = ""
+    """API key for that address; default: llm_key if llm is on the same host."""
+    tts_timeout_s: float = Field(10.0, gt=0)
+    """Longest wait for the next audio from that address; then the bundled voice speaks."""
     behaviour: ModelBehaviour = ModelBehaviour()
 
-    @field_validator("llm_key")
+    @field_validator("llm_key", "tts_key")
     @classmethod
     def _is_sendable(cls, value: str) -> str:
         """A key is a header's value; files and secrets often end with a line break."""

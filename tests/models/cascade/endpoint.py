@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import numpy as np
-
 
 @dataclass
 class Script:
@@ -70,10 +68,6 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
             body = json.loads(sent)
             script.requests.append(body)
             script.asked.set()
-            if self.path.endswith("/audio/speech"):
-                tone = 3000 * np.sin(np.arange(2400 * len(body["input"])) / 20)
-                self._send(script.status, tone.astype("<i2").tobytes(), "audio/pcm")
-                return
             if script.status != 200:
                 self._send(script.status, b"{}", "application/json")
                 return

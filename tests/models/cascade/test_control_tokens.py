@@ -1,6 +1,5 @@
 """Whatever a language model writes, no control token and no note reaches a user, in any view."""
 
-import queue
 from typing import Any
 
 import pytest
@@ -74,7 +73,10 @@ class ScriptedStream:
     declared: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self.pieces: queue.Queue[StreamPiece | None] = queue.Queue()
+        self.next: StreamPiece | None = None
+
+    def taken(self, most: int) -> tuple[list[StreamPiece], bool]:
+        return ([], True) if self.next is None else ([self.next], False)
 
     def cancel(self) -> None:
         """Nothing runs."""
@@ -93,7 +95,7 @@ def test_words_of_another_server_show_none_either(parts: list[str], size: int) -
     draft, request = Draft(), AnswerRequest(history, Rule(), 100)
     while not draft.is_over:
         piece = next(pieces, None)
-        stream.pieces.put(None if piece is None else StreamPiece(piece))
+        stream.next = None if piece is None else StreamPiece(piece)
         after = writer.step(0, request, draft, 0)
         assert is_clean(after.text, TAGS), after.text
         assert after.text.startswith(draft.text)

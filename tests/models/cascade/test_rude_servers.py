@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import re
 import threading
 from collections import Counter
@@ -29,7 +30,7 @@ from tests.support.patience import HANG_S
 from parley import settings
 from parley.engine.model import Job
 from parley.engine.segments import Image, Text
-from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
+from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
 from parley.errors import SetupError
 from parley.models.cascade import connection, endpoint, messages, units
 from parley.models.cascade.connection import Endpoint
@@ -59,7 +60,7 @@ def played(server: RudeServer, *texts: str, cast: Cast | None = None, **options:
     for text in texts:
         answers.append(cast.play(0, asked(text))[-1])
         for thread in threading.enumerate():
-            if thread.name == "llm-endpoint":
+            if thread.name == "CompletionStream":
                 thread.join(HANG_S)
     return answers
 
@@ -290,28 +291,28 @@ def test_an_answer_that_was_interrupted_before_a_word_joins_the_questions_around
     ]
 
 
-def test_rows_that_wait_share_the_time_of_a_step():
-    """The engine steps its rows one after the other."""
-    waits: list[float] = []
+def test_an_answer_that_waits_for_its_server_is_ready_when_something_arrives():
+    arrives = threading.Event()
 
-    def silent(server: RudeServer, number: int) -> Iterator[bytes]:
+    def slow(server: RudeServer, number: int) -> Iterator[bytes]:
         yield head()
-        server.over.wait(HANG_S)
+        arrives.wait(HANG_S)
+        yield from (event("Hello."), DONE, END)
 
-    with rude_server(silent) as server:
+    with rude_server(slow) as server:
         model = remote_cascade(server.url)
-        writer: Any = model.parts.writer
-        jobs = []
-        for row in range(2):
-            Cast(model).play(row, [*START, *asked("One?")[:1]])
-            jobs.append(model.start(row, Generate(streaming=True)))
-            step(model, jobs[-1])
-        writer._news.wait = waits.append
-        step(model, *jobs)
-        for job in jobs:
-            job.cancel()
+        Cast(model).play(0, [*START, *asked("One?")[:1]])
+        news = threading.Event()
+        model.report_news(news.set)
+        job = model.start(0, Generate(streaming=True))
+        assert job.waits_s == 0
+        step(model, job)
+        assert job.waits_s == math.inf
 
-    assert sum(waits) == pytest.approx(0.03)
+        arrives.set()
+        assert news.wait(HANG_S)
+        assert job.waits_s == 0
+        model.close(0)
 
 
 def test_pieces_that_have_arrived_are_taken_in_one_step():
@@ -379,12 +380,10 @@ def test_a_wrong_address_is_refused_even_if_the_model_is_named():
         (["a", "b"], "Name one with --llm-model: a, b"),
         ([f"m{n}" for n in range(300)],
          "Name one with --llm-model: m0, m1, m2, m3, m4, m5, m6, m7 and 292 more"),
-        ([], "Have it load or download one, or name one with --llm-model."),
-        (None, "Have it load or download one, or name one with --llm-model."),
     ],
 )  # fmt: skip
-def test_a_model_has_to_be_named_if_the_server_offers_several_or_none(offered, hint):
-    models = None if offered is None else [{"id": name} for name in offered]
+def test_a_model_has_to_be_named_if_the_server_offers_several(offered, hint):
+    models = [{"id": name} for name in offered]
     reply = head("application/json") + chunk(json.dumps({"data": models})) + END
     with (
         rude_server(lambda server, number: iter([]), of_get=reply) as server,
@@ -470,14 +469,8 @@ def test_a_certificate_that_is_not_trusted_names_the_variable(monkeypatch):
     assert "SSL_CERT_FILE" in refused.value.hint
 
 
-def test_units_that_wait_for_a_slow_server_end_together(monkeypatch):
-    """Each would otherwise wait for its own half second, while the others' callers wait, too."""
+def test_a_unit_that_waits_for_a_slow_server_is_ready_again_when_it_has_to_end(monkeypatch):
     clock = [0.0]
-
-    def wait(seconds: float) -> None:
-        clock[0] += seconds
-
-    monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     config = DuplexConfig(force_listen_count=0)
 
     def silent(server: RudeServer, number: int) -> Iterator[bytes]:
@@ -486,23 +479,24 @@ def test_units_that_wait_for_a_slow_server_end_together(monkeypatch):
 
     with rude_server(silent) as server:
         model = remote_cascade(server.url)
-        writer: Any = model.parts.writer
-        writer._news.wait = wait
-        for row in range(2):
-            heard = [
-                work for sound in (voice(1.0), quiet(1.0))
-                for work in (unit(sound), StepUnit(), Finalize())
-            ]  # fmt: skip
-            Cast(model).play(row, [StartSession("duplex", seed=1, duplex=config), START[1], *heard])
-            Cast(model).play(row, [unit(quiet(1.0))])
-        started_s = clock[0]
-        jobs = [model.start(row, StepUnit()) for row in range(2)]
-        while waiting := [job for job in jobs if job.stage is not None]:
-            step(model, *waiting)
-        for row in range(2):
-            model.close(row)
+        cast = Cast(model)
+        cast.play(0, [StartSession("duplex", seed=1, duplex=config), START[1], unit(voice(1.0))])
+        cast.play(0, [StepUnit(), Finalize(), unit(quiet(1.0))])
+        monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        job = model.start(0, StepUnit())
+        while not job.waits_s:
+            step(model, job)
+        clock[0] += 0.3
+        assert job.waits_s == pytest.approx(0.15)
 
-    assert 0.45 <= clock[0] - started_s < 0.5
+        clock[0] += 0.2
+        assert job.waits_s == 0
+        while job.stage is not None:
+            step(model, job)
+        model.close(0)
+
+    result: Any = job.result
+    assert result.ending is Ending.LISTEN
 
 
 def test_a_redirection_to_another_server_is_followed_without_the_key():

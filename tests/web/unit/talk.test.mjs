@@ -748,6 +748,14 @@ test('a slow network is spoken of in seconds, and no longer than it is slow', as
   assert.equal(talk.state.trouble, null);
 });
 
+test('a voice that fails is a trouble of the call, a model that thinks is none', async () => {
+  const { talk, socket } = await listening();
+  socket.say({ type: 'status', reason: 'waiting_for_model', elapsed_ms: 2000 });
+  assert.equal(talk.state.trouble, null);
+  socket.say({ type: 'status', reason: 'voice_failed', elapsed_ms: 0 });
+  assert.deepEqual(talk.state.trouble, { kind: 'server', code: 'voice_failed', sentence: '' });
+});
+
 test('while a phone call holds the sound, tapping does not pretend it is back', async () => {
   const { talk, rig } = await listening();
   rig.emit('suspended', {});

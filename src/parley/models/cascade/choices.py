@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from parley.errors import InvalidRequest
-from parley.media.pcm import Samples
 from parley.models.cascade.parts import CascadeParts, Hearing, OneStep
 from parley.models.cascade.recognition import Heard
+from parley.models.cascade.speech import ClauseAudio
 from parley.models.cascade.writer import AnswerRequest, Draft
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Chosen:
         seen: descriptions of pictures.
         listened: results for units.
         words: choices of the language model (`Writer.choice`).
-        spoken: lengths of clauses, in samples.
+        spoken: lengths of clauses, in samples; that of the last one may be a part of it.
         clock: readings of the clock, as ISO dates and times.
         judged: durations of quiet after which an utterance is over, in ms, judged after its words
             were recognised; None without a judge.
@@ -104,6 +104,7 @@ class Choices:
         self._listened = _Line(left.listened)
         self._words = _Line(left.words)
         self._spoken = _Line(left.spoken)
+        self._is_in_clause = False
         self._clock = _Line(left.clock)
         self._judged = _Line(left.judged)
 
@@ -199,20 +200,25 @@ class Choices:
             self._words.made.append(WAITED)
         return is_due
 
-    def spoken(self, parts: CascadeParts, clause: str, voice: int) -> Samples:
-        """A clause as audio, or silence of its length.
+    def spoken(self, take: Callable[[], ClauseAudio | None]) -> ClauseAudio | None:
+        """The next portion of a clause, or silence of its length; None if nothing has arrived.
 
         Raises:
             NothingLeft: nothing more was said.
         """
         if self.is_again:
-            if not self._spoken:
-                raise NothingLeft
-            return np.zeros(self._spoken.next(), np.float32)
-        assert parts.speaker is not None
-        wave = parts.speaker.say(clause, voice)
-        self._spoken.made.append(len(wave))
-        return wave
+            if self._spoken:
+                return ClauseAudio(np.zeros(self._spoken.next(), np.float32), is_last=True)
+            if self._words.peek() is WAITED:
+                return None
+            raise NothingLeft
+        portion = take()
+        if portion is not None:
+            if not self._is_in_clause:
+                self._spoken.made.append(0)
+            self._spoken.made[-1] += len(portion.samples)
+            self._is_in_clause = not portion.is_last
+        return portion
 
 
 class _Line(Generic[T]):

@@ -13,6 +13,7 @@ from parley.models.cascade.messages import History
 from parley.models.cascade.parts import Hearing
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.recognition import Heard
+from parley.models.cascade.speech import Synthesis
 from parley.models.cascade.writer import Draft
 from parley.protocol.values import Role
 from parley.turns.units import Turns
@@ -118,11 +119,19 @@ class CascadeState:
 class Conversation:
     """One row's session and its state."""
 
-    def __init__(self, opening: StartSession, seed: int, voice: int, detector: Detector) -> None:
+    def __init__(
+        self,
+        opening: StartSession,
+        seed: int,
+        voice: int,
+        detector: Detector,
+        speech: Synthesis,
+    ) -> None:
         self.opening = opening
         self.seed = seed
         self.voice = voice
         self.detector = detector
+        self.speech = speech
         self.state = CascadeState(History(PERSONA))
         self.pieces: dict[bytes | None, Heard] = {}
         """Words of pieces of turns, by a digest of their audio; see `PrefillJob`."""

@@ -1,54 +1,47 @@
 """An answer streamed by a server with OpenAI's chat completions API, and its possible failures.
 
-A request runs in a separate thread and queues the received pieces. Cancelling shuts down its
-connection, even while it waits. A failure (an unreachable server, a refusal, silence for longer
-than the timeout, invalid data) ends the answer with an `AnswerProblem`: a sentence to speak, and
-one about what to do. Neither contains addresses or keys. After a complete answer its connection
-stays open for the next one.
+A failure ends the answer with an `AnswerProblem`: a sentence to speak, and one about what to do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import queue
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
-from parley import logs
-from parley.models.cascade.connection import ConnectionPool, PooledConnection
+from parley.models.cascade.connection import ConnectionPool
+from parley.models.cascade.response import StreamedResponse
 from parley.models.cascade.tool_text import CallWriter
 from parley.models.cascade.writer import AnswerProblem
 from parley.protocol.codec import Converter
 from parley.protocol.values import TokenLogprob
 
-log = logs.get(__name__)
-
 LINE_BYTES: Final = 1 << 20
 """Maximum length of a line of a stream."""
 END_S: Final = 1.0
 """Time in which a stream must end after the finish reason, or after `[DONE]`."""
-ERROR_BYTES: Final = 1 << 16
-"""Maximum number of bytes of an error response."""
 LINES_MOST: Final = 1000
 """Maximum number of lines of an answer that is not streamed."""
 THOUGHTS_MOST: Final = 50_000
 """Number of lines without visible text after which an answer is abandoned."""
-PIECES_MOST: Final = 1000
-"""Size of the queue of pieces; when it is full, the server has to wait."""
 
 UNREACHABLE = AnswerProblem(
     "I'm sorry, I can't reach my language model right now.",
     "The language model's server cannot be reached. The operator has to start it, or to correct "
     "its address (--llm).",
+)
+NOT_READY = AnswerProblem(
+    UNREACHABLE.spoken,
+    "The language model's server is not ready. The operator has to start it, or to correct its "
+    "address (--llm).",
 )
 SILENT = AnswerProblem(
     "I'm sorry, my language model takes too long to answer.",
@@ -116,82 +109,27 @@ class StreamPiece:
 _logprobs: Final = Converter(tuple[TokenLogprob, ...])
 
 
-class CompletionStream:
-    """One answer in flight. Its thread ends when the answer is cancelled or complete.
+class CompletionStream(StreamedResponse[StreamPiece]):
+    """One answer in flight. After its last piece, `finish` is the finish reason of the server."""
 
-    `pieces` ends with None. Then `problem` is the failure, if there was one, and `finish` is the
-    finish reason of the server.
-
-    Args:
-        news: set when a piece arrives.
-    """
+    event = "language_model_failed"
+    silent, unreachable, cut_off, nonsense = SILENT, UNREACHABLE, CUT_OFF, NONSENSE
 
     def __init__(
-        self, connections: ConnectionPool, body: dict[str, Any], news: threading.Event
+        self,
+        connections: ConnectionPool,
+        body: dict[str, Any],
+        news: Callable[[], None],
+        done: Callable[[AnswerProblem | None], None],
     ) -> None:
-        self.pieces: queue.Queue[StreamPiece | None] = queue.Queue(PIECES_MOST)
-        self.problem: AnswerProblem | None = None
         self.finish = ""
-        self._news = news
-        self._is_cancelled = threading.Event()
-        self._is_over = self._is_ended = False
         self._end_timer = threading.Timer(END_S, self._shut)
-        self._lock = threading.Lock()
-        self._connection: PooledConnection | None = None
-        self._connections, self._body = connections, body
-        self._endpoint = connections.endpoint
         tools = body.get("tools") or []
         self.declared = frozenset(str(tool["function"]["name"]) for tool in tools)
-        threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
+        super().__init__(connections, "/chat/completions", body, news, done)
 
-    def cancel(self) -> None:
-        """Close the connection now, even while no data arrives."""
-        self._is_cancelled.set()
-        self._shut()
-
-    def _shut(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.shut()
-
-    def _hold(self, connection: PooledConnection) -> PooledConnection:
-        with self._lock:
-            self._connection = connection
-            if self._is_cancelled.is_set():
-                connection.shut()
-        return connection
-
-    def _run(self) -> None:
-        connection = self._hold(self._connections.take())
-        is_read = False
+    def _receive(self, reply: httpx.Response) -> bool:
         try:
-            is_read = self._receive(connection)
-        except httpx.TimeoutException as error:
-            self._fail(SILENT, f"was silent for too long ({type(error).__name__})")
-        except (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            self._fail(UNREACHABLE, f"failed: {error}")
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            self._fail(CUT_OFF, f"broke off: {error}")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self._fail(NONSENSE, f"sent nonsense: {error}")
-        finally:
-            self._end()
-            self._end_timer.cancel()
-            with self._lock:
-                self._connection = None
-            if is_read:
-                self._connections.give_back(connection)
-            else:
-                connection.close()
-
-    def _receive(self, connection: PooledConnection) -> bool:
-        """Queue the answer; returns True if the response was read to its end."""
-        with contextlib.closing(connection.send("/chat/completions", self._body)) as reply:
-            if not reply.is_success:
-                message = message_of(reply)
-                why = f"answered {reply.status_code}: {message}"
-                self._fail(problem_of(reply, message), why)
-                return False
             lines = self._lines_of(reply)
             if "application/json" in reply.headers.get("content-type", ""):
                 # A server that does not stream sends the object of one event, without `data:`.
@@ -204,6 +142,11 @@ class CompletionStream:
                 # The rest is read, so that the connection can be used again.
                 deque(lines, maxlen=0)
             return reply.is_closed
+        finally:
+            self._end_timer.cancel()
+
+    def _refused(self, reply: httpx.Response, message: str) -> AnswerProblem:
+        return problem_of(reply, message)
 
     def _lines_of(self, reply: httpx.Response) -> Iterator[str]:
         """Lines of the response. The end of a complete answer's stream cannot fail."""
@@ -213,11 +156,6 @@ class CompletionStream:
             if not self._is_over:
                 raise
 
-    def _end(self) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self._put(None)
-
     def _complete(self) -> None:
         """The answer is complete unless more follows soon."""
         self._is_over = True
@@ -225,24 +163,6 @@ class CompletionStream:
         self._end_timer = threading.Timer(END_S, self._shut)
         self._end_timer.daemon = True
         self._end_timer.start()
-
-    def _fail(self, problem: AnswerProblem, how: str) -> None:
-        if self._is_cancelled.is_set() or self._is_over:
-            return
-        self.problem = problem
-        why = self._endpoint.hidden(how)[:500]
-        log.warning("language_model_failed", url=self._endpoint.name, why=why)
-
-    def _put(self, piece: StreamPiece | None) -> bool:
-        """Queue a piece; false if the request was cancelled."""
-        while not self._is_cancelled.is_set():
-            try:
-                self.pieces.put(piece, timeout=0.5)
-            except queue.Full:
-                continue
-            self._news.set()
-            return True
-        return False
 
     def _pieces_of(self, lines: Iterator[str]) -> Iterator[StreamPiece]:
         calls = CallWriter(self.declared)
@@ -336,17 +256,6 @@ _TOO_LONG: Final = re.compile(
     re.I,
 )
 """What servers say of a conversation that exceeds the model's context."""
-
-
-def message_of(reply: httpx.Response) -> str:
-    """What a server says in an error response, in one line."""
-    body = b""
-    with contextlib.suppress(httpx.HTTPError):
-        for data in reply.iter_bytes():
-            body += data
-            if len(body) > ERROR_BYTES:
-                break
-    return " ".join(body[:ERROR_BYTES].decode("utf-8", "replace").split())
 
 
 def problem_in(event: Mapping[str, Any]) -> AnswerProblem:

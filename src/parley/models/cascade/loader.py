@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 
@@ -30,10 +30,12 @@ from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Recogniser, Speaker, Vision
 from parley.models.cascade.phrases import Phrases
-from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.remote import RemoteWriter, check
+from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.models.cascade.vision.photographs import Photographs
 from parley.models.cascade.voice.lexicon import Lexicon
 from parley.models.cascade.voice.speaker import OwnSpeaker
+from parley.models.cascade.watch import ServerAway
 from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
 from parley.protocol.networks import host_name, is_private_name
@@ -188,11 +190,12 @@ def is_address(text: str) -> bool:
 
 
 def answers_early(settings: ModelSettings) -> bool:
-    """True if each pause of the user may start an answer: as configured, otherwise True unless the
+    """True if each pause of the user may start an answer: as configured, otherwise True unless an
     address is public, because each request to a public one is likely to cost money."""
     if settings.llm_early is not None:
         return settings.llm_early
-    return not is_address(settings.llm) or is_private_name(host_name(settings.llm) or "")
+    addresses = filter(is_address, (settings.llm, settings.tts))
+    return all(is_private_name(host_name(each) or "") for each in addresses)
 
 
 def endpoint_of(settings: ModelSettings) -> Endpoint:
@@ -208,7 +211,8 @@ def _chosen(settings: ModelSettings, offered: list[str] | None) -> str:
     if offered and len(offered) == 1:
         return offered[0]
     count = len(offered or ())
-    raise SetupError(
+    kind = SetupError if count else ServerAway
+    raise kind(
         f"The server at {without_credentials(settings.llm)} offers {count or 'no'} models.",
         hint=f"Name one with --llm-model: {_some_of(offered)}"
         if offered
@@ -227,8 +231,12 @@ def _some_of(names: list[str] | None) -> str:
 def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Writer:
     if is_address(settings.llm):
         endpoint = endpoint_of(settings)
-        endpoint = replace(endpoint, model=_chosen(settings, check(endpoint)))
-        return RemoteWriter(endpoint, rows=slots, limit_tokens=settings.context_tokens)
+        writer = RemoteWriter(
+            endpoint, rows=slots, limit_tokens=settings.context_tokens,
+            find_model=lambda: _chosen(settings, check(endpoint)),
+        )  # fmt: skip
+        writer.connect()
+        return writer
     if settings.llm != "own":
         return load_causal(settings.llm, rows=slots)
     assert folder is not None
@@ -247,11 +255,13 @@ def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
 
 def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None:
     """The voice; None if none is installed."""
+    own = OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
     if is_address(settings.tts):
-        endpoint = Endpoint(
-            settings.tts.rstrip("/"), settings.tts_model, settings.llm_key, settings.llm_timeout_s
-        )
-        return RemoteSpeaker(endpoint, settings.tts_voice)
+        is_same_host = urlsplit(settings.tts).netloc == urlsplit(settings.llm).netloc
+        key = settings.tts_key or (settings.llm_key if is_same_host else "")
+        url, limit_s = settings.tts.rstrip("/"), settings.tts_timeout_s
+        endpoint = Endpoint(url, settings.tts_model, key, limit_s)
+        return RemoteSpeaker(endpoint, settings.tts_voice, own)
     if settings.tts != "own":
         if Path(settings.tts).expanduser().is_file():
             return load_voice(settings.tts, settings.tts_voice)
@@ -260,7 +270,7 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
             hint="Give own, the address of a server with /audio/speech, or the ONNX file of a "
             "Piper voice or of Kokoro.",
         )
-    return OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
+    return own
 
 
 def find_phrases(writer: Writer, speaker: Speaker | None, folder: Path | None) -> Phrases | None:

@@ -13,7 +13,7 @@ depends on the other rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,8 +38,11 @@ from parley.models.cascade.messages import History, Line
 from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
 from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.prefill import PrefillJob
+from parley.models.cascade.remote import RemoteWriter
+from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.models.cascade.reply import ReplyJob
 from parley.models.cascade.sampling import Rule
+from parley.models.cascade.speech import Synthesis
 from parley.models.cascade.units import AnswerJob
 from parley.models.cascade.writer import AnswerRequest, Draft, Writer
 from parley.models.job import RowModel, seed_of
@@ -119,6 +122,18 @@ class Cascade(RowModel[Conversation]):
         )  # fmt: skip
         super().__init__(spec, rows)
 
+    def report_news(self, report: Callable[[], None]) -> None:
+        """See `WaitsForServers`."""
+        for part in (self.parts.writer, self.parts.speaker):
+            if isinstance(part, RemoteWriter | RemoteSpeaker):
+                part.report_news(report)
+
+    @property
+    def problem(self) -> str:
+        """See `HasServers`."""
+        parts = (self.parts.writer, self.parts.speaker)
+        return " ".join(filter(None, (getattr(part, "problem", "") for part in parts)))
+
     def use_judges(self, judges: TurnJudges) -> None:
         """See `JudgesTurns`."""
         self.parts = replace(self.parts, judges=judges)
@@ -159,18 +174,23 @@ class Cascade(RowModel[Conversation]):
         )
         detector = self._make_detector()
         self.parts.writer.open(row)
-        self._conversations[row] = Conversation(opening, seed, voice, detector)
+        if (previous := self._conversations[row]) is not None:
+            previous.speech.cancel()
+        speech = Synthesis(self.parts.speaker)
+        self._conversations[row] = Conversation(opening, seed, voice, detector, speech)
 
     def remember(self, row: int, conversation: Conversation) -> Any:
         return conversation.state, self.parts.writer.point(row)
 
     def return_to(self, row: int, conversation: Conversation, kept: Any) -> None:
         conversation.state, point = kept
+        conversation.speech.cancel()
         self.parts.writer.cancel(row)
         self.parts.writer.rewind(row, point)
 
     def close(self, row: int) -> None:
-        if self._conversations[row] is not None:
+        if (conversation := self._conversations[row]) is not None:
+            conversation.speech.cancel()
             self.parts.writer.close(row)
         super().close(row)
 
@@ -194,6 +214,11 @@ class Cascade(RowModel[Conversation]):
         for _ in range(4):
             draft = self.parts.writer.step(0, request, draft, 0)
         self.parts.writer.close(0)
+
+    def unload(self) -> None:
+        super().unload()
+        if isinstance(self.parts.writer, RemoteWriter):
+            self.parts.writer.disconnect()
 
     def memory(self) -> Memory:
         row = int(getattr(self.parts.writer, "row_bytes", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -91,6 +92,11 @@ class PrefillJob(CascadeJob):
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.state.history, texts)
 
+    @property
+    def waits_s(self) -> float:
+        is_speaking = self.stage is Stage.VOCODE
+        return math.inf if is_speaking and self._conversation.speech.is_waiting else 0.0
+
     def run(self) -> None:
         if self.stage is Stage.VOCODE:
             self._keep_promises()
@@ -122,7 +128,7 @@ class PrefillJob(CascadeJob):
         promises, speaker = self._promises, self._parts.speaker
         assert promises is not None
         if speaker is not None and not promises.is_kept:
-            promises.step(speaker)
+            promises.step(self._conversation.speech)
         if speaker is None or promises.is_kept:
             self._state = promises.kept()
             self.go(self._first)

@@ -15,7 +15,7 @@ import numpy as np
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
 from parley.models.cascade.conversation import CascadeState
-from parley.models.cascade.parts import Speaker
+from parley.models.cascade.speech import Synthesis
 
 Clauses = tuple[tuple[str, int], ...]
 """Texts of clauses, with their length in samples at 24 kHz."""
@@ -58,10 +58,13 @@ class Promises:
         """True if all speech has been synthesised."""
         return not self._needed
 
-    def step(self, speaker: Speaker) -> None:
-        """Synthesise one clause."""
-        clause = self._needed.pop(0)
-        self._waves[clause] = speaker.say(clause, self._voice)
+    def step(self, speech: Synthesis) -> None:
+        """Synthesise one clause, or the part of it that has arrived."""
+        clause = self._needed[0]
+        portion = speech.whole(clause, self._voice)
+        if portion is not None:
+            self._waves[clause] = portion.samples
+            self._needed.pop(0)
 
     def kept(self) -> CascadeState:
         """The state of the conversation with the synthesised speech."""

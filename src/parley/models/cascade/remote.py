@@ -1,30 +1,29 @@
-"""Parts that run on another server: a language model and a voice behind OpenAI's API.
+"""A language model on another server, behind OpenAI's chat completions API.
 
-A separate thread receives the answer (`endpoint.py`); `step` processes what has arrived and waits
-at most `PATIENCE_S`, which all waiting rows share, so that an engine step stays short. A failure is
-spoken in plain words and reported to the client; the text written until then is kept. A
+A separate thread receives the answer (`endpoint.py`); `step` processes what has arrived. A failure
+is spoken in plain words and reported to the client; the text written until then is kept. A
 conversation that is too long for the server is sent again without its older half.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import queue
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
-import numpy as np
 
-from parley import logs
 from parley.errors import SetupError
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
-from parley.media.resample import resample
 from parley.models.cascade.connection import CONNECT_S, ConnectionPool, Endpoint
-from parley.models.cascade.endpoint import EMPTY, FILTERED, TOO_LONG, CompletionStream, StreamPiece
+from parley.models.cascade.endpoint import (
+    EMPTY,
+    FILTERED,
+    NOT_READY,
+    TOO_LONG,
+    UNREACHABLE,
+    CompletionStream,
+)
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.tool_text import (
@@ -35,14 +34,18 @@ from parley.models.cascade.tool_text import (
     without_calls,
     written_calls,
 )
-from parley.models.cascade.writer import AnswerRequest, Draft, Writer, ends_thoughts, readable
+from parley.models.cascade.watch import ServerAway, ServerWatch
+from parley.models.cascade.writer import (
+    AnswerProblem,
+    AnswerRequest,
+    Draft,
+    Writer,
+    ends_thoughts,
+    readable,
+)
 from parley.protocol.values import AnswerFormat
 from parley.views.tools import CLOSE
 
-log = logs.get(__name__)
-
-PATIENCE_S = 0.03
-"""Maximum time for which the rows of a step wait for a next piece."""
 IMAGE_TOKENS = 1000
 """Estimated size of a picture. Source: a picture of a megapixel takes 765 tokens with OpenAI's
 models, 1,300 with Qwen's."""
@@ -70,6 +73,8 @@ class RemoteWriter(Writer):
     Args:
         limit_tokens: maximum size of the conversation that is sent, estimated at four letters per
             token.
+        find_model: asks the server for the model's name, and raises `SetupError` if it cannot be
+            used.
     """
 
     answers_later = True
@@ -79,12 +84,21 @@ class RemoteWriter(Writer):
     reports_logprobs = True
     limit_setting = "model.context_tokens"
 
-    def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        rows: int,
+        limit_tokens: int,
+        find_model: Callable[[], str] = str,
+    ) -> None:
         self.endpoint = endpoint
+        self._find_model = find_model
+        self._watch = ServerWatch(endpoint.name, self._find)
         self.sees = endpoint.takes_images
         self.limit_tokens = limit_tokens
         self._connections = ConnectionPool(endpoint)
-        self._news = threading.Event()
+        self._report: Callable[[], None] = lambda: None
         self._running: list[_Running | None] = [None] * rows
         self._first: list[Line | None] = [None] * rows
         """The first line that is sent in each row in which earlier ones were too long for the
@@ -92,6 +106,44 @@ class RemoteWriter(Writer):
         self._thinks = [False] * rows
         """True for each row whose newest answer started with thoughts that no tag opens. This is
         stored per row, because the answers to one client do not predict those to others."""
+
+    def connect(self) -> None:
+        """Find the model at the server. A server that is away is asked again until it answers;
+        meanwhile `problem` says so, and answers are refused.
+
+        Raises:
+            SetupError: the server answers, but cannot be used.
+        """
+        try:
+            self._find()
+        except ServerAway as error:
+            self._watch.failed(NOT_READY.message, error)
+
+    def _find(self) -> None:
+        self.endpoint = replace(self.endpoint, model=self._find_model() or self.endpoint.model)
+
+    @property
+    def problem(self) -> str:
+        """Why the server cannot be used, as a sentence without addresses; "" if it can."""
+        return self._watch.problem
+
+    def disconnect(self) -> None:
+        """Do not ask a server that is away any more."""
+        self._watch.answered()
+
+    def _done(self, problem: AnswerProblem | None) -> None:
+        if problem is UNREACHABLE:
+            self._watch.failed(problem.message)
+        elif problem is None:
+            self._watch.answered()
+
+    def report_news(self, report: Callable[[], None]) -> None:
+        """See `WaitsForServers`."""
+        self._report = report
+
+    def is_waiting(self, row: int, history: History) -> bool:
+        running = self._running[row]
+        return running is not None and running.history is history and running.stream.is_waiting
 
     def check_format(self, form: AnswerFormat) -> None:
         """Does nothing: the server reports what it does not support."""
@@ -132,10 +184,12 @@ class RemoteWriter(Writer):
                 # The row has returned to the middle of an answer: a server cannot continue it.
                 return replace(draft, is_over=True)
             self.cancel(row)
+            if self.problem and not self.endpoint.model:
+                return Draft(is_over=True, problem=NOT_READY)
             self._start(row, request, _since(history.lines, self._first[row]))
             return draft
         # At most as many as the answer may have; thoughts in between make it fewer.
-        pieces, is_ended = self._received(running.stream, max(1, request.limit - draft.count))
+        pieces, is_ended = running.stream.taken(max(1, request.limit - draft.count))
         if not pieces and not is_ended:
             return draft
         calls = draft.calls + "".join(piece.calls for piece in pieces)
@@ -172,26 +226,9 @@ class RemoteWriter(Writer):
         return _checked(draft, "") if draft.is_over else draft
 
     def _start(self, row: int, request: AnswerRequest, lines: tuple[Line, ...]) -> None:
-        body = self._body(replace(request.history, lines=lines), request.rule, request.seed)
-        stream = CompletionStream(self._connections, body, self._news)
+        body = self._body(request, lines)
+        stream = CompletionStream(self._connections, body, lambda: self._report(), self._done)
         self._running[row] = _Running(request.history, lines, stream)
-
-    def _received(self, stream: CompletionStream, most: int) -> tuple[list[StreamPiece], bool]:
-        """The pieces that have arrived, and whether the answer ended with them. If there are none,
-        waits until something arrives for any row."""
-        self._news.clear()
-        if stream.pieces.empty():
-            self._news.wait(PATIENCE_S / sum(one is not None for one in self._running))
-        pieces: list[StreamPiece] = []
-        while len(pieces) < most:
-            try:
-                piece = stream.pieces.get_nowait()
-            except queue.Empty:
-                break
-            if piece is None:
-                return pieces, True
-            pieces.append(piece)
-        return pieces, False
 
     def _shown(
         self, row: int, raw: str, rule: Rule, draft: Draft, *, is_last: bool
@@ -206,13 +243,15 @@ class RemoteWriter(Writer):
             text, is_cut = readable(words, is_last=is_last)
         return text, is_cut
 
-    def _body(self, history: History, rule: Rule, seed: int) -> dict[str, Any]:
-        system, tools = split_tools(history.system)
+    def _body(self, request: AnswerRequest, lines: tuple[Line, ...]) -> dict[str, Any]:
+        rule = request.rule
+        system, tools = split_tools(request.history.system)
         messages = [{"role": "system", "content": system}] if system else []
-        messages += messages_of(history.lines)
+        messages += messages_of(lines)
         body = {
             "model": self.endpoint.model, "messages": messages, "stream": True,
-            "temperature": rule.temperature, "top_p": rule.top_p, "seed": seed % 2**31,
+            "temperature": rule.temperature, "top_p": rule.top_p,
+            "seed": request.seed % 2**31,
         }  # fmt: skip
         fields = body | tools | _options(rule, has_tools=bool(tools)) | dict(self.endpoint.extra)
         return {name: value for name, value in fields.items() if value is not None}
@@ -334,59 +373,12 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return list(content)
 
 
-class RemoteSpeaker:
-    """A voice behind an address: `/audio/speech` with raw 24 kHz samples."""
-
-    def __init__(self, endpoint: Endpoint, voice: str) -> None:
-        self.endpoint = endpoint
-        self._connections = ConnectionPool(endpoint)
-        self._voice = voice
-
-    def find(self, voice: Pcm | None) -> int:
-        return 0
-
-    def can_say(self, text: str) -> bool:
-        return True
-
-    def say(self, clause: str, voice: int) -> Samples:
-        if not any(sign.isalnum() for sign in clause):
-            return np.zeros(0, np.float32)
-        body = {
-            "model": self.endpoint.model, "voice": self._voice, "input": clause.strip(),
-            "response_format": "pcm",
-        }  # fmt: skip
-        connection = self._connections.take()
-        try:
-            reply = connection.send("/audio/speech", body)
-            reply.read()
-            reply.raise_for_status()
-        except httpx.HTTPError as error:
-            connection.close()
-            why = self.endpoint.hidden(str(error))
-            log.warning("voice_server_failed", url=self.endpoint.name, why=why)
-            return np.zeros(0, np.float32)
-        self._connections.give_back(connection)
-        return samples_of(reply.content, reply.headers.get("content-type", ""))
-
-
-def samples_of(data: bytes, kind: str) -> Samples:
-    """16-bit samples at 24 kHz, or a WAV file of any rate, as 24 kHz floats."""
-    if data[:4] == b"RIFF" or "wav" in kind:
-        import wave
-
-        with wave.open(io.BytesIO(data)) as file:
-            raw, rate = file.readframes(file.getnframes()), file.getframerate()
-            wide = np.frombuffer(raw, "<i2").reshape(-1, file.getnchannels()).mean(1)
-        return resample(Pcm((wide / 32768).astype(np.float32), rate), OUTPUT_RATE_HZ).samples
-    whole = data[: len(data) // 2 * 2]
-    return (np.frombuffer(whole, "<i2") / 32768).astype(np.float32)
-
-
 def check(endpoint: Endpoint) -> list[str] | None:
     """Names of the models that an address offers; None if it has no list of them.
 
     Raises:
-        SetupError: no server answers there, or the response does not follow this API.
+        ServerAway: no server answers there, or it is not ready yet.
+        SetupError: it cannot be used.
     """
     options: dict[str, Any] = {"headers": endpoint.headers(), "timeout": CONNECT_S}
     try:
@@ -401,14 +393,17 @@ def check(endpoint: Endpoint) -> list[str] | None:
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         hint = "Start its server, and give the address with /v1 at its end."
+        kind = ServerAway if status in (502, 503, 504) else SetupError
         if status is not None:
             why = f"answers {status}"
         elif isinstance(error, httpx.HTTPError):
             why = f"does not answer: {endpoint.hidden(str(error))}"
+            kind = ServerAway
         else:
             why = "does not answer with a list of models"
         if status in (401, 403):
             hint = "Set model.llm_key (PARLEY_MODEL__LLM_KEY) to its key."
         elif "CERTIFICATE_VERIFY_FAILED" in why:
             hint = "Set SSL_CERT_FILE to a file with the certificate that signed its own."
-        raise SetupError(f"The language model at {endpoint.name} {why}.", hint=hint) from error
+            kind = SetupError
+        raise kind(f"The language model at {endpoint.name} {why}.", hint=hint) from error

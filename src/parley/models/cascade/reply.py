@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
@@ -35,6 +36,7 @@ class ReplyJob(CascadeJob):
         self._taken = 0
         self._said: list[str] = []
         self._clauses: list[str] = []
+        self._is_in_clause = False
         self._samples = 0
         self._called = self._reported = 0
         self.is_streamed = work.streaming
@@ -52,6 +54,14 @@ class ReplyJob(CascadeJob):
             top_logprobs=work.top_logprobs,
         )
         self._request = AnswerRequest(self._history, rule, work.max_new_tokens, conversation.seed)
+
+    @property
+    def waits_s(self) -> float:
+        if self.stage is Stage.VOCODE:
+            is_waiting = self._conversation.speech.is_waiting
+        else:
+            is_waiting = self._parts.writer.is_waiting(self.row, self._history)
+        return math.inf if is_waiting else 0.0
 
     def run(self) -> None:
         try:
@@ -102,12 +112,19 @@ class ReplyJob(CascadeJob):
         self._go_on()
 
     def _speak(self) -> None:
-        clause = self._clauses[0]
-        wave = self._choices.spoken(self._parts, clause, self._conversation.voice)
-        self._clauses.pop(0)
+        clause, conversation = self._clauses[0], self._conversation
+        portion = self._choices.spoken(lambda: conversation.speech.next(clause, conversation.voice))
+        if portion is None:
+            return
+        wave, is_last = portion
+        text = "" if self._is_in_clause else clause
+        self._is_in_clause = not is_last
         self._samples += len(wave)
-        self._said.append(clause)
-        self._put(OutputPiece(clause, Pcm(wave, OUTPUT_RATE_HZ) if len(wave) else None))
+        self._said.append(text)
+        self._put(OutputPiece(text, Pcm(wave, OUTPUT_RATE_HZ) if len(wave) else None))
+        if not is_last:
+            return
+        self._clauses.pop(0)
         if not self._clauses:
             self._call()
             self._go_on()
@@ -137,6 +154,7 @@ class ReplyJob(CascadeJob):
     def cancel(self) -> None:
         if self.stage is not None:
             self._parts.writer.cancel(self.row)
+            self._conversation.speech.cancel()
             self._end(Ending.CANCELLED)
 
     def _end(self, ending: Ending) -> None:
@@ -160,6 +178,7 @@ class ReplyJob(CascadeJob):
             GenerateResult(
                 ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
                 speech_tokens=-(-self._samples // 960), context_tokens=state.tokens,
-                problem=draft.problem.message if draft.problem else "", chosen=self._choices.made,
+                problem=draft.problem.message if draft.problem else "",
+                voice_failed=conversation.speech.take_failure(), chosen=self._choices.made,
             )
         )  # fmt: skip

@@ -38,7 +38,7 @@ needs more continues in the next unit."""
 MAX_WAITS = 2
 """Maximum number of units of an answer that may end because of their cost."""
 VAIN_S = 0.45
-"""Time without news from a remote writer after which a unit ends."""
+"""Time without news from a server after which a unit ends."""
 CLAUSE_COST, WORD_COST = 2, 1
 """Cost of speaking a clause, plus this for each of its words."""
 
@@ -131,7 +131,7 @@ class AnswerJob(CascadeJob):
             state = self._asked(state)
             before = ""
         else:
-            self._parts.writer.cancel(self.row)
+            self._cancel_servers()
             before = "".join(text for text, _ in telling.clauses[: telling.shown])
         history, said = state.history, (before + words).strip()
         if said:
@@ -149,8 +149,14 @@ class AnswerJob(CascadeJob):
         telling = state.telling
         assert telling is not None
         speaks = self._conversation.speaks and self._parts.speaker is not None
-        if self.stage is Stage.VOCODE:
-            telling = self._voiced(telling)
+        if self.stage is Stage.VOCODE and _clauses(telling):
+            voiced = self._voiced(telling)
+            if voiced is None:
+                self._note_wait(has_news=False)
+                if self._choices.ends_unit(is_due=self._waits_in_vain):
+                    self._listen_on(telling, speaks=speaks)
+                return
+            telling = voiced
         needed = UNIT_SAMPLES if telling.played else FIRST_SAMPLES
         enough = len(telling.waiting) >= needed if speaks else self._tokens >= 10
         if enough or telling.is_all_spoken:
@@ -174,9 +180,26 @@ class AnswerJob(CascadeJob):
             self._write(telling)
 
     @property
+    def waits_s(self) -> float:
+        if self.stage is Stage.VOCODE:
+            is_waiting = self._conversation.speech.is_waiting
+        else:
+            is_waiting = self._parts.writer.is_waiting(self.row, self._state.history)
+        if not is_waiting or self._vain_since_s is None:
+            return 0.0
+        return max(0.0, self._vain_since_s + VAIN_S - time.monotonic())
+
+    @property
     def _waits_in_vain(self) -> bool:
         since_s = self._vain_since_s
         return since_s is not None and time.monotonic() - since_s >= VAIN_S
+
+    def _note_wait(self, *, has_news: bool) -> None:
+        """Note since when the unit waits for a server in vain."""
+        if has_news:
+            self._vain_since_s = None
+        elif self._vain_since_s is None:
+            self._vain_since_s = time.monotonic()
 
     def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
         """True if the unit may take the next step; counts its cost."""
@@ -216,10 +239,7 @@ class AnswerJob(CascadeJob):
         request = AnswerRequest(state.history, self._rule(), DUPLEX_TOKENS, seed)
         draft = self._choices.written(self._parts, self.row, request, telling.draft, state.draws)
         is_new = draft is not telling.draft
-        if is_new or not writer.answers_later:
-            self._vain_since_s = None
-        elif self._vain_since_s is None:
-            self._vain_since_s = time.monotonic()
+        self._note_wait(has_news=is_new or not writer.answers_later)
         draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new
         if draft.problem:
             self._problem = draft.problem.message
@@ -229,14 +249,19 @@ class AnswerJob(CascadeJob):
         reads = not draft.is_over and writer.is_reading(self.row, state.history, draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
-    def _voiced(self, telling: Telling) -> Telling:
-        clauses = _clauses(telling)
-        if not clauses:
-            return telling
-        wave = self._choices.spoken(self._parts, clauses[0], self._conversation.voice)
+    def _voiced(self, telling: Telling) -> Telling | None:
+        """The answer with its next clause spoken; None if that has not arrived."""
+        clause, conversation = _clauses(telling)[0], self._conversation
+        portion = self._choices.spoken(
+            lambda: conversation.speech.whole(clause, conversation.voice)
+        )
+        if portion is None:
+            return None
+        self._note_wait(has_news=True)
+        wave = portion.samples
         telling = replace(
-            telling, taken=telling.taken + len(clauses[0]),
-            clauses=(*telling.clauses, (clauses[0], len(wave))),
+            telling, taken=telling.taken + len(clause),
+            clauses=(*telling.clauses, (clause, len(wave))),
             waiting=np.concatenate((telling.waiting, wave)),
             is_promised=telling.is_promised or self._choices.is_again,
         )  # fmt: skip
@@ -306,7 +331,7 @@ class AnswerJob(CascadeJob):
         telling = state.telling
         if telling is None:
             return state
-        self._parts.writer.cancel(self.row)
+        self._cancel_servers()
         text = telling.heard_text()
         history = state.history
         if telling.draft.is_apology:
@@ -314,6 +339,10 @@ class AnswerJob(CascadeJob):
         elif text:
             history = replace(history, lines=(*history.lines, Line("assistant", text)))
         return replace(_silent(state), history=history)
+
+    def _cancel_servers(self) -> None:
+        self._parts.writer.cancel(self.row)
+        self._conversation.speech.cancel()
 
     def cancel(self) -> None:
         if self.stage is not None:
@@ -337,7 +366,8 @@ class AnswerJob(CascadeJob):
             GenerateResult(
                 ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
                 speech_tokens=-(-samples // 960), context_tokens=state.tokens, heard=self._heard,
-                problem=self._problem, chosen=self._choices.made,
+                problem=self._problem, voice_failed=conversation.speech.take_failure(),
+                chosen=self._choices.made,
                 needs_sound_s=state.turns.seconds + len(state.rest) / INPUT_RATE_HZ,
             )
         )  # fmt: skip

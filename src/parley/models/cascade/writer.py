@@ -96,7 +96,7 @@ class Writer(ABC):
 
     Attributes:
         takes_notes: the model was trained to answer from notes.
-        answers_later: a `step` may find nothing new because a server generates.
+        answers_later: a server generates, so a `step` may find nothing new (`is_waiting`).
         sees: the model accepts pictures.
         calls_tools: the model calls functions, and can be forced to.
         keeps_formats: its text follows `Rule.answer_format`.
@@ -160,6 +160,10 @@ class Writer(ABC):
     @abstractmethod
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         """True if the next `step` reads the prompt; false if it generates."""
+
+    def is_waiting(self, row: int, history: History) -> bool:
+        """True if a `step` of the answer to `history` would find nothing new."""
+        return False
 
     @abstractmethod
     def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:

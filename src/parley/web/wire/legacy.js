@@ -31,6 +31,9 @@ export class LegacyConnection extends Connection {
       case 'timeout':
         this.finish({ reason: 'timeout', sentence: message.reason ?? '' });
         return true;
+      case 'status':
+        if (message.reason === 'voice_failed') this.emit('trouble', { code: message.reason, sentence: '' });
+        return true;
       case 'error':
         this.onError({ code: message.code ?? '', sentence: message.message || message.error || '' });
         return true;

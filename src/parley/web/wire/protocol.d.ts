@@ -378,7 +378,7 @@ export namespace half_duplex {
   /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
-    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "voice_failed" | "waiting_for_model";
     elapsed_ms: number;
   }
   /** No audio for too long, or the session reached its maximum length. */
@@ -589,7 +589,7 @@ export namespace duplex {
   /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
-    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "voice_failed" | "waiting_for_model";
     elapsed_ms: number;
   }
   /** The session ends because of a time limit. */
@@ -780,7 +780,7 @@ export namespace realtime {
   /** Why there is no output, or no audible output, and for how long already (for `unit_late`: how late). Only with extensions. */
   interface SessionStatus {
     type: "session.status";
-    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "voice_failed" | "waiting_for_model";
     elapsed_ms: number;
   }
   /** The session has ended; no message follows. */

@@ -79,6 +79,9 @@ export class RealtimeClient extends Connection {
       case 'conversation.item.input_audio_transcription.completed':
         this.#transcript(message);
         break;
+      case 'session.status':
+        if (message.reason === 'voice_failed') this.emit('trouble', { code: message.reason, sentence: '' });
+        break;
       case 'session.closed':
         this.#closed(message.reason);
         break;

@@ -462,6 +462,7 @@ export const en = {
   'network.slow': 'The network is slow.',
   'network.slow_fix': '{dropped} seconds of sound could not be sent.',
   'trouble.server': 'The server had a problem. The call continues.',
+  'trouble.voice': 'The usual voice has failed. Another voice speaks until it is back, or the answer is only written.',
 
   // What can go wrong: the service
   'end.timeout': 'The time for this conversation is over.',

@@ -443,6 +443,7 @@ export const zh = {
   'network.slow': '网络较慢。',
   'network.slow_fix': '有 {dropped} 秒声音没能发出。',
   'trouble.server': '服务器出了点问题，通话继续。',
+  'trouble.voice': '平时的语音服务出了问题。恢复之前由另一种声音代替，或只显示文字。',
 
   'end.timeout': '这次对话的时间到了。',
   'end.timeout_fix': '可以马上重新开始。',

@@ -40,7 +40,8 @@ function troubleNotice(page) {
       onClose,
     });
   }
-  return trouble ? notice('warn', 'trouble.server', undefined, { said: trouble.sentence, onClose }) : null;
+  const words = trouble?.code === 'voice_failed' ? 'trouble.voice' : 'trouble.server';
+  return trouble ? notice('warn', words, undefined, { said: trouble.sentence, onClose }) : null;
 }
 
 /** @param {CallPage} page @returns {(Node | null)[]} */
