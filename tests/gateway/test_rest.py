@@ -18,6 +18,7 @@ from tools.pages import make
 from websockets.asyncio.client import connect
 
 from parley.gateway.http.chat import ChatResponse, TokenStats, written
+from parley.gateway.http.status import worker_info
 from parley.gateway.reload import taken_over
 from parley.media import wav
 from parley.media.pcm import Pcm
@@ -47,6 +48,18 @@ async def test_status_counts_workers_and_what_runs(gateway, http):
     assert status["free_slots"] == sum(worker["free_slots"] for worker in workers["workers"]) > 0
     assert status["running_tasks"][0]["request_type"] == "omni_duplex"
     assert {worker["status"] for worker in workers["workers"]} == {"idle", "duplex_active"}
+
+
+async def test_status_and_health_show_that_a_server_behind_a_model_is_away(gateway, http, worker):
+    pool = gateway.runtime.dispatcher.worker_pool
+    (joined,) = pool
+    before = [(await http.get(path)).json()["problem"] for path in ("/status", "/health")]
+    pool.heard(joined, Heartbeat("idle", 1, 0, 0.0, 0, problem="It is away."))
+    after = [(await http.get(path)).json()["problem"] for path in ("/status", "/health")]
+    listed = worker_info(joined, is_admin=False)
+
+    assert (before, after) == (["", ""], ["It is away."] * 2)
+    assert listed.problem == "It is away."
 
 
 @pytest.mark.usefixtures("worker")

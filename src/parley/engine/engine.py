@@ -16,7 +16,14 @@ from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.engine import work
 from parley.engine.loop import Command, EngineLoop, RowCall, SlotRequest, Stats, roll_back
-from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec, SharesPages
+from parley.engine.model import (
+    HasFastPaths,
+    HasServers,
+    Memory,
+    Model,
+    ModelSpec,
+    SharesPages,
+)
 from parley.engine.segments import Segment, Text
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
@@ -44,6 +51,7 @@ class Engine:
         self._free = deque(range(model.rows))
         """Free rows, the one that has been free longest first."""
         self._fast_paths = model if isinstance(model, HasFastPaths) else None
+        self._servers = model if isinstance(model, HasServers) else None
         self._pages = model if isinstance(model, SharesPages) else None
         self._loop = EngineLoop(
             model, clock or SystemClock(), on_fault=lambda: self._post(self._break)
@@ -84,6 +92,11 @@ class Engine:
     def fast_paths(self) -> dict[str, str]:
         """The state of every fast part of the model; empty if it has none."""
         return {} if self._fast_paths is None else dict(self._fast_paths.fast_paths)
+
+    @property
+    def problem(self) -> str:
+        """Why servers behind the model cannot be used; "" if there are none, or they can."""
+        return "" if self._servers is None else self._servers.problem
 
     @property
     def context_pages(self) -> tuple[int, int] | None:

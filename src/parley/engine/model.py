@@ -173,6 +173,17 @@ class WaitsForServers(Protocol):
 
 
 @runtime_checkable
+class HasServers(Protocol):
+    """A model with parts on other servers."""
+
+    @property
+    def problem(self) -> str:
+        """Why they cannot be used, as a sentence for everyone; "" if they can, as far as is known.
+        May be called in any thread; returns immediately."""
+        ...
+
+
+@runtime_checkable
 class HasFastPaths(Protocol):
     """A model with fast parts that may fall back to a slower form while it serves."""
 

@@ -55,6 +55,7 @@ class StartSession:
         speak: prepare a voice; False makes a text-only conversation.
         seed: makes sampling repeatable; None draws one. `StartResult` contains the seed that is
             used.
+        is_seed_chosen: True if the client chose it: it is passed on to a server behind the model.
         wall_clock: Unix time, for models that know the time; in a rerun, that of the recording.
     """
 
@@ -62,6 +63,7 @@ class StartSession:
     voice: Pcm | None = None
     speak: bool = True
     seed: int | None = None
+    is_seed_chosen: bool = False
     window: Window = Window()
     duplex: DuplexConfig = field(default_factory=DuplexConfig)
     wall_clock: Callable[[], float] = time.time

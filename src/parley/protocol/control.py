@@ -255,6 +255,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """The worker is shutting down: it gets no new sessions, and its sessions are moved."""
     fast_paths: dict[str, str] = {}
     """The state of every fast part of the model: `fast`, `plain: why`, `refused: why`."""
+    problem: str = ""
+    """Why servers behind the model cannot be used; "" if there are none, or they can."""
     context_pages: ContextPages | None = None
     """None if every context has its own memory."""
     recordings_waiting: int | None = None

@@ -647,6 +647,7 @@ class Host:
             kv_cache_length=self.engine.context_tokens,
             device_memory=self.device_memory,
             fast_paths=self.engine.fast_paths,
+            problem=self.engine.problem,
             context_pages=None if pages is None else ContextPages(*pages),
             stages=counted.stages,
             answers=counted.answers,
@@ -816,4 +817,5 @@ class Host:
             "kv_cache_length": self.engine.context_tokens,
             "slots": self.engine.slots,
             "free_slots": self.free_slots,
+            "problem": self.engine.problem,
         }

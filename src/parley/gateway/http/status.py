@@ -38,6 +38,9 @@ class Health(msgspec.Struct, kw_only=True):
     timestamp: Annotated[str, Meta(examples=["2026-11-20T17:43:12+00:00"])]
     version: Annotated[str, Meta(examples=["0.1.0"])]
     failing: list[str] = []
+    problem: Annotated[
+        str, Meta(description="why servers behind a worker's model cannot be used, if they cannot")
+    ] = ""
 
 
 class Readiness(msgspec.Struct, kw_only=True):
@@ -85,6 +88,9 @@ class WorkerInfo(msgspec.Struct, kw_only=True):
         str | None,
         Meta(description="why it has no default voice, where it has none; text works without"),
     ] = None
+    problem: Annotated[
+        str, Meta(description="why servers behind its model cannot be used, if they cannot")
+    ] = ""
     slots_limit: Annotated[
         str | None,
         Meta(description="why it offers fewer slots than its memory has room for, where it does"),
@@ -190,6 +196,9 @@ class Status(msgspec.Struct, kw_only=True):
         dict[int, str],
         Meta(description="workers that wait for a device in the cluster, by number, and why"),
     ] = {}
+    problem: Annotated[
+        str, Meta(description="why servers behind a worker's model cannot be used, if they cannot")
+    ] = ""
     queue_length: Annotated[int, Meta(examples=[0])]
     max_queue_size: Annotated[int, Meta(examples=[1000])]
     recording: RecordingHealth
@@ -273,6 +282,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         version=hello.version,
         build=hello.build,
         voice_problem=hello.details.get("voice_problem"),
+        problem="" if beat is None else beat.problem,
         slots_limit=hello.details.get("slots_limit"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
         context_pages=None if beat is None else beat.context_pages,
@@ -366,6 +376,10 @@ def routes(runtime: GatewayRuntime) -> Router:
     clock, worker_pool, queue = dispatcher.clock, dispatcher.worker_pool, dispatcher.queue
     router = Router(tag="status")
 
+    def problem() -> str:
+        beats = [worker.heartbeat for worker in worker_pool if worker.heartbeat is not None]
+        return next((beat.problem for beat in beats if beat.problem), "")
+
     @router.get("/health", answer=Health, others={503: Health})
     async def health() -> Response:
         """200 if the gateway is alive and all its background tasks are running. For workers see
@@ -377,6 +391,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             timestamp=iso(clock.time()),
             version=__version__,
             failing=failing,
+            problem=problem(),
         )
         return _answer(health, is_well=not failing)
 
@@ -407,6 +422,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             offline_workers=views.count("offline"),
             free_slots=sum(worker.free_slots for worker in worker_pool),
             waiting_workers=worker_pool.waiting,
+            problem=problem(),
             queue_length=len(queue),
             max_queue_size=queue.limit,
             recording=RecordingHealth(

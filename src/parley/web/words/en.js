@@ -19,6 +19,7 @@ export const en = {
   'status.busy': 'Server busy',
   'status.waiting': '{waiting} waiting',
   'status.none': 'Not available now',
+  'status.problem': 'Answers may fail now',
   'status.offline': 'Offline',
   'status.locked': 'Needs a key',
 

@@ -18,6 +18,7 @@ export const zh = {
   'status.busy': '服务器正忙',
   'status.waiting': '{waiting} 人排队',
   'status.none': '暂时无法通话',
+  'status.problem': '暂时可能无法回答',
   'status.offline': '离线',
   'status.locked': '需要密钥',
 

@@ -118,11 +118,14 @@ function statusChip(everyS) {
         free_slots: free = 0,
         total_workers: total = 0,
         queue_length: waiting = 0,
+        problem = '',
       } = (await request('/status')) ?? {};
-      dot.dataset.is = total === 0 ? 'poor' : free > 0 ? 'good' : 'fair';
-      // Shown only if no call can start now.
-      node.hidden = isTalking() || (free > 0 && waiting === 0);
+      dot.dataset.is = total === 0 || problem ? 'poor' : free > 0 ? 'good' : 'fair';
+      // Shown only if no call can start now, or if answers fail.
+      node.hidden = isTalking() || (free > 0 && waiting === 0 && !problem);
+      node.title = problem;
       if (total === 0) say(label, 'status.none');
+      else if (problem) say(label, 'status.problem');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
       else say(label, free > 0 ? 'status.free' : 'status.busy');
     } catch (error) {

@@ -81,7 +81,7 @@ export async function learnAbilities() {
 
 /** Returns what a worker can do, its errors, and which parts of its model are not fast and why. @param {any} worker */
 function workerFacts(worker) {
-  const { worker_id: id, model, voice_problem: voice, fast_paths: parts = [], unreachable } = worker;
+  const { worker_id: id, model, voice_problem: voice, problem, fast_paths: parts = [], unreachable } = worker;
   const slow = parts.filter((/** @type {any} */ part) => part.state !== 'fast');
   const fast = parts.filter((/** @type {any} */ part) => part.state === 'fast');
   const facts = [
@@ -89,7 +89,7 @@ function workerFacts(worker) {
       ? h('p', { class: 'row' }, ...abilities[model].map((name) => h('span', { class: 'chip' }, name)))
       : null,
     unreachable ? h('p', { class: 'error', words: 'admin.unreachable' }) : null,
-    voice ? h('p', { class: 'error' }, String(voice)) : null,
+    ...[voice, problem].filter(Boolean).map((one) => h('p', { class: 'error' }, String(one))),
     fast.length > 0
       ? h('p', {
           class: 'quiet',
