@@ -153,6 +153,7 @@ class RequestRun:
             language=asked.language,
             tools=asked.tools,
             seed=self._seed if asked.seed is None else asked.seed,
+            is_seed_chosen=asked.seed is not None,
         )
         return prefilled, sum(map(sound_s_of, opened))
 

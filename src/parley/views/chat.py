@@ -46,6 +46,7 @@ class ChatView(TurnView):
         tts_mode: TtsMode = "default",
         language: str | None = None,
         seed: int | None = None,
+        is_seed_chosen: bool = False,
         tools: tuple[Tool, ...] = (),
         due_s: float | None = None,
     ) -> PrefillResult:
@@ -58,6 +59,7 @@ class ChatView(TurnView):
             speak: True if the answer may have audio; the voice is prepared here.
             tts_mode, language: select the system message that is added if there is none (see
                 `prompts`).
+            seed, is_seed_chosen: see `StartSession`.
             tools: functions that the model may call, if it supports that.
 
         Raises:
@@ -75,7 +77,8 @@ class ChatView(TurnView):
         layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)
         segments = [segment for message in messages for segment in layout.message(message)]
         self.session_id = None
-        await self._slot.start(StartSession("chat", voice=voice, speak=speak, seed=seed))
+        opening = StartSession("chat", voice, speak, seed, is_seed_chosen)
+        await self._slot.start(opening)
         prefilled = await self._slot.prefill(segments, due_s=due_s)
         self.session_id, self._may_call = session_id, bool(tools)
         return prefilled

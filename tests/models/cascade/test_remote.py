@@ -570,6 +570,15 @@ def test_further_fields_are_sent_and_null_leaves_one_out():
     assert "temperature" not in sent
 
 
+@pytest.mark.parametrize(("is_chosen", "sent"), [(True, 7), (False, None)])
+def test_a_seed_is_sent_only_if_the_client_chose_it(is_chosen, sent):
+    """Some servers refuse fields that they do not know."""
+    script = Script()
+    answered(script, [StartSession("chat", seed=7, is_seed_chosen=is_chosen), *works()[1:]])
+
+    assert script.requests[0].get("seed") == sent
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "3"])
 def test_further_fields_must_be_an_object(text):
     with pytest.raises(ValueError, match="expected a JSON object"):

@@ -251,7 +251,7 @@ class RemoteWriter(Writer):
         body = {
             "model": self.endpoint.model, "messages": messages, "stream": True,
             "temperature": rule.temperature, "top_p": rule.top_p,
-            "seed": request.seed % 2**31,
+            "seed": request.seed % 2**31 if request.is_seed_chosen else None,
         }  # fmt: skip
         fields = body | tools | _options(rule, has_tools=bool(tools)) | dict(self.endpoint.extra)
         return {name: value for name, value in fields.items() if value is not None}

@@ -53,7 +53,10 @@ class ReplyJob(CascadeJob):
             answer_format=work.answer_format,
             top_logprobs=work.top_logprobs,
         )
-        self._request = AnswerRequest(self._history, rule, work.max_new_tokens, conversation.seed)
+        self._request = AnswerRequest(
+            self._history, rule, work.max_new_tokens, conversation.seed,
+            conversation.opening.is_seed_chosen,
+        )  # fmt: skip
 
     @property
     def waits_s(self) -> float:

@@ -76,12 +76,14 @@ class AnswerRequest:
     Args:
         limit: maximum number of tokens of the answer.
         seed: of the conversation's random numbers.
+        is_seed_chosen: see `StartSession`.
     """
 
     history: History
     rule: Rule
     limit: int
     seed: int = 0
+    is_seed_chosen: bool = False
 
 
 LINE_TOKENS: Final = 4
