@@ -241,10 +241,9 @@ class Gateway:
 
     def reload_certificate(self) -> bool:
         """Use the certificate that is now in the files for new connections. Returns False if it
-        cannot be used; the old one stays in use."""
+        cannot be used, and the old one stays in use, or if the server speaks plain HTTP."""
         gateway, context = self.settings.gateway, self._server.config.ssl
         if gateway.http or context is None:
-            log.info("certificate_missing")
             return False
         try:
             if gateway.ssl_certfile.exists():  # An operator's may be absent while it is renewed.

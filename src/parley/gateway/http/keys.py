@@ -196,7 +196,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def own(who: Requester, days: Annotated[int, Meta(ge=1, le=3660)] = 31) -> UsageReport:
         """Usage of the caller's own key by day."""
         if who.key_id is None:
-            raise Unauthorized("A key is required.")
+            raise Unauthorized("Send a key: this is the usage of one key.")
         return UsageReport(usage=await report(days, who.key_id))
 
     @admin.post("", status=201)
