@@ -49,7 +49,7 @@ from parley.protocol.control import (
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.resume import AGAIN_CODE, REFUSED_CODE, REPLACED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession, StoredLog
-from parley.settings import EtaSettings, QueueSettings, SecuritySettings
+from parley.settings import EtaSettings, LimitSettings, QueueSettings, SecuritySettings
 from parley.transport import Closure, DialFailed, Traffic
 
 WINDOW_S = 30.0
@@ -90,13 +90,14 @@ class Young:
         self.gone: set[str] = set()
         self.leaving = asyncio.Event()
         self.admission = Admission(SecuritySettings(), sessions_per_client=8, own_names=())
+        limits = LimitSettings(resume_window_s=WINDOW_S)
+        self.rebuilding = Mock(rebuild=never, limits=limits)
         self.kept = Sessions(
             dispatcher=self.dispatcher,
-            rebuilding=Mock(rebuild=never),
+            rebuilding=self.rebuilding,
             admission=self.admission,
             is_gone=self._is_gone,
             drop_log=self.dropped.append,
-            window_s=WINDOW_S,
             hold_s=0.2,
         )
 
@@ -757,6 +758,17 @@ async def test_a_session_whose_client_is_away_takes_a_slot_that_no_client_waits_
     present(young.kept.get("call")).held.close()
     with young.admission.claim("call"):
         assert not young.admission.sessions_by_address
+
+
+async def test_how_long_a_found_session_waits_is_what_the_settings_say_now(young: Young) -> None:
+    young.kept.rebuilding.limits = LimitSettings(resume_window_s=0.01)
+    young.gone.add("http://127.0.0.1:1")
+
+    young.kept.found(left(age_s=11.0))
+
+    async with asyncio.timeout(WINDOW_S / 2):
+        await until(lambda: young.kept.count() == {"lost": 1})
+    assert young.dropped == ["lease"]
 
 
 @pytest.mark.parametrize("age_s", [1.0, 11.0])

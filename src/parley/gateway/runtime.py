@@ -72,7 +72,6 @@ class GatewayRuntime:
             admission=self.access.admission,
             is_gone=process_is_gone,
             drop_log=self.stores.log_sweep.drop,
-            window_s=settings.limits.resume_window_s,
         )
         self.metrics = Metrics(
             authenticator=self.access.authenticator,

@@ -135,9 +135,6 @@ class Sessions:
     Args:
         is_gone: True if no process listens at a worker's address any more.
         drop_log: removes a log.
-        window_s: how long sessions wait for their clients. For this time after its start a gateway
-            does not know if a session that it cannot find exists, because the control socket of its
-            worker may be late on a busy machine.
         hold_s: see `HOLD_S`.
     """
 
@@ -146,13 +143,14 @@ class Sessions:
     admission: Admission
     is_gone: Callable[[str], Awaitable[bool]]
     drop_log: Callable[[str], None]
-    window_s: float
     hold_s: float = HOLD_S
 
     def __post_init__(self) -> None:
         self.clock = self.dispatcher.clock
         self.worker_pool = self.dispatcher.worker_pool
-        self._knows_all_at = self.clock.monotonic() + self.window_s
+        self._knows_all_at = self.clock.monotonic() + self.rebuilding.limits.resume_window_s
+        """Until then a session that was not found may exist: on a busy machine the control socket
+        of its worker can be late."""
         self._sessions: dict[str, GatewaySession] = {}
         self._seeking: dict[str, asyncio.Task[None]] = {}
         """Tasks that wait for workers of an earlier gateway, by worker id."""
@@ -433,7 +431,9 @@ class Sessions:
         """
         session.held.close()
         session.held = self._admitted(lost, is_counted=False)
-        left_s = self.window_s if session.left_s is None else max(RETURNS_S, session.left_s)
+        left_s = self.rebuilding.limits.resume_window_s
+        if session.left_s is not None:
+            left_s = max(RETURNS_S, session.left_s)
         try:
             async with asyncio.timeout(left_s):
                 while not session.asked.is_set():
