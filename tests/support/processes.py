@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +17,18 @@ import psutil
 from tests.support import fork_server
 from tests.support.patience import HANG_S, PROCESS_S
 
+from parley.session_log.places import memory_name
+
 SECRET = "a-secret-for-tests"
+MEMORY = Path("/dev/shm")
+"""Where servers that are not forked store session logs; for the others see `tests/conftest.py`."""
 
 
 class Process:
     """A running `parley VERB` and its output lines."""
 
     def __init__(self, folder: Path, verb: str, *flags: str) -> None:
+        self._memory = MEMORY / memory_name(folder / "data")
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "parley", verb, *flags],
             cwd=folder,
@@ -100,6 +106,8 @@ class Process:
                 child.kill()
         psutil.wait_procs(children, HANG_S)
         self._reader.join(HANG_S)
+        # Another server would remove it, an hour later at the earliest.
+        shutil.rmtree(self._memory, ignore_errors=True)
 
 
 def is_fork_server(process: psutil.Process) -> bool:

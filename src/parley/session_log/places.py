@@ -55,9 +55,14 @@ def open_session_logs(settings: Settings) -> SessionLogs:
 
 def _folders(data_dir: Path) -> list[Path]:
     """Candidate folders for the files, best first: in memory, then in the data folder."""
-    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
-    memory = [MEMORY / f"parley-{os.geteuid()}-{digest}"] if os.access(MEMORY, os.W_OK) else []
+    memory = [MEMORY / memory_name(data_dir)] if os.access(MEMORY, os.W_OK) else []
     return [*memory, data_dir / FOLDER]
+
+
+def memory_name(data_dir: Path) -> str:
+    """Name of a server's folder in memory."""
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
+    return f"parley-{os.geteuid()}-{digest}"
 
 
 def _files(folders: list[Path]) -> SessionLogs:
