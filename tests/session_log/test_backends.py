@@ -314,6 +314,27 @@ def corrupted(tail: Path) -> None:
     tail.write_bytes(data.replace(b"second", b"2econd"))
 
 
+async def test_the_last_process_removes_a_folder_in_memory_unless_it_has_logs(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "logs"
+    gateway, worker = (FileSessionLogs(folder, removes=True) for _ in range(2))
+    assert gateway.claim()
+    writer = await started(worker)
+
+    await gateway.close()
+    assert folder.exists()
+    await worker.close()
+    assert folder.exists()
+    gateway, worker = (FileSessionLogs(folder, removes=True) for _ in range(2))
+    writer.drop()
+    await worker.close()
+    assert folder.exists()
+    await gateway.close()
+
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("damaged", [truncated, corrupted])
 async def test_a_damaged_end_of_a_log_is_left_out(
     tmp_path: Path, damaged: Callable[[Path], None]

@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 import time
 import zlib
@@ -85,11 +86,14 @@ _frame_decoder = msgspec.msgpack.Decoder(_Frame)
 class FileSessionLogs(SessionLogs):
     """The logs in one folder; see `SessionLogs`.
 
+    Args:
+        removes: True: the last process that closes the folder removes it, unless it has logs.
+
     Raises:
         OSError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, removes: bool = False) -> None:
         keep_private(folder)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -99,6 +103,11 @@ class FileSessionLogs(SessionLogs):
         self._id = _folder_id(folder, secrets.token_hex(8))
         self.name, self.place = f"file:{self._id}", str(folder)
         self._claimed: int | None = None
+        self._used: int | None = None
+        """The open name of the folder, which every process that uses it locks."""
+        if removes:
+            self._used = os.open(folder / FOLDER_ID, os.O_RDONLY)
+            fcntl.flock(self._used, fcntl.LOCK_SH)
 
     def inode(self) -> int:
         """Identifies the folder. It is made again if it was removed: when a user logs out, systemd
@@ -147,6 +156,14 @@ class FileSessionLogs(SessionLogs):
 
     async def close(self) -> None:
         self._release()
+        if self._used is None:
+            return
+        with contextlib.suppress(OSError):  # Others use it, or it is gone.
+            fcntl.flock(self._used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if {path.name for path in self.folder.iterdir()} <= {FOLDER_ID, GATEWAY}:
+                shutil.rmtree(self.folder)
+        os.close(self._used)
+        self._used = None
 
     def _release(self) -> None:
         if self._claimed is not None:

@@ -68,7 +68,7 @@ def memory_name(data_dir: Path) -> str:
 def _files(folders: list[Path]) -> SessionLogs:
     for folder in folders:
         try:
-            return FileSessionLogs(folder)
+            return FileSessionLogs(folder, removes=folder.parent == MEMORY)
         except OSError as error:
             _log.warning("session_log_folder_unusable", folder=str(folder), why=str(error))
     _log.warning("session_logs_off", hint="A lost worker loses its sessions.")
