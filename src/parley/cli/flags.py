@@ -48,7 +48,7 @@ FLAGS: Final = {
         "Seconds for which running sessions may continue after SIGTERM; default 0.",
     ),
     "queue.max_size": Flag("--max-queue-size", "Maximum number of clients in the queue."),
-    "queue.request_timeout_s": Flag("--timeout", "Seconds after which POST /api/chat fails."),
+    "queue.request_timeout_s": Flag("--timeout", "Seconds after which a request over HTTP fails."),
     "limits.pause_s": Flag("--pause-timeout", "Seconds a duplex session may stay paused."),
     "workers": Flag(
         "--workers", "Number of worker processes; default one per GPU, or one.", least=1

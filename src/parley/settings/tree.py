@@ -263,7 +263,8 @@ class QueueSettings(Part):
     update_every_s: float = Field(3.0, gt=0)
     """Longest interval between updates to a waiting client."""
     request_timeout_s: float = Field(300.0, gt=0)
-    """Time limit of POST /api/chat."""
+    """Time limit of an answer over HTTP, in the queue and after: POST /api/chat and what is below
+    /v1/."""
     no_worker_refuse_s: float = Field(60.0, gt=0)
     """Refuse new clients after this long without a worker."""
 
@@ -313,7 +314,7 @@ class LimitSettings(Part):
     frame_mb: float = Field(16.0, gt=0)
     """Largest message of the other dialects, in MiB."""
     output_mb: float = Field(8.0, gt=0)
-    """Clients with more unread output are disconnected."""
+    """Clients with more unread output are disconnected, in MiB."""
     output_stall_s: float = Field(10.0, gt=0)
     """Clients that read nothing for this long are disconnected."""
     resume_window_s: float = Field(30.0, ge=0, le=600)
@@ -381,8 +382,8 @@ class SecuritySettings(Part):
     """Read client addresses from X-Forwarded-For, and from X-Forwarded-Proto whether they come by
     TLS."""
     fetch_urls: bool = False
-    """Fetch pictures and clips that chat completions name by http(s) address; never from private
-    networks."""
+    """Fetch pictures and clips that chat completions and responses name by http(s) address; never
+    from private networks."""
 
 
 class ForwardAuthSettings(Part):
@@ -461,7 +462,7 @@ class StorageSettings(Part):
     """Folder of recordings, voices and state."""
     assets_dir: Path | None = None
     """Folder of reference voices (WAV) that clients may name in `ref_audio_path` by their path
-    below it, e.g. `assets/ref_audio/name.wav`; null: none."""
+    below it, e.g. `assets/ref_audio/name.wav`; unset: none."""
     recording: bool = True
     """Record sessions."""
     exact_inputs: bool = True
