@@ -8,7 +8,7 @@ from tests.support.sounds import speak
 
 from parley.engine import Engine
 from parley.engine.work import Ending, Stage, Window
-from parley.errors import InferenceFailed, InvalidRequest
+from parley.errors import ContextFull, InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
 from parley.protocol.values import Generation, TextPart
 from parley.views.content import AudioPart, Message
@@ -258,6 +258,21 @@ async def test_a_failing_prefill_leaves_the_context_as_it_was():
         assert view.kv_cache_length == before
         assert (await take_turn(view, 2.0))[-1].is_final
         assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_of_messages_that_do_not_all_fit_none_is_in_the_context(talk, is_early):
+    request = TurnRequest("s", (said(1.0), Message.of("user", "word " * 9000)))
+
+    if is_early:
+        assert not await talk.prefill_early(request)
+    else:
+        with pytest.raises(ContextFull):
+            await talk.prefill(request)
+
+    assert talk.kv_cache_length == 8
+    await take_turn(talk, 2.0)
+    assert present(talk.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
 async def test_a_failing_answer_can_be_rolled_back():

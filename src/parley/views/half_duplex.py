@@ -175,7 +175,7 @@ class HalfDuplexView(TurnView):
         """Prefill messages; a system message creates a checkpoint.
 
         User turns stay open: further messages of the same role continue them until an answer was
-        given. If the model fails, the context is as before the call. The prefill of `prefill_early`
+        given. After a failure, the context is as before the call. The prefill of `prefill_early`
         is kept if it has the same content, and rolled back otherwise.
 
         Args:
@@ -207,7 +207,7 @@ class HalfDuplexView(TurnView):
             generate_audio: as in `generate`.
 
         Returns:
-            True if it was prefilled; False if the window might have to move for it, or if the model
+            True if it was prefilled; False if the window might have to move for it, or if it
             failed, which leaves the context unchanged.
         """
         if self._early_work.locked() or request.session_id != self.session_id:
@@ -336,7 +336,7 @@ class HalfDuplexView(TurnView):
                 slices += prefilled.vision_slices
                 tokens += prefilled.vision_tokens
                 self._turn_is_open = message.role == "user" and not closes
-        except InferenceFailed as failure:
+        except (BadInput, ContextFull, InferenceFailed) as failure:
             self._turn_is_open = was_open
             if before is not None and not isinstance(failure, SlotLost):
                 await self._slot.roll_back(before)
