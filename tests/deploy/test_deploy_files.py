@@ -6,6 +6,7 @@ import re
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,37 @@ def test_caddy_accepts_its_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     file = str(DEPLOY / "proxy/Caddyfile")
     run(tool("caddy"), "validate", "--adapter", "caddyfile", "--config", file)
+
+
+async def test_caddy_logs_no_secret_of_a_request_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Callable[[], int]
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    port = unused_tcp_port_factory()
+    text = (DEPLOY / "proxy/Caddyfile").read_text().replace("{", "{ \n admin off \n", 1)
+    text = text.replace("voice.example", f"http://127.0.0.1:{port}").replace(":8006", ":1")
+    (tmp_path / "Caddyfile").write_text(text)
+    log = (tmp_path / "log").open("w+")
+    process = await asyncio.create_subprocess_exec(
+        *(tool("caddy"), "run", "--config", str(tmp_path / "Caddyfile")), stderr=log
+    )
+    try:
+        async with httpx.AsyncClient(headers={"x-api-key": "hidden"}, trust_env=False) as http:
+            while True:
+                with contextlib.suppress(httpx.ConnectError):
+                    url = f"http://127.0.0.1:{port}/s/sh_hidden?token=hidden"
+                    assert (await http.get(url)).status_code == 502
+                    break
+                assert process.returncode is None, log.read()
+                await asyncio.sleep(0.05)
+    finally:
+        process.terminate()
+        await process.wait()
+
+    logged = (tmp_path / "log").read_text()
+    log.close()
+    assert "connection refused" in logged
+    assert "hidden" not in logged
 
 
 def test_systemd_accepts_the_units():
