@@ -8,14 +8,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 from tests.gateway.test_session_registry import Young, hello, of_session
 from tests.support.gateways import until
 from tests.support.present import present
 
 from parley.gateway import moving, rebuilding
 from parley.gateway.moving import Moving
-from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.rebuilding import NotRebuilt, Rebuilding
 from parley.gateway.sessions import SessionState
+from parley.gateway.successor import LostSession
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import FOLLOW_HEADER, Heartbeat
 from parley.protocol.kinds import Phase
@@ -34,7 +36,7 @@ class FakeUpstream:
         self.lease, self.connection, self.follows = lease, self, FOLLOW_HEADER in headers
         self.is_refused = self.is_closed = False
         self.ordered: list[str] = []
-        self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[dict[str, Any] | Closure | None] = asyncio.Queue()
         opened.append(self)
 
     is_reachable = True
@@ -45,14 +47,14 @@ class FakeUpstream:
     def close(self) -> None:
         self.is_closed = True
 
-    def answer(self, message: dict[str, Any] | None) -> None:
-        """None: the worker dies."""
+    def answer(self, message: dict[str, Any] | Closure | None) -> None:
+        """None: the worker dies. A closure: it closes the connection."""
         self._messages.put_nowait(message)
 
     async def receive(self) -> SimpleNamespace:
         message = await self._messages.get()
-        if message is None:
-            raise ConnectionClosed(Closure(1006))
+        if message is None or isinstance(message, Closure):
+            raise ConnectionClosed(message or Closure(1006))
         return SimpleNamespace(payload=lambda: json.dumps(message).encode())
 
     def send_text(self, payload: bytes) -> None:
@@ -95,6 +97,19 @@ class Draining(Young):
         """The worker that is asked as `number` of all, once it is."""
         await until(lambda: len(opened) > number)
         return opened[number]
+
+
+@pytest.fixture
+async def lost(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Draining]:
+    """The worker of the session has just died."""
+    opened.clear()
+    monkeypatch.setattr(FakeUpstream, "is_reachable", True)
+    monkeypatch.setattr(rebuilding, "UpstreamConnection", FakeUpstream)
+    made = Draining()
+    made.pool.left(made.worker)
+    yield made
+    await made.kept.close()
+    assert all(each.is_closed for each in opened)
 
 
 @pytest.fixture
@@ -185,3 +200,80 @@ async def test_a_drain_that_is_called_off_leaves_everything_as_it_was(draining: 
     await until(lambda: draining.other.free_slots == 2)
     assert (draining.state, draining.stopped) == (SessionState.AWAY, [])
     assert draining.worker.leases
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (FAILED, "It decides otherwise."),
+        (Closure(1011), "The second worker closed the connection."),
+        ({"type": "joke"}, "The worker's answer is invalid: "),
+    ],
+)
+async def test_a_session_that_the_second_worker_cannot_continue_is_lost_for_its_reason(
+    lost: Draining, answer: Any, why: str
+) -> None:
+    (await lost.successor(0)).answer(answer)
+
+    await until(lambda: lost.state is SessionState.LOST)
+    assert present(lost.kept.get("call")).why.startswith(why)
+    assert (lost.other.free_slots, lost.dropped) == (2, ["lease"])
+    assert lost.kept.rebuilding.outcomes == {"lost": 1}
+
+
+async def test_two_workers_that_die_of_a_session_are_enough(lost: Draining) -> None:
+    for number in range(2):
+        third = lost.pool.welcome(hello(worker_id=f"spare {number}"), object())
+        lost.pool.heard(third, Heartbeat("idle", 2, 0, 0.0, 0))
+        (await lost.successor(number)).answer(None)
+
+    await until(lambda: lost.state is SessionState.LOST)
+    assert len(opened) == 2
+
+
+async def test_a_worker_that_dies_while_it_continues_a_session_is_replaced(
+    lost: Draining,
+) -> None:
+    third = lost.pool.welcome(hello(worker_id="third"), object())
+    lost.pool.heard(third, Heartbeat("idle", 2, 0, 0.0, 0))
+    first = await lost.successor(0)
+    first.answer(None)
+    second = await lost.successor(1)
+    second.answer(DONE)
+
+    await until(lambda: lost.state is SessionState.AWAY)
+    assert first.lease.lease_id in present(lost.kept.get("call")).left
+    assert first.lease.worker is not second.lease.worker
+    lease = present(present(lost.kept.get("call")).lease)
+    resume = present(lease.resume)
+    assert (resume.log_id, resume.left_s, lease.resume_ends_at) == ("lease", 30.0, 30.0)
+    assert lost.kept.rebuilding.outcomes == {"rebuilt": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("parrot", "There was no free slot in time."),
+        ("crow", "It began on another model or version (parley 1, parrot"),
+    ],
+)
+async def test_a_session_waits_for_a_slot_until_its_window_is_over(model: str, why: str) -> None:
+    made = Draining()
+    (lease,) = made.pool.leases
+    lost = LostSession.of(lease)
+    made.pool.left(made.worker)
+    await made.kept.close()
+    made.pool.heard(made.other, Heartbeat("idle", 0, 0, 0.0, 0))
+    made.other.hello = replace(made.other.hello, model=model)
+
+    asking = asyncio.create_task(made.kept.rebuilding.rebuild(lost, None, set()))
+    await asyncio.sleep(0)
+    for waited_s in (29.0, 1.0):
+        assert not asking.done()
+        made.clock.advance(waited_s)
+        made.pool.changed.notify()
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(NotRebuilt) as refused:
+        await asking
+    assert str(refused.value).startswith(why)
