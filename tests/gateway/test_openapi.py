@@ -141,6 +141,19 @@ async def test_the_document_says_how_callers_show_who_they_are(needs_key: bool) 
     assert in_query.status_code == 401
 
 
+async def test_the_document_says_so_after_a_reload_too() -> None:
+    async with running_gateway() as gateway, gateway.http() as http:
+        before = (await http.get("/openapi.json")).json()
+        settings = gateway.runtime.settings
+        security = settings.security.model_copy(update={"needs_key": True})
+        gateway.runtime.apply(settings.model_copy(update={"security": security}), workers_too=False)
+        after = (await http.get("/openapi.json")).json()
+
+    queue = [spec["paths"]["/api/queue"]["get"].pop("security") for spec in (before, after)]
+    assert queue[0] == [{}, *queue[1]]
+    assert before["components"] == after["components"]
+
+
 def test_until_there_is_an_admin_token_admins_need_none(spec: dict[str, Any]) -> None:
     assert {} in spec["paths"]["/api/admin/audit"]["get"]["security"]
 

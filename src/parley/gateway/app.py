@@ -131,7 +131,7 @@ def _routes(
         admin.operator_routes(runtime, recent),
     ]
     described = [route for router in routers for route in router.routes]
-    document = openapi.routes(described, runtime.settings.security)
+    document = openapi.routes(described, runtime)
     routes: list[BaseRoute] = [*described, *document.routes]
     if files is not None:
         routes.append(Mount("/static", files))

@@ -32,6 +32,7 @@ from parley.gateway.http.errors import (
     openai_error,
 )
 from parley.gateway.http.routing import Route, Router
+from parley.gateway.runtime import GatewayRuntime
 from parley.settings import SecuritySettings
 
 PATH: Final = "/openapi.json"
@@ -134,23 +135,26 @@ class NoExample(ValueError):
     """A field has no example."""
 
 
-def routes(described: Sequence[Route], security: SecuritySettings) -> Router:
-    """The route of the document, which is made in a thread when it is first requested."""
+def routes(described: Sequence[Route], runtime: GatewayRuntime) -> Router:
+    """The route of the document, which is made in a thread when it is first requested, and again
+    after a change of what it says about security."""
     router = Router(is_documented=False)
     making = asyncio.Lock()
-    made: list[bytes] = []
+    made: tuple[SecuritySettings, bytes] | None = None
 
-    def make() -> bytes:
+    def make(security: SecuritySettings) -> bytes:
         document = document_of([route for route in described if route.include_in_schema])
         secure(document, security)
         return msgspec.json.encode(document)
 
     @router.get(PATH)
     async def document(request: Request) -> Response:
+        nonlocal made
+        security = runtime.settings.security
         async with making:
-            if not made:
-                made.append(await asyncio.to_thread(make))
-        return Response(made[0], media_type=JSON)
+            if made is None or made[0] != security:
+                made = security, await asyncio.to_thread(make, security)
+        return Response(made[1], media_type=JSON)
 
     return router
 
