@@ -92,6 +92,15 @@ def counts() -> Counter[str]:
     return Counter(folder for folder, *_ in found())
 
 
+def test_no_change_stands_twice_in_the_changelog() -> None:
+    """A merge that keeps the lines of both sides makes two lists of a list that was rewritten."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    starts = Counter(" ".join(entry.split()[:5]) for entry in re.findall(r"^- (.*)", text, re.M))
+
+    assert len(starts) > 80
+    assert [start for start, count in starts.items() if count > 1] == []
+
+
 def test_no_folder_has_more_of_these_words_than_before(counts: Counter[str]) -> None:
     limits = allowed()
     more = {
