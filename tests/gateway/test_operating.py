@@ -209,6 +209,16 @@ async def test_workers_of_this_machine_reach_a_gateway_that_listens_at_another_a
     assert (answer.status_code, running.gateway.url[:13]) == (200, "http://[::1]:")
 
 
+async def test_one_listen_address_accepts_ipv6_and_ipv4():
+    async with running_gateway(gateway={"host": "::"}) as running, httpx.AsyncClient() as http:
+        port = running.gateway.port
+        answers = [
+            await http.get(f"http://{host}:{port}/health") for host in ("127.0.0.1", "[::1]")
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
 async def test_on_a_machine_without_ipv4_gateway_and_workers_meet_on_the_other_loopback_address(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -37,7 +37,7 @@ FLAGS: Final = {
         "--http", "Plain HTTP; browsers then allow the microphone on localhost only."
     ),
     "gateway.port": Flag("--port", "Listen port; 0 picks a free one."),
-    "gateway.host": Flag("--host", "Listen address."),
+    "gateway.host": Flag("--host", "Listen address; :: accepts IPv6 and IPv4."),
     "gateway.ssl_certfile": Flag(
         "--ssl-certfile", "Certificate; created on first start if missing."
     ),

@@ -215,7 +215,7 @@ class GatewaySettings(Part):
     """Address, certificate and pages of the gateway."""
 
     host: str = "0.0.0.0"
-    """Listen address."""
+    """Listen address; `::` accepts IPv6 and IPv4."""
     port: int = Field(8006, ge=0, le=65535)
     """Listen port; 0 picks a free one."""
     http: bool = False
