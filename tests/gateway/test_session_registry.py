@@ -41,6 +41,7 @@ from parley.protocol.control import (
     RESUME_HEADER,
     RESUME_STATUSES,
     SESSION_HEADER,
+    WHY_HEADER,
     Heartbeat,
     Hello,
     ResumeState,
@@ -473,6 +474,28 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
 
     assert len(said) == told
     connection.close.assert_called_once_with(AGAIN_CODE, "try again")
+
+
+@pytest.mark.parametrize(("reason", "status"), RESUME_STATUSES.items())
+async def test_the_reason_of_a_workers_refusal_reaches_the_client(reason: str, status: int) -> None:
+    gateway, connection = Young(), Mock()
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    resumption = Resumption(
+        sessions=gateway.kept,
+        moving=Mock(),
+        relay=Mock(),
+        upstream_settings=Mock(),
+        metrics=Mock(),
+    )
+
+    head = f"{WHY_HEADER}: It is over.".encode()
+    failure = DialFailed("no", status=status, head=head)
+    resumption._not_opened(connection, lease_of(gateway.pool, "lease"), failure)
+
+    ((text,), _) = connection.send_text.call_args
+    refusal = json.loads(text)
+    assert (refusal["reason"], "It is over." in refusal["message"]) == (reason, True)
+    connection.close.assert_called_once_with(REFUSED_CODE, reason)
 
 
 async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(

@@ -15,7 +15,14 @@ from parley.dialects.events import ChatRequested, InterruptionChanged, SessionIn
 from parley.engine.engine import Engine
 from parley.engine.segments import Audio
 from parley.engine.work import Prefill, Stage
-from parley.protocol.control import BUSY_STATUS, CUT_CODE, EndSession, SessionPhase
+from parley.protocol.control import (
+    BUSY_STATUS,
+    CUT_CODE,
+    EndSession,
+    HandOver,
+    SessionPhase,
+    StopResult,
+)
 from parley.protocol.resume import hash_of
 
 HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
@@ -142,6 +149,49 @@ async def test_leaving_lets_requests_finish_ends_conversations_and_refuses_newco
         assert await request.over() == 1000
         assert request.types[-1] == "done"
         await asyncio.wait_for(harness.host.leaving.wait(), HANG_S)
+
+
+async def test_a_worker_that_is_drained_lets_sessions_run_to_their_end():
+    async with worker_harness() as harness:
+        talk = await harness.ready("duplex", "live", resume=True)
+
+        harness.host.leave(0.0, drain_s=HANG_S, moves=False)
+
+        assert (await talk.until("session.going_away"))["reason"] == "shutdown"
+        talk.say(unit())
+        await talk.until("result")
+        assert not harness.host.leaving.is_set()
+        talk.say({"type": "stop"})
+        assert await talk.over() == 1000
+        await asyncio.wait_for(harness.host.leaving.wait(), HANG_S)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+async def test_a_session_is_handed_over_if_another_worker_can_continue_it(is_logged: bool):
+    async with worker_harness() as harness:
+        harness.host.session_logs = FakeSessionLogs()
+        talk = await harness.ready("duplex", "it", resume=is_logged)
+        reports: list[object] = []
+        harness.host.report = reports.append
+
+        harness.host.hand_over(HandOver("order", talk.lease.lease_id))
+
+        await until(lambda: any(isinstance(each, StopResult) for each in reports))
+        assert StopResult("order", is_logged) in reports
+        # The gateway may have ended it meanwhile.
+        harness.host.hand_over(HandOver("late", "unknown"))
+        await until(lambda: StopResult("late", False) in reports)
+
+
+async def test_new_limits_are_for_sessions_that_start_from_now_on():
+    async with worker_harness() as harness:
+        before = harness.host.limits
+
+        harness.host.change_limits({"duplex_silence_s": 7.0, "unknown": 1})
+        assert harness.host.limits == before.model_copy(update={"duplex_silence_s": 7.0})
+
+        harness.host.change_limits({"duplex_silence_s": "long"})
+        assert harness.host.limits.duplex_silence_s == 7.0
 
 
 @pytest.mark.parametrize(
