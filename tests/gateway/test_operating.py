@@ -12,10 +12,13 @@ from pathlib import Path
 from unittest.mock import AsyncMock
 
 import httpx
+import msgspec
 import pytest
 import structlog
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 from tests.gateway.test_dispatcher import GatewayParts, held
+from tests.gateway.test_session_registry import hello
 from tests.support.gateways import (
     RunningGateway,
     occupied,
@@ -24,6 +27,7 @@ from tests.support.gateways import (
     settings,
     until,
 )
+from tests.support.patience import HANG_S
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
@@ -39,7 +43,7 @@ from parley.gateway.metrics import DRAWN
 from parley.gateway.reload import Reloaded
 from parley.gateway.tls import local_names
 from parley.installation import build_id
-from parley.protocol.control import Durations, Heartbeat
+from parley.protocol.control import CONTROL_PATH, Durations, Heartbeat
 from parley.protocol.kinds import Kind
 from parley.settings import LimitSettings, Settings, WorkerSettings, load
 from parley.transport import listening
@@ -435,3 +439,47 @@ def test_the_log_in_memory_is_bounded():
             logs.get("parley.test").warning("line", number=number)
 
         assert [line.more["number"] for line in recent.lines] == ["4", "3"]
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (Heartbeat("idle", 1, 0, 0.0, 0), "The first message must be hello."),
+        (replace(hello(), slots=0), "slots must be at least 1"),
+        (replace(hello(), worker_id=""), "worker_id must not be empty"),
+        (replace(hello(), url="ftp://127.0.0.1"), "url must be http(s)://host:port."),
+        (replace(hello(), url="https://127.0.0.1:1", certificate="x"), "must be in PEM format"),
+        ({"type": "joke"}, "not a control message"),
+    ],
+)
+async def test_a_worker_that_introduces_itself_wrongly_is_refused(
+    gateway: RunningGateway, first: object, why: str
+) -> None:
+    async with connect(gateway.ws(CONTROL_PATH, extensions=False)) as worker:
+        await worker.send(msgspec.json.encode(first).decode())
+        await asyncio.wait_for(worker.wait_closed(), HANG_S)
+
+    assert why in (worker.close_reason or "")
+    assert not list(gateway.runtime.dispatcher.worker_pool)
+
+
+async def test_new_limits_reach_workers_that_are_there_and_those_that_join(
+    gateway: RunningGateway,
+) -> None:
+    control = gateway.runtime.serving.worker_control
+    async with (
+        connect(gateway.ws(CONTROL_PATH, extensions=False)) as first,
+        connect(gateway.ws(CONTROL_PATH, extensions=False)) as second,
+    ):
+        await first.send(msgspec.json.encode(hello(worker_id="first")).decode())
+        await first.recv()
+        control.change_limits({"setup_s": 7.0})
+        await second.send(msgspec.json.encode(hello(worker_id="second")).decode())
+        await second.recv()
+        told = [json.loads(await each.recv()) for each in (first, second)]
+
+        await first.send(msgspec.json.encode(hello(worker_id="first")).decode())
+        await asyncio.wait_for(first.wait_closed(), HANG_S)
+
+    assert [each["limits"] for each in told] == [{"setup_s": 7.0}] * 2
+    assert first.close_reason == "hello was sent twice."
