@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.programs import python
 
-from parley import cli
+from parley import __main__, cli
 from parley.cli import serving as serving_module
 from parley.cli.serving import Serve
 from parley.cli.signals import ending_on_signals
@@ -63,12 +63,15 @@ def test_on_windows_a_server_is_refused_in_words_and_the_client_is_not(
     cli._loaded("chat")
 
 
-async def test_sighup_at_a_server_that_still_imports_its_modules_reloads_it_afterwards() -> None:
+async def test_sighup_at_a_server_that_still_imports_its_modules_reloads_it_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reloads: list[int] = []
+    monkeypatch.setattr(sys, "argv", ["parley", "gateway"])
+    monkeypatch.setattr(cli, "main", lambda: os.kill(os.getpid(), signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        cli._loaded("gateway")
-        os.kill(os.getpid(), signal.SIGHUP)
+        __main__.main()
         with ending_on_signals(int, int, reload=lambda: reloads.append(1)):
             pass
     finally:

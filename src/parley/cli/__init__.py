@@ -157,8 +157,6 @@ def _loaded(name: str) -> Callable[..., Any] | typer.Typer:
             "work here.",
         )
     try:
-        if verb.panel == SERVER:
-            importlib.import_module("parley.cli.signals").keep_reloads()
         with importing(plain=verb.panel == SERVER):
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:

@@ -8,19 +8,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
 
 from parley.cli.announce import announce
-
-_early: Final[list[int]] = []
-"""SIGHUPs that a starting server has received."""
-
-
-def keep_reloads() -> None:
-    """Until `ending_on_signals` handles SIGHUP, keep it for `reload`, so that it does not end a
-    server that is still importing its modules."""
-    if not sys.stderr.isatty():
-        signal.signal(signal.SIGHUP, lambda number, _: _early.append(number))
+from parley.importing import early_reloads
 
 
 @contextlib.contextmanager
@@ -64,9 +54,9 @@ def ending_on_signals(
         handlers[signal.SIGHUP] = reload
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
-    if reload is not None and _early:
+    if reload is not None and early_reloads:
         reload()
-    _early.clear()
+    early_reloads.clear()
     try:
         yield
     finally:
