@@ -35,6 +35,7 @@ from parley.session_log.contract import (
 )
 from parley.session_log.file_logs import FileSessionLogs
 from parley.session_log.redis_logs import REFRESH, RedisScripts, RedisSessionLogs
+from parley.settings import Settings, StorageSettings
 
 
 def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
@@ -312,6 +313,20 @@ def truncated(tail: Path) -> None:
 def corrupted(tail: Path) -> None:
     data = tail.read_bytes()
     tail.write_bytes(data.replace(b"second", b"2econd"))
+
+
+@pytest.mark.parametrize(("size_mb", "parent"), [(64, "data"), (256, "memory")])
+def test_memory_that_one_session_may_fill_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_mb: int, parent: str
+) -> None:
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(places, "MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(places, "_size_bytes", lambda folder: size_mb << 20)
+
+    logs = places.open_session_logs(Settings(storage=StorageSettings(data_dir=tmp_path / "data")))
+
+    assert isinstance(logs, FileSessionLogs)
+    assert logs.folder.parent.name == parent
 
 
 async def test_the_last_process_removes_a_folder_in_memory_unless_it_has_logs(

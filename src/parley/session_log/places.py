@@ -19,6 +19,9 @@ from parley.settings import Settings
 
 MEMORY: Final = Path("/dev/shm")
 """Linux's folder for files in memory."""
+MEMORY_BYTES: Final = 256 << 20
+"""Minimum size of `MEMORY`. Containers have 64 MB by default, which one session may fill, and then
+no other session is logged any more."""
 FOLDER: Final = "running"
 """Folder in the data folder, if there is no folder in memory."""
 KEEP_WINDOWS: Final = 4.0
@@ -55,8 +58,14 @@ def open_session_logs(settings: Settings) -> SessionLogs:
 
 def _folders(data_dir: Path) -> list[Path]:
     """Candidate folders for the files, best first: in memory, then in the data folder."""
-    memory = [MEMORY / memory_name(data_dir)] if os.access(MEMORY, os.W_OK) else []
-    return [*memory, data_dir / FOLDER]
+    is_usable = os.access(MEMORY, os.W_OK) and _size_bytes(MEMORY) >= MEMORY_BYTES
+    return [*([MEMORY / memory_name(data_dir)] if is_usable else []), data_dir / FOLDER]
+
+
+def _size_bytes(folder: Path) -> int:
+    """Size of the file system of a folder."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize
 
 
 def memory_name(data_dir: Path) -> str:
