@@ -158,6 +158,21 @@ def test_after_thirty_seconds_a_shorter_pause_is_enough():
     assert len(utterances(late)) == 1
 
 
+@pytest.mark.parametrize("rest", [0, 300])
+def test_the_silence_that_is_missing_ends_the_utterance(rest):
+    script = Script(windows(20, 0.95), windows(60, 0.0))
+    finder = UtteranceFinder(script, DEFAULTS, lambda heard: 800)
+    assert finder.missing_samples is None
+    finder.feed(ramp(24 * WINDOW_SAMPLES + rest))
+
+    missing = finder.missing_samples
+
+    # Whole windows are examined.
+    assert finder.feed(ramp(missing - 2 * WINDOW_SAMPLES)) == []
+    (ended,) = finder.feed(ramp(2 * WINDOW_SAMPLES))
+    assert ended.at_sample == 20 * WINDOW_SAMPLES
+
+
 def test_each_pause_in_an_utterance_is_judged():
     judged = []
     parts = [part for _ in range(2) for part in (windows(20, 0.95), windows(4, 0.0))]

@@ -18,9 +18,11 @@ AT_START: Final = frozenset(
         *("limits.decoders", "limits.decoder_mb", "limits.decode_s", "limits.messages_per_s"),
         *("limits.chat_frame_mb", "limits.frame_mb", "limits.output_mb", "limits.output_stall_s"),
         *("limits.reference_audio_s", "limits.voices_per_client"),
+        "limits.session_log_mb",
     }
 )
-"""Limits that a process builds into connections, decoders or libraries when it starts."""
+"""Limits that a process builds into connections, decoders, libraries or session logs when it
+starts."""
 SECURITY: Final = frozenset(
     {
         *("security.admin_token", "security.needs_key", "security.anonymous_per_minute"),

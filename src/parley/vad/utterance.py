@@ -276,8 +276,7 @@ class UtteranceFinder:
         self.reset()
         restore(self._detector, remembered["detector"])
         for name in _REMEMBERED:
-            # States of earlier versions have fewer entries.
-            setattr(self, name, remembered.get(name.lstrip("_"), getattr(self, name)))
+            setattr(self, name, remembered[name.lstrip("_")])
         heard = remembered["heard"]
         self._heard.extend(
             heard[at : at + WINDOW_SAMPLES] for at in range(0, len(heard), WINDOW_SAMPLES)
