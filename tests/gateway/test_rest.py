@@ -51,10 +51,10 @@ async def test_status_counts_workers_and_what_runs(gateway, http):
 
 
 async def test_status_and_health_show_that_a_server_behind_a_model_is_away(gateway, http, worker):
-    pool = gateway.runtime.dispatcher.worker_pool
-    (joined,) = pool
+    (joined,) = gateway.runtime.dispatcher.worker_pool
     before = [(await http.get(path)).json()["problem"] for path in ("/status", "/health")]
-    pool.heard(joined, Heartbeat("idle", 1, 0, 0.0, 0, problem="It is away."))
+    worker.problem = "It is away."
+    await until(lambda: joined.heartbeat and joined.heartbeat.problem)
     after = [(await http.get(path)).json()["problem"] for path in ("/status", "/health")]
     listed = worker_info(joined, is_admin=False)
 

@@ -66,6 +66,7 @@ class StandInWorker:
         self.version, self.build = "0", ""
         self.url = ""
         self.state = "idle"
+        self.problem = ""
         self.headers: list[dict[str, str]] = []
         self.heard: list[Any] = []
         """All messages of clients, parsed, in order."""
@@ -205,7 +206,8 @@ class StandInWorker:
     async def _heartbeat(self) -> None:
         while True:
             free = self.slots - self._busy if self.state == "idle" else 0
-            await self._say(Heartbeat(self.state, free, len(self.ended), 0.0, 0))  # type: ignore[arg-type]
+            beat = Heartbeat(self.state, free, len(self.ended), 0.0, 0, problem=self.problem)  # type: ignore[arg-type]
+            await self._say(beat)
             await asyncio.sleep(self.beat_every_s)
 
     async def _obey(self, order: Any) -> None:
