@@ -98,16 +98,21 @@ async def test_a_database_of_a_newer_version_is_not_touched(tmp_path):
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
-async def test_a_database_of_any_older_version_is_migrated_with_its_keys(tmp_path, version: int):
+async def test_a_database_of_any_older_version_is_migrated_with_its_rows(tmp_path, version: int):
     path = tmp_path / "state.db"
     with contextlib.closing(sqlite3.connect(path)) as database:
-        key = "INSERT INTO keys VALUES ('k_1', 'a', 'h', 1, 2, NULL, 8, 120);"
-        database.executescript("".join((MIGRATIONS[0], key, *MIGRATIONS[1:version])))
+        rows = """
+            INSERT INTO keys VALUES ('k_1', 'a', 'h', 1, 2, NULL, 8, 120);
+            INSERT INTO facts VALUES ('recordings.erased', '{"k_2": 7.5}');
+        """
+        database.executescript("".join((MIGRATIONS[0], rows, *MIGRATIONS[1:version])))
         database.execute(f"PRAGMA user_version = {version}")
         async with State(path) as state:
             keys = await state.keys()
+            erased_s = [await state.erased_s(owner) for owner in ("k_1", "k_2")]
         ((now,),) = database.execute("PRAGMA user_version")
 
+    assert erased_s == [None, 7.5]
     assert keys == [Key("k_1", "a", "h", 1.0, 2.0, None, 8, 120)]
     assert (now, path.stat().st_mode & 0o077) == (len(MIGRATIONS), 0)
 

@@ -106,6 +106,10 @@ MIGRATIONS: Final = (
     """,
     """
     CREATE TABLE erased (owner TEXT PRIMARY KEY, at_s REAL NOT NULL) STRICT;
+    INSERT INTO erased
+        SELECT old.key, old.value FROM facts, json_each(facts.value) AS old
+        WHERE facts.name = 'recordings.erased';
+    DELETE FROM facts WHERE name = 'recordings.erased';
     """,
 )
 
