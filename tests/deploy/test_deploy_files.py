@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 from cryptography import x509
 from tests.support.gateways import running_gateway
 from tests.support.patience import HANG_S
-from tests.support.programs import run, tool
+from tests.support.programs import python, run, tool
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import end_of, hear, say
 from websockets.asyncio.client import connect
@@ -150,6 +151,26 @@ def test_hadolint_has_nothing_to_say_about_the_dockerfile():
 def test_the_compose_files_are_what_compose_reads():
     files = [str(path) for path in (DEPLOY / "docker").glob("*.yaml")]
     run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", *files)
+
+
+@pytest.mark.parametrize("is_http", [True, False])
+async def test_the_containers_health_is_the_servers_with_and_without_tls(
+    tmp_path: Path, is_http: bool
+):
+    text = (DEPLOY / "docker/Dockerfile").read_text()
+    (found,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", text, re.MULTILINE)
+    gateway = {
+        "http": is_http,
+        "ssl_certfile": tmp_path / "cert.pem",
+        "ssl_keyfile": tmp_path / "key.pem",
+    }
+    async with running_gateway(gateway=gateway) as running:
+        _, *words = json.loads(found.replace(":8006", f":{running.gateway.port}"))
+        healthy = await asyncio.to_thread(python, *words)
+    ended = await asyncio.to_thread(python, *words)
+
+    assert (healthy.returncode, healthy.stderr) == (0, "")
+    assert ended.returncode == 1
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "nginx-oidc.conf"])
