@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import stat
@@ -245,7 +246,10 @@ async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) ->
     assert found["a"].age_s < HANG_S
 
 
-async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest() -> None:
+@pytest.mark.parametrize(("total_bytes", "space_bytes"), [(60, math.inf), (1000, 120)])
+async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest(
+    total_bytes: int, space_bytes: float
+) -> None:
     listed = [
         StoredLog(logged("known"), size_bytes=20, age_s=99.0, has_writer=False),
         StoredLog(logged("large"), size_bytes=50, age_s=0.0, has_writer=True),
@@ -254,8 +258,9 @@ async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest() 
         StoredLog(logged("fresh"), size_bytes=30, age_s=59.0, has_writer=False),
     ]
     stored = Mock(stored=AsyncMock(return_value=listed), drop=AsyncMock(), touch=AsyncMock())
+    stored.space_bytes = space_bytes
     sweep = LogSweep(stored)
-    sweep.total_bytes = 60
+    sweep.total_bytes = total_bytes
 
     await sweep._sweep(lambda: {"known"})
 
@@ -321,7 +326,7 @@ def test_memory_that_one_session_may_fill_is_not_used(
 ) -> None:
     (tmp_path / "memory").mkdir()
     monkeypatch.setattr(places, "MEMORY", tmp_path / "memory")
-    monkeypatch.setattr(places, "_size_bytes", lambda folder: size_mb << 20)
+    monkeypatch.setattr(places, "size_of_disk", lambda folder: size_mb << 20)
 
     logs = places.open_session_logs(Settings(storage=StorageSettings(data_dir=tmp_path / "data")))
 

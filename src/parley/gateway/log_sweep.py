@@ -26,7 +26,8 @@ class LogSweep:
     """See the module. Belongs to the gateway's event loop.
 
     Attributes:
-        total_bytes: limit for all logs together; set it before the first sweep.
+        total_bytes: limit for all logs together, which is at most half of their file system; set it
+            before the first sweep.
         count, size_bytes: of all logs at the last sweep.
         dropped: number of logs that were dropped because of that limit.
     """
@@ -74,7 +75,7 @@ class LogSweep:
                 kept.append(each)
         kept.sort(key=lambda each: each.size_bytes)
         size = sum(each.size_bytes for each in kept)
-        while kept and size > self.total_bytes:
+        while kept and size > min(self.total_bytes, self._stored.space_bytes / 2):
             largest = kept.pop()
             size -= largest.size_bytes
             self.dropped += 1

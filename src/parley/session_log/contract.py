@@ -11,6 +11,7 @@ Each take-over starts a new epoch. A writer of an older epoch can no longer appe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -174,6 +175,8 @@ class SessionLogs:
     """Equal for processes that see the same logs; "" for no logs."""
     place = ""
     """Folder or server, for people."""
+    space_bytes = math.inf
+    """Size of the file system that the logs share with others."""
 
     def create(self, session: LoggedSession) -> SessionLogWriter | None:
         """Create the writer of a new log; None if sessions are not logged. Nothing is stored before

@@ -102,6 +102,7 @@ class FileSessionLogs(SessionLogs):
         self.folder = folder
         self._id = _folder_id(folder, secrets.token_hex(8))
         self.name, self.place = f"file:{self._id}", str(folder)
+        self.space_bytes = size_of_disk(folder)
         self._claimed: int | None = None
         self._used: int | None = None
         """The open name of the folder, which every process that uses it locks."""
@@ -387,6 +388,12 @@ def _describe(files: list[Path]) -> StoredLog | None:
         age_s=max(0.0, age_s),
         has_writer=any(is_locked(path) for _, path in tails if path.suffix == TAIL),
     )
+
+
+def size_of_disk(folder: Path) -> int:
+    """Size of a folder's file system in bytes."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize
 
 
 def _folder_id(folder: Path, fresh: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from parley import logs
 from parley.session_log.append_file import is_locked
 from parley.session_log.contract import SessionLogs
-from parley.session_log.file_logs import GATEWAY, FileSessionLogs
+from parley.session_log.file_logs import GATEWAY, FileSessionLogs, size_of_disk
 from parley.session_log.redis_logs import RedisSessionLogs, is_private
 from parley.settings import Settings
 
@@ -58,14 +58,8 @@ def open_session_logs(settings: Settings) -> SessionLogs:
 
 def _folders(data_dir: Path) -> list[Path]:
     """Candidate folders for the files, best first: in memory, then in the data folder."""
-    is_usable = os.access(MEMORY, os.W_OK) and _size_bytes(MEMORY) >= MEMORY_BYTES
+    is_usable = os.access(MEMORY, os.W_OK) and size_of_disk(MEMORY) >= MEMORY_BYTES
     return [*([MEMORY / memory_name(data_dir)] if is_usable else []), data_dir / FOLDER]
-
-
-def _size_bytes(folder: Path) -> int:
-    """Size of the file system of a folder."""
-    found = os.statvfs(folder)
-    return found.f_blocks * found.f_frsize
 
 
 def memory_name(data_dir: Path) -> str:

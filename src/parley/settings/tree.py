@@ -336,7 +336,8 @@ class LimitSettings(Part):
     """Time for which a session of a lost worker waits for a slot while a worker is loading that
     could continue it; otherwise resume_window_s."""
     session_logs_mb: float = Field(1024.0, ge=0)
-    """Maximum size of all logs together; beyond it the largest are dropped."""
+    """Maximum size of all logs together; beyond it, and beyond half of their disk or memory, the
+    largest are dropped."""
     sessions_per_client: int = Field(32, ge=1)
     """Sessions and tickets per address."""
     connections_per_client: int = Field(256, ge=1)
