@@ -175,7 +175,7 @@ class ModelSettings(Part):
     """Name of the voice at that address, or of Kokoro's."""
     tts_key: str = ""
     """API key for that address; default: llm_key if llm is on the same host."""
-    tts_timeout_s: float = Field(10.0, gt=0)
+    tts_timeout_s: float = Field(5.0, gt=0)
     """Longest wait for the next audio from that address; then the bundled voice speaks."""
     behaviour: ModelBehaviour = ModelBehaviour()
 

@@ -419,6 +419,33 @@ def test_a_picture_is_encoded_once_and_counted(monkeypatch):
     assert 1000 < memory_of(model).tokens < 1100
 
 
+NO_EYES = {
+    "llama.cpp": ("500 Internal Server Error", "image input is not supported - hint: mmproj"),
+    "vLLM": ("400 Bad Request", "At most 0 image(s) may be provided in one prompt."),
+    "Ollama": ("400 Bad Request", "this model does not support image input"),
+    "OpenRouter": ("404 Not Found", "No endpoints found that support image input"),
+    "DeepSeek": ("422 Unprocessable Content", "unknown variant `image_url`, expected `text`"),
+}
+
+
+@pytest.mark.parametrize(("status", "error"), NO_EYES.values(), ids=NO_EYES)
+def test_pictures_that_a_server_refuses_are_replaced_by_a_sentence(status, error):
+    def blind(server: RudeServer, number: int) -> Iterator[bytes]:
+        is_seen = isinstance(server.requests[-1]["messages"][1]["content"], list)
+        yield from [refusal(status, error)] if is_seen else polite(server, number)
+
+    with rude_server(blind) as server:
+        cast = Cast(remote_cascade(server.url, takes_images=True))
+        seen = turn("user", Text("What is this?"), Image(PICTURE), is_closed=False)
+        first = cast.play(0, [*START, seen, Generate(streaming=True)])[-1]
+        cast.play(0, asked("And now?"))
+
+    question = "What is this? (A picture that you cannot see.)"
+    assert (first.text, result_of(first).problem) == ("Hello there.", "")
+    assert server.requests[1]["messages"][1]["content"] == question
+    assert len(server.requests) == 3, "the next turn is not refused first"
+
+
 def test_a_video_call_sends_only_the_newest_view_of_the_camera(monkeypatch):
     # A unit waits for the answer.
     monkeypatch.setattr(units, "VAIN_S", HANG_S)

@@ -81,6 +81,10 @@ NONSENSE = AnswerProblem(
     "What the language model's server sent is no chat completion. The operator has to check that "
     "--llm is the address of an OpenAI-compatible API, with /v1 at its end.",
 )
+NO_PICTURES = AnswerProblem(
+    "I'm sorry, my language model cannot look at pictures.",
+    "The language model does not accept pictures. The operator has to unset model.llm_images.",
+)
 CUT_OFF = AnswerProblem(
     "I'm sorry, my language model has stopped in the middle.",
     "The language model's server stopped in the middle of its answer. Try again; its own log says "
@@ -126,6 +130,7 @@ class CompletionStream(StreamedResponse[StreamPiece]):
         self._end_timer = threading.Timer(END_S, self._shut)
         tools = body.get("tools") or []
         self.declared = frozenset(str(tool["function"]["name"]) for tool in tools)
+        self._has_pictures = any(isinstance(one["content"], list) for one in body["messages"])
         super().__init__(connections, "/chat/completions", body, news, done)
 
     def _receive(self, reply: httpx.Response) -> bool:
@@ -146,6 +151,8 @@ class CompletionStream(StreamedResponse[StreamPiece]):
             self._end_timer.cancel()
 
     def _refused(self, reply: httpx.Response, message: str) -> AnswerProblem:
+        if self._has_pictures and _NO_PICTURES.search(message):
+            return NO_PICTURES
         return problem_of(reply, message)
 
     def _lines_of(self, reply: httpx.Response) -> Iterator[str]:
@@ -256,6 +263,8 @@ _TOO_LONG: Final = re.compile(
     re.I,
 )
 """What servers say of a conversation that exceeds the model's context."""
+_NO_PICTURES: Final = re.compile(r"image|multi-?modal|content\W+must be a string", re.I)
+"""What servers of models without vision say of pictures."""
 
 
 def problem_in(event: Mapping[str, Any]) -> AnswerProblem:

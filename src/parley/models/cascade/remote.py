@@ -2,7 +2,8 @@
 
 A separate thread receives the answer (`endpoint.py`); `step` processes what has arrived. A failure
 is spoken in plain words and reported to the client; the text written until then is kept. A
-conversation that is too long for the server is sent again without its older half.
+conversation that is too long for the server is sent again without its older half, and one with
+pictures that it refuses without them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from parley.models.cascade.connection import CONNECT_S, ConnectionPool, Endpoint
 from parley.models.cascade.endpoint import (
     EMPTY,
     FILTERED,
+    NO_PICTURES,
     NOT_READY,
     TOO_LONG,
     UNREACHABLE,
@@ -53,6 +55,8 @@ LETTERS_A_TOKEN = 8
 """Servers may send many tokens in one piece, so tokens are estimated from letters."""
 RAW_MOST = 400_000
 """Maximum number of letters of an answer, thoughts included; a longer one is abandoned."""
+UNSEEN = "(A picture that you cannot see.)"
+"""Replaces a picture if the server accepts none."""
 NO_RESULT = "No result."
 """Result of a call that returned nothing."""
 
@@ -103,6 +107,8 @@ class RemoteWriter(Writer):
         self._first: list[Line | None] = [None] * rows
         """The first line that is sent in each row in which earlier ones were too long for the
         server."""
+        self._is_blind = [False] * rows
+        """True for each row whose pictures the server has refused."""
         self._thinks = [False] * rows
         """True for each row whose newest answer started with thoughts that no tag opens. This is
         stored per row, because the answers to one client do not predict those to others."""
@@ -150,7 +156,7 @@ class RemoteWriter(Writer):
 
     def open(self, row: int) -> None:
         self.cancel(row)
-        self._thinks[row] = False
+        self._thinks[row] = self._is_blind[row] = False
         self._first[row] = None
 
     def cancel(self, row: int) -> None:
@@ -195,11 +201,10 @@ class RemoteWriter(Writer):
         calls = draft.calls + "".join(piece.calls for piece in pieces)
         logprobs = draft.logprobs + tuple(one for piece in pieces for one in piece.logprobs)
         raw = running.raw + "".join(piece.text for piece in pieces)
-        if is_ended and running.stream.problem is TOO_LONG and not (raw or calls):
-            shorter = _newer_half(running.lines)
-            if shorter:
-                self._first[row] = shorter[0]
-                self._start(row, request, shorter)
+        if is_ended and not (raw or calls):
+            lines = self._lines_again(row, running)
+            if lines:
+                self._start(row, request, lines)
                 return draft
         self._running[row] = None if is_ended else replace(running, raw=raw)
         text, is_cut = self._shown(row, raw, rule, draft, is_last=is_ended or bool(calls))
@@ -225,8 +230,20 @@ class RemoteWriter(Writer):
         )  # fmt: skip
         return _checked(draft, "") if draft.is_over else draft
 
+    def _lines_again(self, row: int, running: _Running) -> tuple[Line, ...]:
+        """The lines with which a refused request is repeated; () if it is not repeated."""
+        if running.stream.problem is NO_PICTURES:
+            self._is_blind[row] = True
+            return running.lines
+        if running.stream.problem is not TOO_LONG:
+            return ()
+        shorter = _newer_half(running.lines)
+        if shorter:
+            self._first[row] = shorter[0]
+        return shorter
+
     def _start(self, row: int, request: AnswerRequest, lines: tuple[Line, ...]) -> None:
-        body = self._body(request, lines)
+        body = self._body(request, _unseen(lines) if self._is_blind[row] else lines)
         stream = CompletionStream(self._connections, body, lambda: self._report(), self._done)
         self._running[row] = _Running(request.history, lines, stream)
 
@@ -303,6 +320,14 @@ def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
 def _since(lines: tuple[Line, ...], first: Line | None) -> tuple[Line, ...]:
     """Lines from `first` on; all of them if it is not among them."""
     return lines[lines.index(first) :] if first in lines else lines
+
+
+def _unseen(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Lines with a sentence for each picture."""
+    return tuple(
+        replace(line, text=" ".join((line.text, *[UNSEEN] * len(line.images))).strip(), images=())
+        for line in lines
+    )
 
 
 def _newer_half(lines: tuple[Line, ...]) -> tuple[Line, ...]:
