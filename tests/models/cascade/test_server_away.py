@@ -1,6 +1,7 @@
 """A language model's server that is not there when the worker starts, or goes away."""
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.patience import HANG_S
 from parley.engine.segments import Text
 from parley.engine.work import Generate, StartSession, Work
 from parley.errors import SetupError
-from parley.models.cascade import watch
+from parley.models.cascade import remote, watch
 from parley.models.cascade.connection import ConnectionPool, Endpoint
 from parley.models.cascade.endpoint import NOT_READY, UNREACHABLE
 from parley.models.cascade.loader import find_writer
@@ -101,6 +102,26 @@ def test_a_server_that_goes_away_is_a_problem_until_an_answer_arrives():
 
     assert gone == UNREACHABLE.message
     assert model.problem == ""
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_conversation_wakes_a_server_that_may_have_unloaded_its_model(monkeypatch, wakes):
+    clock = [1000.0]
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    script = Script()
+    with scripted_endpoint(script) as url:
+        model = cascade(RemoteWriter(Endpoint(url, "m"), rows=1, limit_tokens=8192, wakes=wakes))
+        for pause_s in (0.0, 1.0, remote.AWAKE_S):
+            clock[0] += pause_s
+            Cast(model).play(0, WORKS)
+            model.close(0)
+        for thread in threading.enumerate():
+            if thread.name == "CompletionStream":
+                thread.join(HANG_S)
+
+    woken = [sent for sent in script.requests if sent.get("max_tokens") == 1]
+    assert len(woken) == 2 * wakes
+    assert len(script.requests) == 3 + len(woken)
 
 
 LOADING = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"

@@ -194,8 +194,12 @@ def answers_early(settings: ModelSettings) -> bool:
     address is public, because each request to a public one is likely to cost money."""
     if settings.llm_early is not None:
         return settings.llm_early
-    addresses = filter(is_address, (settings.llm, settings.tts))
-    return all(is_private_name(host_name(each) or "") for each in addresses)
+    return is_free(settings.llm) and is_free(settings.tts)
+
+
+def is_free(name: str) -> bool:
+    """False for a public address, whose requests are likely to cost money."""
+    return not is_address(name) or is_private_name(host_name(name) or "")
 
 
 def endpoint_of(settings: ModelSettings) -> Endpoint:
@@ -233,7 +237,7 @@ def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Wri
         endpoint = endpoint_of(settings)
         writer = RemoteWriter(
             endpoint, rows=slots, limit_tokens=settings.context_tokens,
-            find_model=lambda: _chosen(settings, check(endpoint)),
+            find_model=lambda: _chosen(settings, check(endpoint)), wakes=is_free(settings.llm),
         )  # fmt: skip
         writer.connect()
         return writer

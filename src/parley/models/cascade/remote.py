@@ -9,6 +9,7 @@ pictures that it refuses without them.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,6 +49,9 @@ from parley.models.cascade.writer import (
 from parley.protocol.values import AnswerFormat
 from parley.views.tools import CLOSE
 
+AWAKE_S = 120.0
+"""Time after an answer for which a server keeps its model loaded. Ollama keeps it for five minutes,
+and loads it for up to a minute."""
 IMAGE_TOKENS = 1000
 """Estimated size of a picture. Source: a picture of a megapixel takes 765 tokens with OpenAI's
 models, 1,300 with Qwen's."""
@@ -79,6 +83,7 @@ class RemoteWriter(Writer):
             token.
         find_model: asks the server for the model's name, and raises `SetupError` if it cannot be
             used.
+        wakes: a new conversation wakes the server if it may have unloaded its model.
     """
 
     answers_later = True
@@ -95,9 +100,11 @@ class RemoteWriter(Writer):
         rows: int,
         limit_tokens: int,
         find_model: Callable[[], str] = str,
+        wakes: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self._find_model = find_model
+        self._wakes, self._awake_until_s = wakes, 0.0
         self._watch = ServerWatch(endpoint.name, self._find)
         self.sees = endpoint.takes_images
         self.limit_tokens = limit_tokens
@@ -142,6 +149,7 @@ class RemoteWriter(Writer):
             self._watch.failed(problem.message)
         elif problem is None:
             self._watch.answered()
+            self._awake_until_s = time.monotonic() + AWAKE_S
 
     def report_news(self, report: Callable[[], None]) -> None:
         """See `WaitsForServers`."""
@@ -155,6 +163,16 @@ class RemoteWriter(Writer):
         """Does nothing: the server reports what it does not support."""
 
     def open(self, row: int) -> None:
+        self.close(row)
+        if self._wakes and self.endpoint.model and time.monotonic() >= self._awake_until_s:
+            self._awake_until_s = time.monotonic() + AWAKE_S
+            body = {
+                "model": self.endpoint.model, "messages": [{"role": "user", "content": "Hi"}],
+                "max_tokens": 1, "stream": True,
+            }  # fmt: skip
+            CompletionStream(self._connections, body, lambda: None, self._done)
+
+    def close(self, row: int) -> None:
         self.cancel(row)
         self._thinks[row] = self._is_blind[row] = False
         self._first[row] = None
