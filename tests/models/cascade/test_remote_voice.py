@@ -18,7 +18,16 @@ from tests.support.patience import HANG_S
 
 from parley.engine.model import Job
 from parley.engine.segments import Text
-from parley.engine.work import Ending, Finalize, Generate, OutputPiece, StartSession, StepUnit, Work
+from parley.engine.work import (
+    Ending,
+    Finalize,
+    Generate,
+    OutputPiece,
+    Prefill,
+    StartSession,
+    StepUnit,
+    Work,
+)
 from parley.models.cascade import remote_voice, speech, units
 from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.loader import answers_early, find_speaker
@@ -56,7 +65,7 @@ def model_with(
     return remote_cascade(llm, speaker=RemoteSpeaker(endpoint, "alloy", stand_in))
 
 
-def advance(model: Cascade, job: Job, news: threading.Event) -> list[OutputPiece]:
+def advance(model: Cascade, job: Job) -> list[OutputPiece]:
     """Step a job until it waits or ends; returns its pieces."""
     pieces = []
     while job.stage is not None and not job.waits_s:
@@ -105,13 +114,13 @@ def test_a_clause_is_passed_on_while_it_arrives_and_clauses_stay_in_order():
         pieces: list[OutputPiece] = []
         while not pieces:
             news.clear()
-            pieces += advance(model, job, news)
-            assert pieces or news.wait(HANG_S)
+            pieces += advance(model, job)
+            news.wait(0 if pieces else min(job.waits_s, HANG_S))
         continues.set()
         while job.stage is not None:
             news.clear()
-            pieces += advance(model, job, news)
-            assert job.stage is None or news.wait(HANG_S)
+            pieces += advance(model, job)
+            news.wait(min(job.waits_s, HANG_S))
 
     texts = [piece.text for piece in pieces if piece.text]
     assert pieces[0].pcm is not None
@@ -141,7 +150,7 @@ def test_who_stops_waiting_for_a_clause_closes_its_request(end):
         Cast(model).play(0, asked()[:1])
         job = model.start(0, Generate())
         while not underway.is_set():
-            advance(model, job, threading.Event())
+            advance(model, job)
 
         if end == "interrupted":
             job.cancel()
@@ -163,7 +172,7 @@ def test_an_answer_cut_within_a_clause_is_cut_there_when_it_is_repeated():
         cast = Cast(model)
         underway = cast.play(0, started(asked()[0]))
         job = model.start(0, Generate())
-        while not advance(model, job, threading.Event()):
+        while not advance(model, job):
             pass
         job.cancel()
         result: Any = job.result
@@ -305,11 +314,15 @@ def test_a_unit_that_waits_for_a_clause_listens_and_the_next_ones_speak(monkeypa
         monkeypatch.setattr(units, "VAIN_S", HANG_S)
         spoken = cast.play(0, [unit(quiet(1.0)), StepUnit(), Finalize()])
         again = cast.play(1, [known(one) for one in (*waited, *spoken)])
+        asked_before = len(there.requests)
+        cast.play(1, [Prefill(())])
+        repeated_state: Any = model._conversations[1]
 
+    assert (asked_before, len(there.requests)) == (1, 2), "its echo may still be heard"
+    assert not repeated_state.state.has_promised
     assert result_of(waited[-2]).ending is Ending.LISTEN
     assert result_of(spoken[1]).ending is Ending.SPOKE
     assert len(spoken[1].samples) == len(SPEECH)
-    assert len(there.requests) == 1
     decided = [one for one in (*waited, *spoken) if isinstance(one.work, StepUnit)]
     repeated = [one for one in again if isinstance(one.work, StepUnit)]
     assert [one.facts() for one in decided] == [one.facts() for one in repeated]

@@ -32,7 +32,7 @@ from parley.engine.model import Job
 from parley.engine.segments import Image, Text
 from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
 from parley.errors import SetupError
-from parley.models.cascade import connection, endpoint, messages, units
+from parley.models.cascade import connection, endpoint, messages, remote, units
 from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.endpoint import CUT_OFF, FILTERED, SILENT, TOO_LONG, UNREACHABLE
 from parley.models.cascade.loader import find_writer
@@ -333,6 +333,34 @@ def test_pieces_that_have_arrived_are_taken_in_one_step():
 
     result: Any = job.result
     assert result.text.split() == [word.strip() for word in words]
+
+
+def test_an_answer_is_not_read_again_for_each_piece(monkeypatch):
+    clock, continues = [100.0], threading.Event()
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def drips(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + event("One, ")
+        continues.wait(HANG_S)
+        yield from (event("two."), DONE, END)
+
+    with rude_server(drips) as server:
+        model = remote_cascade(server.url)
+        Cast(model).play(0, [*START, *asked("Count.")[:1]])
+        news = threading.Event()
+        model.report_news(news.set)
+        job = model.start(0, Generate(speak=False, streaming=True))
+        step(model, job)
+        assert news.wait(HANG_S)
+        news.clear()
+        step(model, job)
+        continues.set()
+        assert news.wait(HANG_S)
+
+        assert job.waits_s == pytest.approx(0.02)
+        clock[0] += 0.03
+        assert job.waits_s == 0
+        model.close(0)
 
 
 def test_a_key_that_does_not_fit_a_header_is_refused_without_being_shown(monkeypatch):

@@ -108,6 +108,7 @@ def test_a_server_that_goes_away_is_a_problem_until_an_answer_arrives():
 def test_a_conversation_wakes_a_server_that_may_have_unloaded_its_model(monkeypatch, wakes):
     clock = [1000.0]
     monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
     script = Script()
     with scripted_endpoint(script) as url:
         model = cascade(RemoteWriter(Endpoint(url, "m"), rows=1, limit_tokens=8192, wakes=wakes))

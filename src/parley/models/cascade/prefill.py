@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -94,8 +93,7 @@ class PrefillJob(CascadeJob):
 
     @property
     def waits_s(self) -> float:
-        is_speaking = self.stage is Stage.VOCODE
-        return math.inf if is_speaking and self._conversation.speech.is_waiting else 0.0
+        return self._conversation.speech.waits_s if self.stage is Stage.VOCODE else 0.0
 
     def run(self) -> None:
         if self.stage is Stage.VOCODE:

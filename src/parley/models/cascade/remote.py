@@ -52,6 +52,8 @@ from parley.views.tools import CLOSE
 AWAKE_S = 120.0
 """Time after an answer for which a server keeps its model loaded. Ollama keeps it for five minutes,
 and loads it for up to a minute."""
+LOOK_EVERY_S = 0.02
+"""Shortest time between two looks at an answer: each reads all of its text again."""
 IMAGE_TOKENS = 1000
 """Estimated size of a picture. Source: a picture of a megapixel takes 765 tokens with OpenAI's
 models, 1,300 with Qwen's."""
@@ -67,12 +69,13 @@ NO_RESULT = "No result."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """The answer that a row waits for."""
+    """The answer that a row waits for. `due_s`: monotonic time of the next look at its text."""
 
     history: History
     lines: tuple[Line, ...]
     stream: CompletionStream
     raw: str = ""
+    due_s: float = 0.0
 
 
 class RemoteWriter(Writer):
@@ -155,9 +158,13 @@ class RemoteWriter(Writer):
         """See `WaitsForServers`."""
         self._report = report
 
-    def is_waiting(self, row: int, history: History) -> bool:
+    def waits_s(self, row: int, history: History) -> float:
         running = self._running[row]
-        return running is not None and running.history is history and running.stream.is_waiting
+        if running is None or running.history is not history:
+            return 0.0
+        if running.stream.is_waiting:
+            return math.inf
+        return max(0.0, running.due_s - time.monotonic())
 
     def check_format(self, form: AnswerFormat) -> None:
         """Does nothing: the server reports what it does not support."""
@@ -224,7 +231,8 @@ class RemoteWriter(Writer):
             if lines:
                 self._start(row, request, lines)
                 return draft
-        self._running[row] = None if is_ended else replace(running, raw=raw)
+        due_s = time.monotonic() + LOOK_EVERY_S
+        self._running[row] = None if is_ended else replace(running, raw=raw, due_s=due_s)
         text, is_cut = self._shown(row, raw, rule, draft, is_last=is_ended or bool(calls))
         if is_ended:
             self._thinks[row] = ends_thoughts(raw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
@@ -61,10 +60,8 @@ class ReplyJob(CascadeJob):
     @property
     def waits_s(self) -> float:
         if self.stage is Stage.VOCODE:
-            is_waiting = self._conversation.speech.is_waiting
-        else:
-            is_waiting = self._parts.writer.is_waiting(self.row, self._history)
-        return math.inf if is_waiting else 0.0
+            return self._conversation.speech.waits_s
+        return self._parts.writer.waits_s(self.row, self._history)
 
     def run(self) -> None:
         try:

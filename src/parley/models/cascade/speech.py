@@ -6,6 +6,7 @@ server fails, the local voice that stands in for it speaks.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final, NamedTuple
 
@@ -46,9 +47,9 @@ class Synthesis:
         self._has_failed = False
 
     @property
-    def is_waiting(self) -> bool:
-        """True if a server has sent nothing since the last call."""
-        return self._running is not None and self._running.is_waiting
+    def waits_s(self) -> float:
+        """Infinity if a server has sent nothing since the last call; else 0 (`Job.waits_s`)."""
+        return math.inf if self._running is not None and self._running.is_waiting else 0.0
 
     def take_failure(self) -> bool:
         """True if the server has failed since the last call."""

@@ -182,12 +182,12 @@ class AnswerJob(CascadeJob):
     @property
     def waits_s(self) -> float:
         if self.stage is Stage.VOCODE:
-            is_waiting = self._conversation.speech.is_waiting
+            waits_s = self._conversation.speech.waits_s
         else:
-            is_waiting = self._parts.writer.is_waiting(self.row, self._state.history)
-        if not is_waiting or self._vain_since_s is None:
-            return 0.0
-        return max(0.0, self._vain_since_s + VAIN_S - time.monotonic())
+            waits_s = self._parts.writer.waits_s(self.row, self._state.history)
+        if not waits_s or self._vain_since_s is None:
+            return waits_s if waits_s < VAIN_S else 0.0
+        return min(waits_s, max(0.0, self._vain_since_s + VAIN_S - time.monotonic()))
 
     @property
     def _waits_in_vain(self) -> bool:

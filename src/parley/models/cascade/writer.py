@@ -98,7 +98,7 @@ class Writer(ABC):
 
     Attributes:
         takes_notes: the model was trained to answer from notes.
-        answers_later: a server generates, so a `step` may find nothing new (`is_waiting`).
+        answers_later: a server generates, so a `step` may find nothing new (`waits_s`).
         sees: the model accepts pictures.
         calls_tools: the model calls functions, and can be forced to.
         keeps_formats: its text follows `Rule.answer_format`.
@@ -163,9 +163,10 @@ class Writer(ABC):
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         """True if the next `step` reads the prompt; false if it generates."""
 
-    def is_waiting(self, row: int, history: History) -> bool:
-        """True if a `step` of the answer to `history` would find nothing new."""
-        return False
+    def waits_s(self, row: int, history: History) -> float:
+        """Time in which no `step` of the answer to `history` is due: infinity until something
+        arrives (`Job.waits_s`)."""
+        return 0.0
 
     @abstractmethod
     def step(self, row: int, request: AnswerRequest, draft: Draft, draws: int) -> Draft:
