@@ -1,5 +1,6 @@
 """Interruptions in a conversation of items: the rules of half-duplex and duplex, OpenAI's words."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -13,7 +14,9 @@ from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.protocol.kinds import Kind
+from parley.session import listener
 from parley.session.early import EarlyAnswer
+from parley.vad import UtteranceFinder, VadEvent
 from parley.views.half_duplex import HalfDuplexView
 
 ANSWER = "one two three four five six seven eight nine ten"
@@ -81,6 +84,28 @@ async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_tur
         started = await talk.until(STARTED, 2)
         assert started["item_id"] == committed["item_id"]
         assert started["audio_start_ms"] == pytest.approx(2000, abs=200)
+
+
+async def test_speech_interrupts_an_answer_that_began_while_sound_was_waiting(monkeypatch):
+    free = asyncio.Event()
+    model = TalkingModel(answer="word " * 400, word_s=0.01)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness, SERVER_VAD)
+
+        async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
+            if "input_audio_buffer.committed" in talk.types:
+                await free.wait()
+            return finder.feed(pcm)
+
+        monkeypatch.setattr(listener, "find", find)
+        feed(talk, sound(silence(0.3), speak(1.0), silence(1.5)))
+        await talk.until("response.output_audio.delta")
+        feed(talk, stranger(0.6))
+        free.set()
+        done = await talk.until("response.done")
+
+    assert done["response"]["status_details"]["reason"] == "turn_detected"
+    assert talk.types.count(STARTED) == 2
 
 
 async def test_turns_that_come_together_have_one_answer_and_committed_ones_wait_to_be_asked_for():

@@ -197,9 +197,7 @@ class TurnListener:
         elif self._is_over or (self._is_behind and not (is_watching and self._is_sequential)):
             self._put(pcm)
         elif is_watching:
-            self._watched_samples += len(pcm)
-            self._heard_samples += len(pcm)
-            self.interruptions.hear(pcm)
+            self._watch(pcm)
         elif not (self._is_busy and not self.interruptions.is_armed):
             self.interruptions.learn(pcm)
             self._put(pcm)
@@ -215,6 +213,11 @@ class TurnListener:
         self._is_behind = True
         self._put(pcm)
         self._before_watch = len(self.sounds)
+
+    def _watch(self, pcm: Pcm) -> None:
+        self._watched_samples += len(pcm)
+        self._heard_samples += len(pcm)
+        self.interruptions.hear(pcm)
 
     def _put(self, pcm: Pcm) -> None:
         self.sounds.put(pcm)
@@ -383,7 +386,12 @@ class TurnListener:
         elif self._runner.has_written and not finder.is_speaking:
             self._take_turn(None, detection)
             self._start_over(finder)
+        elif self.sounds and not self._is_sequential and self._may_watch():
+            self.interruptions.is_watching = True
+            while self.sounds:
+                self._watch(self.sounds.take())
         elif self.sounds:
+            self._before_watch = max(0, self._before_watch - 1)
             await self._find(self.sounds.take(), detection)
             self._is_behind &= bool(self.sounds or self._found) or finder.is_speaking
             if self.sounds:
@@ -414,7 +422,8 @@ class TurnListener:
             self._detection is not None
             and finder is not None
             and not finder.is_speaking
-            and not self.sounds
+            # Sound from before the answer may be the end of a sentence.
+            and not (self.sounds and (self._before_watch or self._is_behind))
         )
 
     def _is_played(self) -> bool:
