@@ -24,7 +24,7 @@ from parley.media.pcm import Samples
 from parley.turns.onset import ASKED_MS, LEVEL, OVER
 from parley.turns.smart_turn import log_mel
 from training.turns import games
-from training.turns.end_of_turn import SPEAKERS, decoded, keep_outputs, prompts
+from training.turns.end_of_turn import SPEAKERS, decoded, keep_outputs, prompts, session_of
 
 FRAMES = 100
 """One second, of which the last 0.72 s are looked at."""
@@ -489,12 +489,9 @@ def main() -> None:
     asked = parser.parse_args()
 
     import onnx
-    import onnxruntime
 
     model = halved(asked.network)
-    threads = onnxruntime.SessionOptions()
-    threads.intra_op_num_threads = 1
-    encoder = onnxruntime.InferenceSession(model.SerializeToString(), threads)
+    encoder = session_of(model)
     rngs = [np.random.default_rng(seed) for seed in range(1, 7)]
     voices = {
         "people": (people(asked.recordings), PEOPLE_DRAWS, rngs[0]),
