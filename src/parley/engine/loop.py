@@ -140,6 +140,7 @@ class EngineLoop:
         self._step_began_s: float | None = None
         self._stats_lock = threading.Lock()
         self._stats = Stats()
+        self._has_servers = isinstance(model, WaitsForServers)
         if isinstance(model, WaitsForServers):
             model.report_news(lambda: self.call(_nothing))
 
@@ -298,7 +299,7 @@ class EngineLoop:
             stage = None if job is None else job.stage
             if request is None or job is None or stage is None:
                 continue
-            if waits_s := job.waits_s:
+            if self._has_servers and (waits_s := job.waits_s):
                 self._rest_s = min(self._rest_s, waits_s)
                 continue
             # Work is as urgent as the most urgent request behind it on the same row.
