@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.http.routing import Route
 from parley.gateway.main import Gateway
 from parley.gateway.state import MIGRATIONS, Key, State
+from parley.recording.layout import RecordingFolders
 from parley.settings import GatewaySettings, Settings
 
 ADMIN = {"authorization": "Bearer the-admin"}
@@ -63,6 +65,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         eta = (await http.get("/api/config/eta")).json()
         keys = (await http.get("/api/admin/keys")).json()["keys"]
         with_key = await http.get("/status", headers={"authorization": f"Bearer {key}"})
+        used = (await http.get("/api/admin/keys")).json()["keys"]
         with_token = await http.get("/status", headers={"authorization": f"Bearer {token}"})
 
         assert running.runtime.access.authenticator.shared(link) == "x"
@@ -70,6 +73,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
     assert (eta["eta_chat_s"], eta["ema_alpha"], eta["eta_omni_duplex_s"]) == (7.5, 0.5, 90.0)
     assert (eta["ema_chat_s"], eta["ema_chat_samples"]) == (4.0, 3)
     assert [one["name"] for one in keys] == ["kiosk"]
+    assert (keys[0]["last_used_at"], used[0]["last_used_at"] is None) == (None, False)
     assert with_key.status_code == with_token.status_code == 200
 
 
@@ -161,6 +165,48 @@ async def test_a_server_starts_and_answers_while_another_process_writes(tmp_path
             refused = await http.post("/api/admin/keys", json={"name": "a"})
 
     assert (refused.status_code, refused.json()["code"]) == (503, "storage_unavailable")
+
+
+async def test_what_is_deleted_outside_is_forgotten_with_its_responses(tmp_path):
+    folders = RecordingFolders(tmp_path)
+    for name in ("stays", "goes"):
+        recorded(tmp_path, name)
+    async with State(tmp_path / "state.db") as state:
+        await maintenance.refresh(state, folders)
+        for number, name in enumerate(("stays", "goes")):
+            await state.keep_response(f"resp_{name}", "owner", float(number), name, b"{}")
+        shutil.rmtree(folders.folder("goes").path)
+
+        await maintenance.refresh(state, folders)
+
+        known, _ = await state.unsettled()
+        kept = [await state.response(f"resp_{name}", "owner") for name in ("stays", "goes")]
+        others = await state.response("resp_stays", "another")
+    assert known == {"stays"}
+    assert (kept, others) == ([b"{}", None], None)
+
+
+async def test_of_stored_responses_the_oldest_of_an_owner_and_then_of_all_go(tmp_path):
+    async with State(tmp_path / "state.db") as state:
+        for age, owner in enumerate("aaabb"):
+            await state.keep_response(f"r{age}", owner, -float(age), None, b"12345")
+
+        async def left() -> str:
+            return "".join([
+                str(age)
+                for age, owner in enumerate("aaabb")
+                if await state.response(f"r{age}", owner) is not None
+            ])  # fmt: skip
+
+        await state.trim_responses(each_bytes=10, each=5, all_bytes=100)
+        by_size = await left()
+        await state.trim_responses(each_bytes=100, each=1, all_bytes=100)
+        by_number = await left()
+        await state.trim_responses(each_bytes=100, each=5, all_bytes=5)
+
+        assert (by_size, by_number, await left()) == ("0134", "03", "0")
+        assert await state.forget_responses_by("a") == 1
+        assert await left() == ""
 
 
 async def test_transactions_of_several_callers_take_turns(tmp_path):
