@@ -186,8 +186,9 @@ class Turns:
         """True if this speech is too soft for a user with this power (0: unknown)."""
         if not self.is_open or self.speech_ms < CLICK_MS:
             return False
-        # Most of a short word is softer than its vowel: a median would be too low.
-        return sum(self.level.powers) / len(self.level.powers) < user_power / 10 ** (SOFTER_DB / 10)
+        # Most of a short word is softer than its vowel, and so is the end of a sentence.
+        mean = sum(self.level.powers) / len(self.level.powers)
+        return max(self.level.usual, mean) < user_power / 10 ** (SOFTER_DB / 10)
 
     def interrupts(self, onsets: Onsets | None) -> bool:
         """True if this speech, while we speak, interrupts us."""

@@ -549,11 +549,12 @@ def test_a_voice_much_softer_than_the_users_stops_no_answer(asked_s, softer_db, 
     ("softer_db", "is_softer"),
     [
         ((9, 2, 9, 9), False), ((9,) * 4, True), ((14, 6, 14, 14), True),
-        ((9, 2, *(9,) * 14), True), ((2,) * 16, False),
+        ((9, 2, *(9,) * 14), True), ((2,) * 16, False), ((2,) * 12 + (10,) * 16, False),
     ],
-    ids=["a short word", "a soft short word", "another's short word", "soft speech", "speech"],
+    ids=["a short word", "a soft short word", "another's short word", "soft speech", "speech",
+         "speech with a soft end"],
 )  # fmt: skip
-def test_a_voice_is_as_loud_as_its_windows_on_average(softer_db, is_softer):
+def test_a_voice_is_as_loud_as_a_short_word_on_average_or_as_its_speech(softer_db, is_softer):
     turns = Turns()
     for each in softer_db:
         window = np.tile(np.array([0.1, -0.1], np.float32), WINDOW_SAMPLES // 2)
