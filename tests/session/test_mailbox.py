@@ -30,8 +30,9 @@ def seconds(*, own: float = OWN_MESSAGE) -> Mailbox:
 
 def cut(mailbox: Mailbox, heard: AudioInput) -> list[AudioInput]:
     """The units that a message completes."""
-    mailbox.hear(heard, 0.0)
+    has_unit = mailbox.hear(heard, 0.0)
     units = [unit.heard for unit in mailbox.units]
+    assert has_unit is bool(units)
     while mailbox.take() is not None:
         pass
     return units
@@ -62,6 +63,8 @@ def test_a_backlog_waits_in_order_and_without_its_pictures():
 
 def test_the_request_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_no_further():
     mailbox = few()
+    mailbox.hear(sound(0), 0.0)
+    assert not present(mailbox.take()).heard.force_listen
     mailbox.hear(sound(1, force_listen=True), 0.0)
     mailbox.hear(sound(2), 0.0)
     mailbox.hear(sound(3), 0.0)
@@ -161,3 +164,19 @@ def test_a_rest_is_made_a_unit_only_while_there_is_room():
     assert not mailbox.close_unit(0.0)
     assert mailbox.take() is not None
     assert mailbox.close_unit(0.0)
+    assert len(present(mailbox.take()).heard.pcm) == 1600
+    assert not mailbox.close_unit(0.0), "it was the only one"
+
+    mailbox.hear(AudioInput(ramp(1600)), 0.0)
+    mailbox.clear()
+    assert not mailbox.close_unit(0.0)
+
+
+def test_a_picture_without_sound_does_not_belong_to_the_rest_of_earlier_sound():
+    mailbox = seconds()
+    assert cut(mailbox, AudioInput(ramp(320))) == []
+
+    (unit,) = cut(mailbox, AudioInput(ramp(0), frames=(b"jpeg",)))
+
+    assert (len(unit.pcm), unit.frames) == (0, (b"jpeg",))
+    assert mailbox.partial is not None
