@@ -346,3 +346,25 @@ def test_the_level_of_an_utterance_survives_a_change_of_worker():
 
     found += second.feed(whole.slice(64_000, len(whole)))
     assert [event.at_sample for event in found if isinstance(event, SpeechEnded)] == [54_272]
+
+
+def test_another_worker_hears_the_rest_of_an_utterance():
+    whole = sound(silence(0.64), speak(1.92), silence(1.6), speak(0.96), silence(1.6))
+    found, heard = [], []
+    for cut in (0, 20_500):
+        detectors = Loud(), Loud()
+        first, second = map(UtteranceFinder, detectors)
+        # It is in the middle of another session's utterance.
+        second.feed(sound(speak(1.0), silence(0.2)))
+        events = first.feed(whole.slice(0, cut))
+
+        second.restore(first.remembered())
+
+        events += second.feed(whole.slice(cut, len(whole)))
+        found.append(
+            [(said.start_sample, said.pcm.samples.tolist()) for said in utterances(events)]
+        )
+        heard.append(detectors[1].heard)
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+    assert heard[0] == heard[1]
