@@ -163,10 +163,9 @@ def test_after_thirty_seconds_a_shorter_pause_is_enough():
 def test_the_silence_that_is_missing_ends_the_utterance(rest):
     script = Script(windows(20, 0.95), windows(60, 0.0))
     finder = UtteranceFinder(script, DEFAULTS, lambda heard: 800)
-    assert finder.missing_samples is None
     finder.feed(ramp(24 * WINDOW_SAMPLES + rest))
 
-    missing = present(finder.missing_samples)
+    missing: int = present(finder.missing_samples)
 
     # Whole windows are examined.
     assert finder.feed(ramp(missing - 2 * WINDOW_SAMPLES)) == []
