@@ -120,11 +120,6 @@ def test_stopping_is_possible_in_every_open_phase() -> None:
             dialect.check(phase, word)
 
 
-def test_a_misplaced_append_names_both_documented_words() -> None:
-    with pytest.raises(errors.NotReady, match=r"Not ready.*\(invalid event\)"):
-        REALTIME.check(Phase.CONNECTED, "input_audio_buffer.append")
-
-
 @pytest.mark.parametrize(
     ("dialect", "module"),
     [(HALF_DUPLEX, half_duplex), (DUPLEX, duplex), (REALTIME, realtime)],
@@ -178,11 +173,6 @@ def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
         assert reply.close_code == 1000
     (closed,) = REALTIME.answer(full).messages
     assert sent(closed) == {"type": "session.closed", "reason": "context_full"}
-
-
-def test_half_duplex_names_an_unknown_type_as_documented() -> None:
-    assert sent(HALF_DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown type: x"
-    assert sent(DUPLEX.error(errors.UnknownEvent("x")))["error"] == "Unknown message type: x"
 
 
 @EVERY
