@@ -86,6 +86,7 @@ def pair(folder: Path) -> Settings:
 def test_a_port_in_use_is_broken_unless_a_healthy_server_of_ours_holds_it(
     monkeypatch: pytest.MonkeyPatch, host: str, name: str
 ) -> None:
+    monkeypatch.setattr(doctor, "PORT_ANSWER_S", 0.1)
     asked: list[str] = []
 
     async def healthy(server: Server) -> dict[str, bool]:
@@ -108,7 +109,10 @@ def test_a_port_in_use_is_broken_unless_a_healthy_server_of_ours_holds_it(
     assert finding.grade == "fine"
 
 
-def test_an_address_of_another_machine_is_not_a_port_in_use() -> None:
+def test_an_address_of_another_machine_is_not_a_port_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "PORT_ANSWER_S", 0.1)
     for host in ("192.0.2.7", "no-such-host.invalid"):
         (finding,) = doctor.check_ports(settings(gateway__host=host))
         assert (finding.grade, "0.0.0.0" in finding.advice) == ("broken", True)

@@ -181,6 +181,8 @@ async def test_a_session_is_handed_over_if_another_worker_can_continue_it(is_log
         # The gateway may have ended it meanwhile.
         harness.host.hand_over(HandOver("late", "unknown"))
         await until(lambda: StopResult("late", False) in reports)
+        assert harness.host.end_session(EndSession(talk.lease.lease_id, "moved"))
+        await talk.over()
 
 
 async def test_new_limits_are_for_sessions_that_start_from_now_on():

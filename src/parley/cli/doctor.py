@@ -43,6 +43,8 @@ SIGNS: Final[dict[Grade, tuple[str, str]]] = {
     "broken": ("broken", "red"),
 }
 GIB: Final = 1024**3
+PORT_ANSWER_S: Final = 2.0
+"""Time limit for an answer of a server at a port that is in use."""
 STORE: Final = "return redis.call('set', KEYS[1], '', 'px', 1)"
 CERTIFICATE_SOON_DAYS: Final = 30
 RENEW: Final = "Replace it, or remove certificate and key to have a new pair made."
@@ -190,7 +192,9 @@ def _parley_answers(gateway: GatewaySettings) -> bool:
     """True if the port is in use by a healthy parley gateway."""
     try:
         # This asks the local server; its certificate is checked below, by name.
-        with sync.connect(gateway.url(gateway.port), insecure=True, open_timeout_s=2.0) as server:
+        with sync.connect(
+            gateway.url(gateway.port), insecure=True, open_timeout_s=PORT_ANSWER_S
+        ) as server:
             return bool(server.call(lambda each: each.health()).get("healthy"))
     except ParleyError:
         return False
