@@ -43,6 +43,13 @@ def has_words(words: list[str]) -> bool:
     return any(word[0] not in STOPS + PAUSES for word in words)
 
 
+def known_words(text: str) -> list[str] | None:
+    """A text as `read_out`; None if it has words, and none that can be pronounced."""
+    words = read_out(text)
+    is_foreign = not has_words(words) and any(sign.isalpha() for sign in text)
+    return None if is_foreign else words
+
+
 class OwnSpeaker:
     """Reads English aloud with a female or a male voice.
 
@@ -82,14 +89,16 @@ class OwnSpeaker:
 
     def can_say(self, text: str) -> bool:
         """See `Speaker`."""
-        return has_words(read_out(text)) or not any(sign.isalpha() for sign in text)
+        return known_words(text) is not None
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  (one speaker per process)
     def say(self, clause: str, voice: int) -> Samples:
         """A clause (N,) at 24 kHz, with the pause that its last character requires. Results are
         cached for all conversations: half of the answers without a note start with one of a few
         clauses."""
-        words = read_out(clause if self.can_say(clause) else UNREADABLE)
+        words = known_words(clause)
+        if words is None:
+            words = read_out(UNREADABLE)
         if not has_words(words):
             return np.zeros(0, np.float32)
         if words[-1][0] not in STOPS + PAUSES:
