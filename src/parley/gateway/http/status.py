@@ -30,6 +30,11 @@ READY_AGAIN_S: Final = 5
 """`Retry-After` of a server that is not ready or failing."""
 
 
+ServerProblem = Annotated[
+    str, Meta(description="why servers behind a worker's model cannot be used, if they cannot")
+]
+
+
 class Health(msgspec.Struct, kw_only=True):
     """State of the gateway; with 503, `failing` lists the failing background tasks."""
 
@@ -38,9 +43,7 @@ class Health(msgspec.Struct, kw_only=True):
     timestamp: Annotated[str, Meta(examples=["2026-11-20T17:43:12+00:00"])]
     version: Annotated[str, Meta(examples=["0.1.0"])]
     failing: list[str] = []
-    problem: Annotated[
-        str, Meta(description="why servers behind a worker's model cannot be used, if they cannot")
-    ] = ""
+    problem: ServerProblem = ""
 
 
 class Readiness(msgspec.Struct, kw_only=True):
@@ -88,9 +91,7 @@ class WorkerInfo(msgspec.Struct, kw_only=True):
         str | None,
         Meta(description="why it has no default voice, where it has none; text works without"),
     ] = None
-    problem: Annotated[
-        str, Meta(description="why servers behind its model cannot be used, if they cannot")
-    ] = ""
+    problem: ServerProblem = ""
     slots_limit: Annotated[
         str | None,
         Meta(description="why it offers fewer slots than its memory has room for, where it does"),
@@ -196,9 +197,7 @@ class Status(msgspec.Struct, kw_only=True):
         dict[int, str],
         Meta(description="workers that wait for a device in the cluster, by number, and why"),
     ] = {}
-    problem: Annotated[
-        str, Meta(description="why servers behind a worker's model cannot be used, if they cannot")
-    ] = ""
+    problem: ServerProblem = ""
     queue_length: Annotated[int, Meta(examples=[0])]
     max_queue_size: Annotated[int, Meta(examples=[1000])]
     recording: RecordingHealth
