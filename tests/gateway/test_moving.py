@@ -18,7 +18,7 @@ from parley.gateway.moving import Moving
 from parley.gateway.rebuilding import NotRebuilt, Rebuilding
 from parley.gateway.sessions import SessionState
 from parley.gateway.successor import LostSession
-from parley.gateway.worker_pool import Lease
+from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import FOLLOW_HEADER, Heartbeat
 from parley.protocol.kinds import Phase
 from parley.settings import LimitSettings
@@ -78,9 +78,14 @@ class Draining(Young):
         self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
         (lease,) = self.pool.leases
         lease.granted_at = -600.0  # Whatever the system's clock was set to since then.
-        self.other = self.pool.welcome(hello(worker_id="other"), object())
-        self.pool.heard(self.other, Heartbeat("idle", 2, 0, 0.0, 0))
+        self.other = self.add("other")
         self.worker.is_draining = True
+
+    def add(self, name: str) -> Worker:
+        """Another worker, which has room."""
+        added = self.pool.welcome(hello(worker_id=name), object())
+        self.pool.heard(added, Heartbeat("idle", 2, 0, 0.0, 0))
+        return added
 
     def _end(self, lease: Lease) -> None:
         self.ended.append(lease.lease_id)
@@ -100,20 +105,7 @@ class Draining(Young):
 
 
 @pytest.fixture
-async def lost(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Draining]:
-    """The worker of the session has just died."""
-    opened.clear()
-    monkeypatch.setattr(FakeUpstream, "is_reachable", True)
-    monkeypatch.setattr(rebuilding, "UpstreamConnection", FakeUpstream)
-    made = Draining()
-    made.pool.left(made.worker)
-    yield made
-    await made.kept.close()
-    assert all(each.is_closed for each in opened)
-
-
-@pytest.fixture
-async def draining(
+async def prepared(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Draining]:
     opened.clear()
@@ -121,11 +113,23 @@ async def draining(
     monkeypatch.setattr(rebuilding, "UpstreamConnection", FakeUpstream)
     monkeypatch.setattr(moving, "LOOK_EVERY_S", 0.01)
     made = Draining()
-    made.moving.begin(made.worker)
     yield made
     await made.moving.close()
     await made.kept.close()
     assert all(each.is_closed for each in opened)
+
+
+@pytest.fixture
+async def draining(prepared: Draining) -> Draining:
+    prepared.moving.begin(prepared.worker)
+    return prepared
+
+
+@pytest.fixture
+async def lost(prepared: Draining) -> Draining:
+    """The worker of the session has just died."""
+    prepared.pool.left(prepared.worker)
+    return prepared
 
 
 async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: Draining) -> None:
@@ -182,7 +186,7 @@ async def test_a_successor_that_fails_is_replaced_by_one_that_reads_the_whole_lo
     assert second.ordered == []
 
 
-@pytest.mark.parametrize("draining", [False], indirect=True)
+@pytest.mark.parametrize("prepared", [False], indirect=True)
 async def test_without_a_worker_that_can_be_reached_it_stays(draining: Draining) -> None:
     await draining.successor(0)
     await until(lambda: opened[0].is_closed)
@@ -223,8 +227,7 @@ async def test_a_session_that_the_second_worker_cannot_continue_is_lost_for_its_
 
 async def test_two_workers_that_die_of_a_session_are_enough(lost: Draining) -> None:
     for number in range(2):
-        third = lost.pool.welcome(hello(worker_id=f"spare {number}"), object())
-        lost.pool.heard(third, Heartbeat("idle", 2, 0, 0.0, 0))
+        lost.add(f"spare {number}")
         (await lost.successor(number)).answer(None)
 
     await until(lambda: lost.state is SessionState.LOST)
@@ -234,8 +237,7 @@ async def test_two_workers_that_die_of_a_session_are_enough(lost: Draining) -> N
 async def test_a_worker_that_dies_while_it_continues_a_session_is_replaced(
     lost: Draining,
 ) -> None:
-    third = lost.pool.welcome(hello(worker_id="third"), object())
-    lost.pool.heard(third, Heartbeat("idle", 2, 0, 0.0, 0))
+    lost.add("third")
     first = await lost.successor(0)
     first.answer(None)
     second = await lost.successor(1)

@@ -118,6 +118,15 @@ class Young:
         self.kept.rebuilding.rebuild = rebuild  # type: ignore[method-assign]
         return rebuilt
 
+    def resumption(self, *, moving: Any = None, relay: Any = None) -> Resumption:
+        return Resumption(
+            sessions=self.kept,
+            moving=moving or Mock(),
+            relay=relay or Mock(),
+            upstream_settings=Mock(),
+            metrics=Mock(),
+        )
+
     def free_slots(self) -> int:
         (worker,) = self.pool
         return worker.free_slots
@@ -243,13 +252,7 @@ def test_a_replaced_connection_keeps_the_session_for_the_one_that_replaces_it(
 async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> None:
     worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     upstream = Mock(lease=lease_of(young.pool, "lease"))
-    resumption = Resumption(
-        sessions=young.kept,
-        moving=Mock(),
-        relay=Mock(run=AsyncMock()),
-        upstream_settings=Mock(),
-        metrics=Mock(),
-    )
+    resumption = young.resumption(relay=Mock(run=AsyncMock()))
 
     await resumption._continue(Mock(), upstream, Mock(), ExitStack())
 
@@ -462,13 +465,7 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     lease.is_lost = is_lost
     # Another process, which knows nothing of the session, may have a dead worker's address.
     lease.worker.is_connected = status != RESUME_STATUSES["unknown"]
-    resumption = Resumption(
-        sessions=gateway.kept,
-        moving=Mock(move_unreachable=said.append),
-        relay=Mock(),
-        upstream_settings=Mock(),
-        metrics=Mock(),
-    )
+    resumption = gateway.resumption(moving=Mock(move_unreachable=said.append))
 
     resumption._not_opened(connection, lease, DialFailed("no", status=status))
 
@@ -480,13 +477,7 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
 async def test_the_reason_of_a_workers_refusal_reaches_the_client(reason: str, status: int) -> None:
     gateway, connection = Young(), Mock()
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    resumption = Resumption(
-        sessions=gateway.kept,
-        moving=Mock(),
-        relay=Mock(),
-        upstream_settings=Mock(),
-        metrics=Mock(),
-    )
+    resumption = gateway.resumption()
 
     head = f"{WHY_HEADER}: It is over.".encode()
     failure = DialFailed("no", status=status, head=head)

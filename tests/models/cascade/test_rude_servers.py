@@ -291,6 +291,15 @@ def test_an_answer_that_was_interrupted_before_a_word_joins_the_questions_around
     ]
 
 
+def beginning(server: RudeServer) -> tuple[Any, Any, threading.Event]:
+    """A model, an answer that it begins, and an event that is set when it reports news."""
+    model = remote_cascade(server.url)
+    Cast(model).play(0, [*START, *asked("Count.")[:1]])
+    news = threading.Event()
+    model.report_news(news.set)
+    return model, model.start(0, Generate(speak=False, streaming=True)), news
+
+
 def test_an_answer_that_waits_for_its_server_is_ready_when_something_arrives():
     arrives = threading.Event()
 
@@ -300,11 +309,7 @@ def test_an_answer_that_waits_for_its_server_is_ready_when_something_arrives():
         yield from (event("Hello."), DONE, END)
 
     with rude_server(slow) as server:
-        model = remote_cascade(server.url)
-        Cast(model).play(0, [*START, *asked("One?")[:1]])
-        news = threading.Event()
-        model.report_news(news.set)
-        job = model.start(0, Generate(streaming=True))
+        model, job, news = beginning(server)
         assert job.waits_s == 0
         step(model, job)
         assert job.waits_s == math.inf
@@ -322,9 +327,7 @@ def test_pieces_that_have_arrived_are_taken_in_one_step():
         yield head() + b"".join(map(event, words)) + DONE + END
 
     with rude_server(fast) as server:
-        model = remote_cascade(server.url)
-        Cast(model).play(0, [*START, *asked("Count.")[:1]])
-        job = model.start(0, Generate(speak=False, streaming=True))
+        model, job, _ = beginning(server)
         step(model, job)
         writer: Any = model.parts.writer
         while writer._running[0].stream.pieces.qsize() < len(words) + 1:
@@ -345,11 +348,7 @@ def test_an_answer_is_not_read_again_for_each_piece(monkeypatch):
         yield from (event("two."), DONE, END)
 
     with rude_server(drips) as server:
-        model = remote_cascade(server.url)
-        Cast(model).play(0, [*START, *asked("Count.")[:1]])
-        news = threading.Event()
-        model.report_news(news.set)
-        job = model.start(0, Generate(speak=False, streaming=True))
+        model, job, news = beginning(server)
         step(model, job)
         assert news.wait(HANG_S)
         news.clear()
