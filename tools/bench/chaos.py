@@ -258,9 +258,11 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         # All conversations use the same random numbers; otherwise no two would be alike.
         "PARLEY_MODEL__SEED": "1",
     }
+    slots = max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0))
+    environment["PARLEY_LIMITS__SESSIONS_PER_CLIENT"] = str(slots)
     async with Servers(
         model=plan.model,
-        slots=max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0)),
+        slots=slots,
         workers=workers,
         # If there are calls, workers are replaced one after the other.
         spare=workers if plan.calls else TO_SPARE,
@@ -327,7 +329,8 @@ class _Chaos:
             running = asyncio.create_task(call.run())
             await call.is_speaking.wait()
             is_speaking.set()
-            await running
+            if await running:
+                return
 
     @property
     def _has_time(self) -> bool:

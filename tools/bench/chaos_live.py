@@ -97,8 +97,8 @@ class LiveCall(PacedCall):
         whole = max(self._cuts, default=0) + int(DOWN_S[-1]) + BETWEEN_S
         self._count = whole if self._cuts else dice.randint(*UNITS)
 
-    async def run(self) -> None:
-        """Speak, be cut, and wait for the last answer."""
+    async def run(self) -> bool:
+        """Speak, be cut, and wait for the last answer. Returns whether the call ended early."""
         report = self._report
         report.calls += 1
         await self.talk(self._count, last_s=LAST_S)
@@ -111,6 +111,7 @@ class LiveCall(PacedCall):
         report.twice += max(0, self._passed_on - self.newest_unit - 1)
         report.dropped += self.dropped
         report.cuts += self.network.breaks
+        return bool(self.ended)
 
     def on_sent(self, number: int) -> None:
         """Cut the connection in the middle of the scheduled units."""
