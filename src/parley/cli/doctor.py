@@ -65,7 +65,9 @@ fine, note, broken = (functools.partial(Finding, grade) for grade in SIGNS)
 Check = Callable[[Settings], Iterator[Finding]]
 
 
-@flags.sets("model.name", "model.random_weights", "model.llm", "model.llm_model")
+@flags.sets(
+    "model.name", "model.random_weights", "model.llm", "model.llm_model", "model.asr", "model.tts"
+)
 def doctor(
     read: flags.Reader,
     tries: Annotated[

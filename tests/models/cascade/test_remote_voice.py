@@ -30,7 +30,7 @@ from parley.engine.work import (
 )
 from parley.models.cascade import remote_voice, speech, units
 from parley.models.cascade.connection import Endpoint
-from parley.models.cascade.loader import answers_early, find_speaker
+from parley.models.cascade.loader import answers_early, describe, find_speaker
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.protocol.values import DuplexConfig
@@ -345,3 +345,19 @@ def test_a_key_is_sent_only_to_the_server_for_which_it_is(llm, key):
 def test_a_public_voice_is_not_asked_for_answers_that_may_be_dropped():
     assert not answers_early(ModelSettings(tts="https://voice.example/v1"))
     assert answers_early(ModelSettings(tts="http://localhost:8880/v1"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problems"),
+    [
+        (said, []),
+        (lambda *_: iter([head("text/html", "401 Unauthorized") + END]), ["answered 401."]),
+    ],
+    ids=["speaks", "refuses"],
+)
+def test_the_doctor_has_the_voice_say_a_word(answer, problems):
+    with rude_server(answer) as there:
+        plan = describe(ModelSettings(name="cascade", tts=there.url, tts_voice="nova"))
+
+    assert list(plan.problems) == [f"{there.url}: The voice's server {each}" for each in problems]
+    assert (f"{there.url} speaks as 'nova'." in plan.notes) != bool(problems)

@@ -122,6 +122,12 @@ def describe(settings: ModelSettings) -> ModelPlan:
                 problems.append(f"{name} offers no model '{chosen}'.")
         except SetupError as error:
             problems.append(f"{error} {error.hint}".strip())
+    if is_address(settings.tts):
+        name, problem = without_credentials(settings.tts), _remote_speaker(settings).try_out()
+        if problem:
+            problems.append(f"{name}: {problem}")
+        else:
+            notes.append(f"{name} speaks as '{settings.tts_voice}'.")
     return ModelPlan(
         settings.name,
         source="the package parley-pocket-data",
@@ -261,11 +267,7 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
     """The voice; None if none is installed."""
     own = OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
     if is_address(settings.tts):
-        is_same_host = urlsplit(settings.tts).netloc == urlsplit(settings.llm).netloc
-        key = settings.tts_key or (settings.llm_key if is_same_host else "")
-        url, limit_s = settings.tts.rstrip("/"), settings.tts_timeout_s
-        endpoint = Endpoint(url, settings.tts_model, key, limit_s)
-        return RemoteSpeaker(endpoint, settings.tts_voice, own)
+        return _remote_speaker(settings, own)
     if settings.tts != "own":
         if Path(settings.tts).expanduser().is_file():
             return load_voice(settings.tts, settings.tts_voice)
@@ -275,6 +277,14 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
             "Piper voice or of Kokoro.",
         )
     return own
+
+
+def _remote_speaker(settings: ModelSettings, stand_in: Speaker | None = None) -> RemoteSpeaker:
+    is_same_host = urlsplit(settings.tts).netloc == urlsplit(settings.llm).netloc
+    key = settings.tts_key or (settings.llm_key if is_same_host else "")
+    url, limit_s = settings.tts.rstrip("/"), settings.tts_timeout_s
+    endpoint = Endpoint(url, settings.tts_model, key, limit_s)
+    return RemoteSpeaker(endpoint, settings.tts_voice, stand_in)
 
 
 def find_phrases(writer: Writer, speaker: Speaker | None, folder: Path | None) -> Phrases | None:

@@ -141,5 +141,12 @@ class RemoteSpeaker:
             self._connections, "/audio/speech", body, lambda: self._report(), self._done
         )
 
+    def try_out(self) -> str:
+        """Have the server say a word; returns what was wrong, or "" if it did."""
+        said = self.begin("Hello.")
+        while said.pieces.get() is not None:
+            pass
+        return said.problem.message if said.problem else ""
+
     def _done(self, problem: AnswerProblem | None) -> None:
         self.problem = problem.message if problem else ""
