@@ -88,7 +88,7 @@ async def test_pages_of_other_sites_are_refused_before_the_upgrade(gateway):
 
 
 @pytest.mark.usefixtures("worker")
-@pytest.mark.gateway(security={"allowed_hosts": ("talk.example.org", "*.example.net")})
+@pytest.mark.gateway(security={"allowed_hosts": ("talk.example.org", "*.Example.net.")})
 async def test_a_public_name_that_is_not_ours_is_refused_everywhere(gateway, http):
     evil = f"evil.example:{gateway.gateway.port}"
     page = {"Host": evil, "Origin": f"http://{evil}"}

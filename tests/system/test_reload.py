@@ -82,6 +82,7 @@ async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
     assert report.problem is None
     assert after.window_s == 7
     assert server.runtime.serving.rebuilding.limits.resume_window_s == 7
+    assert server.runtime.dispatcher.window_s == 7
     assert [(await unit(each))["type"] for each in (before, after)] == ["result", "result"]
     assert (before.resumes, after.resumes) == (0, 0)
     assert (asked.status_code, shown.status_code) == (401, 200)

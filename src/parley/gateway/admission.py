@@ -72,7 +72,7 @@ class Admission:
     def _gather_names(self) -> None:
         listed = (host_name(origin) or "" for origin in self._security.allowed_origins)
         names = (*self._own_names, *self._security.allowed_hosts, *listed)
-        self._names = frozenset(name.lower() for name in names if name)
+        self._names = frozenset(name.lower().rstrip(".") for name in names if name)
 
     def address_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
         """The client's address: the peer's, or the one that a trusted proxy reports."""

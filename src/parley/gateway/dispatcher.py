@@ -52,7 +52,8 @@ class Dispatcher:
         self._estimated_at = float("-inf")
         self._returns_until = self._held_until = float("-inf")
         self._awaits_returns = False
-        self._window_s = 0.0
+        self.window_s = 0.0
+        """Time for which the place of a client that is cut off is kept."""
         self._cut_off: dict[str, tuple[Ticket, float]] = {}
         """By id, tickets whose clients may return, and until when; oldest first. There are at most
         as many as the queue may have: beyond that, the address that has the most of them loses its
@@ -68,7 +69,7 @@ class Dispatcher:
         """Take over from an earlier gateway. For `window_s`, its clients, and our own that are cut
         off, may return to their places; see `Queue.follow`."""
         self.queue.follow(secret, starts)
-        self._window_s = window_s
+        self.window_s = window_s
         self._returns_until = self.clock.monotonic() + window_s
 
     def await_returns(self) -> None:
@@ -115,7 +116,7 @@ class Dispatcher:
         """A client was cut off and may return: remember its place, but do not wait for it."""
         self.cancel(ticket)
         kept, now = self._cut_off, self.clock.monotonic()
-        kept[ticket.ticket_id] = ticket, now + self._window_s
+        kept[ticket.ticket_id] = ticket, now + self.window_s
         while kept and kept[next(iter(kept))][1] <= now:
             del kept[next(iter(kept))]
         if len(kept) > self.queue.limit:

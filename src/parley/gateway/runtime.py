@@ -104,6 +104,7 @@ class GatewayRuntime:
         self.access.apply(settings)
         self.stores.apply(settings)
         self.serving.apply(settings, workers_too=workers_too)
+        self.dispatcher.window_s = settings.limits.resume_window_s
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[Mapping[str, Any]]:
