@@ -189,9 +189,9 @@ class Session:
         """The close code and reason, set by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
         self.voices: Voices | None = None
-        self._voice_due_s = -math.inf
         """Finds voices that clients name; set by a runner that can change the voice between
         answers."""
+        self._voice_due_s = -math.inf
         self._runner: Runner | None = None
         self._rebuildable: RebuildableRunner | None = None
         """The same runner, if another worker could continue its conversation."""
