@@ -316,8 +316,7 @@ class EngineLoop:
             if len(requests) == 1 or _is_device_fault(error):
                 self._fail(requests[0], error)
                 return
-            # No row has advanced: find the one at fault.
-            # Repeated row by row.
+            # No row has advanced: find the one at fault. Repeated row by row.
             log.warning("engine_step_failed", stage=stage.value, rows=len(requests))
             for request in requests:
                 if self.fault is None:

@@ -110,8 +110,7 @@ class ConnectionHandler:
                 send_answer(connection, spoken, spoken.refuse(failure))
             finally:
                 connection.close(1000)
-        # Closing has its own time limit, and the connection is not over
-        # before.
+        # Closing has its own time limit, and the connection is not over before.
         await asyncio.wait({connection.gone})
 
     def _newcomer(self, websocket: WebSocket, path: str) -> _Newcomer:

@@ -605,8 +605,7 @@ class WorkerPool:
 
     def _touch(self, worker: Worker) -> None:
         # A worker that was silent for too long counts as lost until its next message, e.g. one that
-        # was
-        # stopped and continued without its socket being closed.
+        # was stopped and continued without its socket being closed.
         worker.is_connected = self.knows(worker)
         worker.is_silent = False
         worker.last_seen = self._clock.monotonic()

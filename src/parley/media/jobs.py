@@ -20,8 +20,7 @@ from parley.media.sound import decode_sound
 
 if TYPE_CHECKING:
     # Pillow and PyAV are not part of every installation (a gateway needs neither): they are
-    # imported
-    # when media has to be decoded.
+    # imported when media has to be decoded.
     from parley.media.image import Pixels
     from parley.media.video import VideoClip
 

@@ -382,8 +382,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def upload(session_id: str, request: Request, who: Requester) -> Uploaded:
         """Add a browser's recording. Its type is determined by the content, not the name."""
         # The body is received only now that it can be used, and only a few at a time, because it
-        # needs a
-        # temporary file.
+        # needs a temporary file.
         found = await find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:

@@ -315,8 +315,7 @@ class Estimator(nn.Module):
         """
         if t.is_meta:
             # Nothing is computed: for operators on "meta", PyTorch imports its compiler, a second
-            # of
-            # processor time that a memory plan does not need.
+            # of processor time that a memory plan does not need.
             blocks = self.in_proj.weight.new_empty(len(self.blocks), 9, self.width)
             return Modulation(blocks, blocks.new_empty(2, self.width))
         code = self.t_embedder(t)

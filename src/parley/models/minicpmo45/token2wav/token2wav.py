@@ -183,8 +183,7 @@ class Token2Wav:
         """Process a voice's prompt with the flow, in an empty slot."""
         tokens = [int(token) for token in pack.tokens]
         # The classic files were trained with silence as the look-ahead of the prompt, the causal
-        # ones
-        # with its own start.
+        # ones with its own start.
         ahead = tokens[:LOOK_AHEAD] if self.is_causal else [SILENT_TOKEN] * LOOK_AHEAD
         ahead += [SILENT_TOKEN] * (LOOK_AHEAD - len(ahead))
         memory.rows[slot] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
