@@ -7,6 +7,7 @@ conversation has the same answers.
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from typing import Final
@@ -151,8 +152,10 @@ def _of_the_year(low: str, now: Now) -> str | None:
     )
     if found:
         year = int(found[1] or now().year) - ("last year" in low) + ("next year" in low)
-        is_so = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        is_so = isleap(year)
         return f"{'Yes' if is_so else 'No'}, {year} is {'a' if is_so else 'not a'} leap year."
+    if found := _SAYS["february"].search(low):
+        return f"In {found[1]} February has {28 + isleap(int(found[1]))} days."
     if born := re.search(r"\bhow old\b.*\bborn in (\d{4})\b", low):
         return f"Who was born in {born[1]} turns {now().year - int(born[1])} in {now().year}."
     found = _SAYS["left"].search(low)

@@ -58,8 +58,18 @@ _AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?
 """For `What is that in miles?`"""
 
 
+def _half_more(found: re.Match[str]) -> str:
+    return f"{found[1]}.5" if found[1] else "1.5 hours"
+
+
+def _past(found: re.Match[str]) -> str:
+    return f"{found[2]}:{30 if found[1] == 'half' else 15}"
+
+
 def _halves(text: str) -> str:
-    text = re.sub(r"\b(\d+) and a half\b", r"\1.5", text)
+    text = re.sub(r"\b(\d+) and a half\b|\b(?:an?|1) hour and a half\b", _half_more, text)
+    text = re.sub(r"\b(half|quarter) past (\d{1,2})\b", _past, text)
+    text = text.replace("a quarter of an hour", "15 minutes")
     text = re.sub(r"\b(?:an?|1) dozen (?=[a-z]+ (?:at|for|cost) )", "12 ", text)
     text = re.sub(
         rf"\b(\d+) ?(?:feet|foot|ft|')(?: and)? ?(\d+)"
@@ -141,6 +151,8 @@ def _price(text: str) -> str | None:
     if raised := _SAYS["raised"].search(text):
         whole = float(raised[1]) * (1 + float(raised[2]) / 100)
         return f"{raised[1]} plus {raised[2]} percent is {number(whole)}."
+    if tip := _SAYS["tip"].search(text):
+        return f"{tip[2]} percent of {tip[1]} is {number(float(tip[1]) * float(tip[2]) / 100)}."
     each = _SAYS["at_each"].search(text)
     if each:
         cost = number(float(each[1]) * float(each[3]))
@@ -148,12 +160,10 @@ def _price(text: str) -> str | None:
     found = _SAYS["price"].search(text)
     if not found:
         return None
-    total = float(found[2]) * float(found[4])
-    return (
-        f"{found[4]} {found[5]} cost {number(total)} "
-        f"{found[3] if found[3] not in ('what', 'how', '') else ''}".strip()
-        + "."
-    )
+    first, things, price, money, many, what = found.groups()
+    total = float(price) * float(many) / (float(first) if first.isdigit() else 1)
+    thing = what or f"{things.removesuffix('s')}s"
+    return f"{many} {thing} cost {number(total)} {money or ''}".strip() + "."
 
 
 def _power(text: str) -> str | None:
@@ -255,7 +265,26 @@ def _in_base(text: str) -> str | None:
     return f"{found[1]} in {found[2]} is {written}."
 
 
+def _times(text: str) -> str | None:
+    """`A film begins at 8:15 and lasts two hours, when does it end?`, `My train goes at 6:40 and I
+    need half an hour to get there. When must I leave?`, `From 9 to 17:30, how long is that?`"""
+    times = [(int(one[1]), int(one[2] or 0), one[3]) for one in _SAYS["clock"].finditer(text)]
+    is_late = any(hour > 12 or half for hour, _, half in times)
+    day_min = 24 * 60 if is_late else 12 * 60
+    at = [60 * (hour % 12 + 12 * (half == "p") if half else hour) + of for hour, of, half in times]
+    if len(at) == 2 and _SAYS["from_to"].search(text):
+        parts = zip(divmod((at[1] - at[0]) % day_min, 60), ("hour", "minute"), strict=True)
+        return f"That is {' and '.join(_said(many, unit) for many, unit in parts if many)}."
+    leaves, span = _SAYS["when_to_leave"].search(text), _SAYS["span"].search(text)
+    if len(at) != 1 or not span or not (leaves or _SAYS["when_over"].search(text)):
+        return None
+    taken = float(span[1]) * (60 if span[2] == "hour" else 1) + int(span[3] or 0)
+    then = round(at[0] + (-taken if leaves else taken)) % day_min
+    hour = then // 60 or (0 if is_late else 12)
+    return f"{'You have to leave at' if leaves else 'At'} {hour}:{then % 60:02d}."
+
+
 _RULES: Final = (
-    _how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked, _divided,
-    _in_base,
+    _times, _how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked,
+    _divided, _in_base,
 )  # fmt: skip

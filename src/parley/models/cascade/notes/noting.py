@@ -41,7 +41,6 @@ from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import (
     compare_note,
     count_note,
-    leaving_note,
     several_note,
     sum_note,
 )
@@ -67,7 +66,7 @@ _ADVICE: Final = Replies("notes/advice")
 _FORMS: Final = Replies("notes/forms")
 """Replies to sentences that no note answers."""
 _TOOLS = (
-    leaving_note, count_note, several_note, compare_note, sum_note, spelling_note, letters_note,
+    count_note, several_note, compare_note, sum_note, spelling_note, letters_note,
     named_note, opposite_note,
 )  # fmt: skip
 _KNOWN = (rhyme_note, fact_note, compared_note, definition_note)
@@ -220,7 +219,7 @@ def _known(
     since = memory.listen([*earlier, text])
     told = age_note(low, since.facts.values(), now) or memory.recall(text, since)
     advice = _advice(low, earlier)
-    if told and not (advice and told.startswith("You said: ")):
+    if told and not (told.startswith("You said: ") and (advice or sum_note(low))):
         return told
     named = memory.introduced(text, earlier)
     if named:

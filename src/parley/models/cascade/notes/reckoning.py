@@ -41,7 +41,7 @@ _FORMS = tuple(
 _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\b(?:double|twice)(?: of)? {NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
     (
-        re.compile(rf"\bhalf of {NUMBER}(?! \w+s of)"),
+        re.compile(rf"\bhalf of {NUMBER}(?! \w+s of| (?:thirds?|quarters?|fifths?|tenths?)\b)"),
         "Half of {} is {}.",
         lambda v: v / 2,
     ),
@@ -70,18 +70,23 @@ def number(value: float) -> str:
     return f"{value:.{2 if abs(value) >= 1 else 3}f}".rstrip("0").rstrip(".")
 
 
+_ADDED: Final = ("more", "on", "given")
+"""Groups of the pattern `change` for what is added; the others are for what is taken away."""
+
+
 def _story(text: str) -> str | None:
     """`I have 15 euros and spend 6, how much is left?`"""
     if not re.search(r"\bhow (?:many|much)\b|\bwhat(?:'s| is) left\b|\bremain", text):
         return None
     have = _SAYS["have"].search(text)
-    if not have or len(re.findall(r"\d+", text)) != 2:
+    if not have:
         return None
-    rest = text[have.end() :]
-    less, more = _SAYS["less"].search(rest), _SAYS["more"].search(rest)
-    if less:
-        return chain(have[1], [("minus", less[1] or less[2])])
-    return chain(have[1], [("plus", more[1])]) if more else None
+    changes = list(_SAYS["change"].finditer(text, have.end()))
+    parts = [
+        ("plus" if one.lastgroup in _ADDED else "minus", one[one.lastgroup or 0]) for one in changes
+    ]
+    is_whole = len(re.findall(r"\d+", text)) == 1 + len(parts)
+    return chain(have[1], parts) if parts and is_whole else None
 
 
 def sum_note(low: str) -> str | None:
@@ -157,25 +162,6 @@ def _worked_out(work: Callable[[float], float], found: re.Match[str]) -> str:
 
 def _operand(found: re.Match[str]) -> float:
     return float(next(group for group in found.groups() if group))
-
-
-_SPANS_MIN = {
-    "half an hour": 30, "a quarter of an hour": 15, "an hour": 60, "an hour and a half": 90,
-}  # fmt: skip
-
-
-def leaving_note(low: str) -> str | None:
-    """`The train leaves at 6:40 and I need half an hour to get there, when must I go?`"""
-    found = _SAYS["leaves"].search(as_digits(low))
-    if not found or int(found[1]) > 23 or int(found[2] or 0) > 59:
-        return None
-    needed = _SPANS_MIN.get(found[3])
-    if needed is None:
-        needed = int(found[4]) * (60 if found[5] == "hour" else 1)
-    at = 60 * int(found[1]) + int(found[2] or 0)
-    leave = (at - needed) % (24 * 60 if int(found[1]) > 12 else 12 * 60)
-    hour = leave // 60 or (0 if int(found[1]) > 12 else 12)
-    return f"You have to leave at {hour}:{leave % 60:02d}."
 
 
 def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
