@@ -395,6 +395,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("How many strings does a harp have?", [], "don't know"),
         ("which band sings the song about rain", [], "don't know"),
         ("When does the ferry leave?", ["The ferry leaves at nine."], "The ferry leaves at nine."),
+        ("Where are we going?", ["We're driving to Scotland in June."], "to Scotland in June."),
         ("Why did you say so?", [], "make mistakes"),
         ("Do you ever go outside?", [], "I am a program"),
         ("do it", [], "can't do that"),

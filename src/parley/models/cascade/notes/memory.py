@@ -18,6 +18,12 @@ from parley.models.cascade.tables import any_of, blocks_of, lines_of, patterns, 
 
 _SAYS: Final = patterns("memory")
 _ALSO = [(any_of(said), key, sentence) for sentence, key, *said in blocks_of("notes/memory")]
+_HELD: Final = (
+    (_SAYS["asks_place"], _SAYS["a_place"]),
+    (_SAYS["asks_time"], _SAYS["a_time"]),
+    (_SAYS["asks_name"], _SAYS["a_name"]),
+)
+"""What a question asks for, and what a statement that answers it contains."""
 _WORDS = words("notes/words")
 _NAMES = frozenset(" ".join(lines_of("notes/names")).split())
 
@@ -126,6 +132,13 @@ def listen(texts: Iterable[str]) -> Told:
     return Told(name, facts, said)
 
 
+def parted(text: str) -> tuple[str, str]:
+    """The statements of a text and the question at its end; without one, "" and the text."""
+    *told, last = _sentences(text)
+    is_asked = last.endswith("?") and len(last.split()) > 2
+    return (" ".join(told), last) if told and is_asked else ("", text)
+
+
 def _straight(text: str) -> str:
     return " ".join(latest(text).replace("’", "'").split())
 
@@ -217,15 +230,17 @@ def said_before(low: str, told: Told) -> str | None:
     words = asked - _WORDS["pronouns"]
     if not words or _SAYS["of_reasons"].search(low) or not _SAYS["question"].search(low):
         return None
-    said = [one for one in told.said if lowered(one) not in low]
+    said = [one for one in reversed(told.said) if lowered(one) not in low]
+    for asks, holds in _HELD:
+        if asks.search(low):
+            said = [one for one in said if holds.search(one)]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
-    # "Is my English good?" asks for more than a mention of it.
-    needed = len(asked) + bool(re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low))
+    # "Is my English good?" asks for more than a mention of it, and so does what is not ours.
+    is_whether = re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low)
+    is_more = is_whether or not _SAYS["ours"].search(low)
     is_stated = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
-    if _SAYS["asks_name"].search(low):
-        is_stated = bool(_SAYS["a_name"].search(best))
-    return f"You said: {best}" if is_stated and 2 * shared >= needed else None
+    return f"You said: {best}" if is_stated and 2 * shared >= len(asked) + bool(is_more) else None
 
 
 def _remembered(low: str, told: Told) -> str | None:
@@ -313,7 +328,7 @@ _BREED: Final = re.compile(
 )
 _KINDS: Final = (
     ("brother sister", "sibling"),
-    ("son daughter child children", "child children kid"),
+    ("son daughter child children kid", "child children kid"),
     ("dog cat", "pet"),
 )
 
@@ -342,19 +357,26 @@ def _trim(value: str) -> str:
 
 
 def _words(low: str) -> set[str]:
-    return {_stem(word) for word in re.findall(r"[a-z0-9']+", low) if word not in _WORDS["asking"]}
+    words = re.findall(r"[a-z0-9]+", re.sub(r"'(?:s|m|re|ve|d|ll)\b", "", low))
+    return {_stem(word) for word in words if word not in _WORDS["asking"]}
+
+
+@functools.cache
+def _same() -> dict[str, str]:
+    """Past tenses of verbs and words of `notes/same`, to the word that stands for them."""
+    (past,) = (one for one in blocks_of("know/tables/words") if one[0].startswith("past tense"))
+    tenses = (line.split(": ") for line in past[1:])
+    told = (line.split(": ") for line in lines_of("notes/same"))
+    pairs = ((one, key) for key, ones in (*tenses, *told) for one in ones.split(" or "))
+    return {one: key for words, key in pairs for one in words.split()}
 
 
 def _stem(word: str) -> str:
-    word = word.removesuffix("'s")
+    """The form of a word that questions and statements about the same share."""
+    word = _same().get(word, word)
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
-    if len(word) > 5 and word.endswith("ed"):
-        word = word[:-2]
-    return {
-        "eat": "food",
-        "favorite": "favourite",
-        "color": "colour",
-        "living": "job",
-        "profession": "job",
-    }.get(word, word)
+    if len(word) > 5 and word.endswith(("ed", "ing")):
+        word = word.removesuffix("ed").removesuffix("ing")
+    word = re.sub(r"(?<=\w{3})e$", "", re.sub(r"([b-dgkmnprt])\1$", r"\1", word))
+    return _same().get(word, word)
