@@ -152,7 +152,7 @@ def unknown_to_us(
     that fits the form of theirs, because the model invents answers and misunderstands statements.
     None for greetings and after a picture."""
     text, earlier = as_meant(text, is_word), [as_meant(one, is_word) for one in earlier]
-    low = lowered(text)
+    low = lowered(memory.parted(text)[1])
     if _SAYS["familiar"].search(low) or was_seen(answers):
         return None
     told = memory.listen([*earlier, text])
@@ -182,6 +182,17 @@ NOT_TOLD = "You have not told me that."
 def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
+    found = _noted(text, earlier, seed, answers, now)
+    told, asked = memory.parted(text)
+    if found is None and told:  # "We have no mince. What else could I use?"
+        found = _noted(asked, [*earlier, told], seed, [*answers, ""], now)
+    return found or _TALK.find(lowered(text), len(answers))
+
+
+def _noted(
+    text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
+) -> str | None:
+    """The note for what is known, calculated or remembered."""
     low = lowered(text)
     each = _each(
         text, earlier, answers, lambda one, before, told: _known(one, before, seed, told, now)
@@ -238,10 +249,10 @@ def _known(
     if found is None and told is not None:
         return NOT_TOLD
     found = found or advice or _replaced(text, earlier, ask)
-    if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
+    if found is None and (there := _there(low, (*answers[-6:-1], *earlier[-4:], *answers[-1:]))):
         found = _plain(there, earlier, seed, answers)
     found = found or _of_last(low, earlier, answers, seed)
-    return found or echo_note(text) or unseen_note(low, answers) or _TALK.find(low, len(answers))
+    return found or echo_note(text) or unseen_note(low, answers)
 
 
 def _brief(answer: str, asked: str) -> str:
@@ -320,7 +331,7 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
 def _there(low: str, said: Sequence[str]) -> str | None:
     """A question about `there`, with the country that was mentioned last."""
     found = _SAYS["there"].search(low)
-    countries = [country for one in said[-4:] if (country := country_in(one))]
+    countries = [country for one in said if (country := country_in(one))]
     if not found or not countries or country_in(low):
         return None
     asked = re.sub(r"\bthere\b", "", low).strip(" ?.!")
