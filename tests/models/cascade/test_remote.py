@@ -220,6 +220,7 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
         {"name": "weather", "arguments": {}},
     ]
     assert len(outcome.samples) == len(ToneSpeaker().say("One moment.", 0))
+    assert result_of(outcome).text_tokens > len(tail) // 10
 
 
 ROME, OSLO = '{"town": "Rome"}', '{"town": "Oslo"}'
@@ -541,6 +542,14 @@ def test_an_answer_that_the_server_cuts_at_its_limit_is_incomplete():
     outcome = answered(Script(words=["The answer is"], finish="length"))
 
     assert (outcome.text, result_of(outcome).ending) == ("The answer is", Ending.LIMIT)
+
+
+def test_words_that_arrive_together_with_the_end_are_counted():
+    said = {"message": {"content": "Hello from far away."}, "finish_reason": "stop"}
+    whole = {"choices": [said]}
+    outcome = answered(Script(raw=json.dumps(whole).encode(), kind="application/json"))
+
+    assert (outcome.text, result_of(outcome).text_tokens) == ("Hello from far away.", 2)
 
 
 def test_thoughts_leave_room_for_the_words():

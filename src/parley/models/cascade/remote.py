@@ -234,18 +234,20 @@ class RemoteWriter(Writer):
         due_s = time.monotonic() + LOOK_EVERY_S
         self._running[row] = None if is_ended else replace(running, raw=raw, due_s=due_s)
         text, is_cut = self._shown(row, raw, rule, draft, is_last=is_ended or bool(calls))
-        if is_ended:
-            self._thinks[row] = ends_thoughts(raw)
-            finish, declared = running.stream.finish, running.stream.declared
-            over = replace(
-                draft, text=text, is_over=True, is_limit=finish == "length", logprobs=logprobs,
-                problem=running.stream.problem, calls=calls or written_calls(raw, declared),
-            )  # fmt: skip
-            return _checked(over, finish)
         # Only visible text counts: the server limits how long a model thinks.
         share = max(0, len(text) - len(draft.text)) / max(1, len(raw) - len(running.raw))
         count = draft.count + min(len(pieces), math.ceil(len(pieces) * share))
         count = max(count, len(text) // LETTERS_A_TOKEN)
+        if is_ended:
+            self._thinks[row] = ends_thoughts(raw)
+            finish, declared = running.stream.finish, running.stream.declared
+            calls = calls or written_calls(raw, declared)
+            over = replace(
+                draft, text=text, is_over=True, is_limit=finish == "length", calls=calls,
+                count=count + len(calls) // LETTERS_A_TOKEN, logprobs=logprobs,
+                problem=running.stream.problem,
+            )  # fmt: skip
+            return _checked(over, finish)
         is_limit = count >= request.limit or len(raw) > RAW_MOST
         if is_limit:
             text, is_cut = self._shown(row, raw, rule, draft, is_last=True)
