@@ -771,7 +771,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 7}, "temperature", ""),
     ({"tool_choice": "required"}, "tool_choice", ""),
     ({"input": []}, "input", ""),
-    ({"input": [LONG]}, "input[0].content[0].text", "send longer text as several parts"),
+    ({"input": [LONG]}, "input[0].content[0].text", "send it as several parts"),
     ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]", ""),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},

@@ -333,12 +333,18 @@ async def test_where_none_is_needed_a_strange_key_is_nobodys_and_one_of_ours_mus
 
 
 async def test_a_conversation_that_is_too_long_has_the_code_that_sdks_compare():
-    long: Any = [{"role": "user", "content": "word " * 13_000}]
+    def asked(words: int) -> Any:
+        return [{"role": "user", "content": "word " * words}]
+
     async with talking() as (_, client):
         for is_streamed in (False, True):
             with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
-                await chat(client, messages=long, stream=is_streamed)
+                await chat(client, messages=asked(13_000), stream=is_streamed)
             assert caught.value.code == "context_length_exceeded"
+        # More than one text may have: agents send whole files.
+        with pytest.raises(openai.BadRequestError, match="shorten it") as caught:
+            await chat(client, messages=asked(14_000))
+        assert caught.value.code == "context_length_exceeded"
 
 
 # ---- models --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from parley.errors import BadInput, InvalidRequest, MissingField
+from parley.errors import BadInput, ContextFull, InvalidRequest, MissingField
 from parley.protocol import chat, codec, values
 
 MOST_TOKENS: Final = 4096
@@ -228,10 +228,17 @@ def _names(tools: Any) -> set[str]:
 # ---- reading -------------------------------------------------------------------------------
 
 
+class TextTooLong(InvalidRequest):
+    """A text that is longer than the context of most models. Agents that shorten the conversation
+    after `ContextFull` compare its code."""
+
+    code = ContextFull.code
+
+
 def refused(sentence: str, where: str) -> BadInput:
     """The error for an invalid field, in all interfaces of OpenAI."""
     if f"str of length <= {values.TEXT_LIMIT_CHARS}" in sentence:
-        sentence += ": send longer text as several parts."
+        return TextTooLong(f"{sentence}: shorten it, or send it as several parts.", field=where)
     return InvalidRequest(sentence, field=where)
 
 
