@@ -359,7 +359,10 @@ class OriginForbidden(Refused):
     origin: str | None = None
 
     def __init__(self, origin: str) -> None:
-        super().__init__("Pages from this origin may not open sessions on this server.")
+        super().__init__(
+            f"Pages from {origin[:80]} may not use this server. If they should, add this origin to "
+            "the setting security.allowed_origins."
+        )
         self.origin = origin
 
 

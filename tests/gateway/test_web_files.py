@@ -164,7 +164,10 @@ async def test_pages_of_allowed_origins_may_read_the_client_and_others_may_not(w
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (204, friend)
     assert may.headers["access-control-allow-methods"] == "POST"
     assert may.headers["access-control-allow-headers"] == asks["access-control-request-headers"]
-    assert [each.status_code for each in (may_not, not_there)] == [405, 405]
+    assert [each.status_code for each in (may_not, not_there)] == [403, 405]
+    # For the developer of the page, whose browser shows it next to "CORS error".
+    assert f"Pages from {stranger}" in may_not.json()["error"]["message"]
+    assert "security.allowed_origins" in may_not.json()["error"]["message"]
     assert not any("access-control-allow-origin" in e.headers for e in (may_not, not_there))
 
 

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from parley import logs
-from parley.errors import ParleyError, ServiceUnavailable
+from parley.errors import OriginForbidden, ParleyError, ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.http import absent, auth
 from parley.gateway.http.errors import OPENAI_PREFIX, REQUEST_ID, Failures
@@ -77,11 +77,11 @@ class Exchanges:
 
     async def _serve(self, exchange: _Exchange) -> None:
         scope = exchange.scope
-        asked = preflight(scope, exchange.headers, self._runtime.access.admission)
-        if asked is not None:
-            await asked(scope, exchange.receive, exchange.send)
-            return
         try:
+            asked = preflight(scope, exchange.headers, self._runtime.access.admission)
+            if asked is not None:
+                await asked(scope, exchange.receive, exchange.send)
+                return
             route = self._routes.find(scope)
             exchange.check_body(route)
             auth.check(scope, self._runtime.access)
@@ -262,12 +262,18 @@ def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admiss
 
 
 def preflight(scope: Scope, headers: Headers, admission: Admission) -> Response | None:
-    """The response to a CORS preflight request; None for any other request."""
+    """The response to a CORS preflight request; None for any other request.
+
+    Raises:
+        OriginForbidden: the page's origin is not on the list. The page cannot read this, but the
+            developer's tools of its browser show it.
+    """
     method = headers.get("access-control-request-method")
     if method is None or scope["method"] != "OPTIONS" or not scope["path"].startswith(READABLE):
         return None
-    if not admission.lists_origin(headers.get("origin", "")):
-        return None
+    origin = headers.get("origin", "")
+    if not admission.lists_origin(origin):
+        raise OriginForbidden(origin)
     allowed = {
         "access-control-allow-methods": method,
         "access-control-allow-headers": headers.get("access-control-request-headers", ""),

@@ -108,7 +108,7 @@ MEANINGS: Final = {
 PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "400": ("invalid_request", "The message is not valid JSON text."),
     "401": ("unauthorized", "A key is required."),
-    "403": ("forbidden", "Pages from this origin may not open sessions on this server."),
+    "403": ("forbidden", "This key may not do this."),
     "404": ("not_found", "There is no such recording."),
     "409": ("still_recording", "This session is still being recorded."),
     "413": ("too_large", "Request body exceeds 64 KiB."),
