@@ -22,6 +22,7 @@ from parley.client import Server
 from parley.errors import SetupError
 from parley.models.minicpmo45 import device as devices
 from parley.models.minicpmo45 import trials
+from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.plan import ModelPlan
 from parley.settings import Settings, load
 from parley.transport import listen
@@ -334,3 +335,40 @@ def test_a_part_that_the_card_does_not_have_is_refused_with_what_to_use() -> Non
 
     assert found.text == "refused: fp8 weights need 8.9 or higher."
     assert (found.grade, found.advice) == ("note", "Set model.quantize to int4.")
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["refused", "failed"])
+def test_an_error_of_cuda_breaks_nothing_unless_the_card_has_failed(
+    monkeypatch: pytest.MonkeyPatch, has_failed: bool
+) -> None:
+    """CUDA and Triton report what they do not permit, and a failed card, as the same errors."""
+    tried = []
+
+    def synchronize() -> None:
+        if has_failed:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    def trial(error: Exception) -> None:
+        tried.append(error)
+        raise error
+
+    errors = (
+        torch.AcceleratorError("CUDA error: no kernel image is available"),
+        RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    )
+    trials = [("part", "PyTorch's", partial(trial, error)) for error in errors]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(slot_attention, "is_installed", lambda: False)
+    monkeypatch.setattr(fast_parts, "tries", lambda *_: trials)
+
+    found = list(fast_parts._parts(settings().model, torch.device("cpu")))
+
+    if has_failed:
+        assert [one.grade for one in found] == ["broken", "note"]
+        assert found[0].text.startswith("the card failed: CUDA error: an illegal memory access")
+        assert len(tried) == 1
+    else:
+        assert [one.grade for one in found] == ["note", "note"]
+        assert all(one.advice == "Slower: PyTorch's will serve." for one in found)

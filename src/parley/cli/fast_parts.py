@@ -27,7 +27,7 @@ from parley.models.minicpmo45.load_choice import asked
 from parley.models.minicpmo45.quantize import checked
 from parley.models.minicpmo45.random_model import Sizes, full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.fast_paths import described, one_line
+from parley.models.minicpmo45.runtime.fast_paths import check_card, described, one_line
 from parley.settings import ModelSettings
 
 LEAST_BYTES: Final = 1024**3
@@ -105,7 +105,11 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Finding]:
         version = getattr(importlib.import_module("triton"), "__version__", "")
         yield fine("triton", version)
     for subject, instead, trial in tries(settings, full_sizes(), device):
-        yield tried(subject, instead, trial)
+        found = tried(subject, instead, trial)
+        yield found
+        if found.grade == "broken":
+            yield note("other parts", "not tried, because the card has failed")
+            return
 
 
 def tries(
@@ -146,9 +150,11 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> Finding:
         trial()
     except SetupError as error:
         return note(subject, f"refused: {error}", error.hint)
-    except torch.AcceleratorError as error:
-        return broken(subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:
+        try:
+            check_card()
+        except torch.AcceleratorError as failure:
+            return broken(subject, f"the card failed: {one_line(str(failure))}")
         advice = f"Slower: {instead} will serve." if instead else "No voice can be made without it."
         return note(subject, described(error), advice)
     return fine(subject, "works; its results are those of its plain form")
