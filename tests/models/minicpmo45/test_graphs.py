@@ -48,6 +48,36 @@ def test_a_replay_works_on_new_inputs_and_gives_tensors_of_its_own(runner):
     assert runner.counts == {"step": 1}
 
 
+def test_a_replay_knows_only_the_tensors_of_the_capture(runner):
+    """The stand-in behaves as a graph: it does not run the Python of a step again."""
+    found = {"table": numbers(2.0)}
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * found["table"],)
+
+    runner.run("step", 1, step, [numbers(1.0)])
+    found["table"].fill_(3.0)
+    (changed,) = runner.run("step", 1, step, [numbers(1.0)])
+    found["table"] = numbers(4.0)
+    (replaced,) = runner.run("step", 1, step, [numbers(1.0)])
+
+    assert (changed.item(), replaced.item()) == (3.0, 3.0)
+
+
+def test_what_a_step_keeps_is_overwritten_by_the_next_replay(runner):
+    """A graph's memory belongs to all graphs."""
+    kept = []
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept.append(x + 1)
+        return (kept[-1] * 2,)
+
+    runner.run("step", 1, step, [numbers(1.0)])
+    runner.run("other", 1, lambda x: (x,), [numbers(1.0)])
+
+    assert kept[-1].isnan().all()
+
+
 def test_shapes_have_graphs_of_their_own(runner):
     for factor in (3, 4):
         (out,) = runner.run("step", factor, lambda x, f=factor: (f * x,), [numbers(1.0)])
