@@ -11,6 +11,7 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime.attention import attending
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.pages import PagePool
 
 CAPACITY = 96
 
@@ -64,23 +65,33 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         assert_allclose(one_keys, other_keys, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("pool", [None, PagePool(24, 32, page_positions=16)], ids=["rows", "pages"])
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
-def test_every_number_of_rows_decodes_by_a_graph(llm, monkeypatch, rows):
+def test_every_number_of_rows_decodes_by_a_graph(llm, monkeypatch, rows, pool):
+    """Pages are taken after the capture."""
     monkeypatch.setattr(llm_steps, "_Compared", lambda what: InPlace())
     capture = FakeCapture()
     graphs = GraphRunner("cpu", capture)
-    cache, rope = fresh(llm)
-    spans = [Span(row, 0, 1) for row in rows]
+    cache, packed = llm.make_cache(4, CAPACITY, pool=pool), llm.make_cache(4, CAPACITY)
+    rope = llm.make_rope(CAPACITY)
+    ids = words(len(rows), 9)
     with attending(llm, InPlace()):
         steps = LanguageSteps(llm, cache, rope, graphs=graphs)
         steps.capture()
         graphs.seal()
         before = capture.replays
+        for row in range(4):
+            for one in (cache, packed):
+                feed(llm, one, rope, row, words(3 + 7 * row, row))
+        spans = [Span(row, cache.lengths[row], 1) for row in rows]
 
-        steps.decode(words(len(rows)), spans)
+        got = steps.decode(ids, spans)
 
     assert capture.replays == before + 1
     assert graphs.refusals == {}
+    want = LanguageSteps(llm, packed, rope, is_padded=False).decode(ids, spans)
+    for mine, theirs in zip(got, want, strict=True):
+        assert_allclose(mine, theirs, atol=2e-5, rtol=1e-4)
 
 
 def test_an_even_prefill_equals_the_packed_one(llm):
