@@ -101,7 +101,8 @@ def duplex() -> Script:
     yield 15.0, SessionResumed()
     yield 15.5, _unit(3, speaks=False, heard=False)
     yield 16.0, Failed(InferenceFailed())
-    yield 16.5, SessionEnded("stopped")
+    yield 16.5, _unit(4, speaks=True)
+    yield 17.0, SessionEnded("stopped")
 
 
 def half_duplex() -> Script:

@@ -302,6 +302,7 @@ def test_sound_film_and_subtitles_have_the_length_and_timing_of_the_session(tmp_
         assert abs(float(audio.duration * audio.time_base) - len(sound) / rate_hz) < 0.2
     assert 80 < pictures[0][360, 640].mean() < 100
     assert any(picture[620:700].max() > 200 for picture in pictures)
+    assert folder.web_subtitles.read_text().startswith("WEBVTT\n")
     recording = store.read_recording(folder)
     assert recording is not None
     assert recording.merged_replay == "merged_replay.wav"
