@@ -153,8 +153,8 @@ def test_a_misheard_question_is_answered(phrases: Phrases):
         ("What is the capital off France?", -9.0, "What is the capital off France?"),
         ("What is the opposite of gold?", -6.0, "What is the opposite of cold?"),
         # One is not known, but what was written has its form, too.
-        ("What does happy mean?", -6.0, "What does hobby mean?"),
-        ("What does 'happy' mean?", -7.0, "What does 'happy' mean?"),
+        ("What does lobby mean?", -6.0, "What does hobby mean?"),
+        ("What does 'lobby' mean?", -7.0, "What does 'lobby' mean?"),
         ("Wat does hoppy mean?", -27.0, "What does hobby mean?"),
         # The same sounds: as it was written, but for numbers in pieces.
         ("How do you spell night?", -1.0, "How do you spell night?"),

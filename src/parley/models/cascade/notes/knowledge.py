@@ -442,9 +442,40 @@ def names() -> dict[str, list[str]]:
     return found
 
 
+@functools.cache
+def _synonyms() -> dict[str, str]:
+    """Words to those that mean about the same."""
+    (rows,) = (rows for heads, rows in _blocks("words") if heads[0][0].startswith("synonym "))
+    others = {one: names[0] for names, said in rows[::-1] for one in re.split(", | or ", said)}
+    return others | {names[0]: said for names, said in rows}
+
+
+_NOUNS: Final = tuple(
+    (re.compile(end), adjective)
+    for end, adjective in (("iness$", "y"), ("ness$", ""), ("osity$", "ous"), ("ity$", ""),
+                           ("([ea])nce$", r"\1nt"), ("(?<=ou)sy$", "s"), ("y$", ""))
+)  # fmt: skip
+"""Endings of nouns for what adjectives say, and those of the adjectives."""
+
+
 def definition_note(low: str) -> str | None:
-    """The definition of the word that the text asks about."""
+    """The meaning of the word that the text asks about: its definition, or what the tables have on
+    the adjective of a noun, on synonyms and on opposites."""
+    low = re.sub(r"(?<!\w)['\"]|['\"](?!\w)", "", low)
     found = _SAYS["define"].search(_SAYS["aside"].sub("", low))
     head = found[1].strip() if found else ""
     forms = (*(head.removesuffix(end) for end in ("", "s", "es")), head.removesuffix("ies") + "y")
-    return next((definitions()[one] for one in forms if one in definitions()), None)
+    known = next((definitions()[one] for one in forms if one in definitions()), None)
+    if known or " " in head or head in _WORDS["no_words"]:
+        return known
+    for end, adjective in _NOUNS:
+        of = end.sub(adjective, head)
+        told = _fact(f"what does {of} mean", is_exact=True) if of != head else None
+        if told and told.lower().startswith(f"{of} means "):
+            return f"{head.capitalize()} is being {of}: {told[len(of) + 7 :]}"
+    if head in _synonyms():
+        return f"{head.capitalize()} means about the same as {_synonyms()[head]}."
+    is_asked = "mean" in low or low.startswith("define")
+    if head in opposites() and is_asked:
+        return f"{head.capitalize()} is the opposite of {opposites()[head]}."
+    return None

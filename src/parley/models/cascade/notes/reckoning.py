@@ -46,6 +46,7 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
         lambda v: v / 2,
     ),
     (re.compile(rf"\bsquare root of {NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
+    (re.compile(rf"\bcube root of {NUMBER}"), "The cube root of {} is {}.", lambda v: v ** (1 / 3)),
     (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
     (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
     (re.compile(rf"\bnumber (?:comes |is )?after {NUMBER}"), "After {} comes {}.", lambda v: v + 1),
