@@ -5,7 +5,6 @@
 
 import assert from 'node:assert/strict';
 
-import { PIECE_SAMPLES } from '../../src/parley/web/wire/sound.js';
 import { allow, launch, openContext } from './support/browser.mjs';
 import {
   assertHeard,
@@ -64,7 +63,7 @@ async function withoutCamera({ page, context, base }) {
 }
 
 async function smallSound({ browser, elsewhere }) {
-  // A server of another name is another machine to the page: sound crosses as 16-bit samples.
+  // A server of another name is another machine to the page: sound crosses as Opus.
   const { context, errors } = await openContext(browser, elsewhere, STILL);
   try {
     const page = await context.newPage();
@@ -77,19 +76,38 @@ async function smallSound({ browser, elsewhere }) {
     await hangUp(page);
 
     const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
-    assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === PIECE_SAMPLES * 2));
-    // Beside the samples: the message's type, and how much of the answer has been played.
-    assert.ok(units.every(({ bytes }) => bytes < PIECE_SAMPLES * 2 + 250));
-    const turn = messagesOf(wire, isLate);
-    assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
-    const sent = turn.flatMap(({ sound }) =>
-      Array.from({ length: sound.length / 2 }, (_, i) => sound.readInt16LE(2 * i) / 32768),
-    );
-    const { likeness } = assertHeard(said.levels, envelope(sent, 24000), said.gaps);
+    assert.ok(units.length > 75, 'pieces of 40 ms');
+    // Beside the sound: the message's type, and how much of the answer has been played.
+    assert.ok(units.every(({ sound, bytes }) => sound.length > 2 && sound.length < 400 && bytes - sound.length < 200));
+    const sounds = messagesOf(wire, isLate).map(({ sound }) => [...sound]);
+    const { likeness } = assertHeard(said.levels, envelope(await page.evaluate(decoded, sounds), 48000), said.gaps);
     assert.deepEqual(errors, []);
-    const published = Math.ceil((PIECE_SAMPLES * 4) / 3) * 4;
-    return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of published sound, likeness ${likeness.toFixed(3)}`;
+    const perS = (25 * units.reduce((sum, { bytes }) => sum + bytes, 0)) / units.length;
+    return `${(perS / 1000).toFixed(1)} KB of sound a second, likeness ${likeness.toFixed(3)}`;
   } finally {
     await context.close();
   }
+}
+
+/** In the page, without its code: the samples in messages of Opus, 48 kHz. @param {number[][]} messages */
+async function decoded(messages) {
+  const samples = [];
+  const decoder = new AudioDecoder({
+    output(data) {
+      const part = new Float32Array(data.numberOfFrames);
+      data.copyTo(part, { planeIndex: 0, format: 'f32-planar' });
+      samples.push(...part);
+    },
+    error: console.error,
+  });
+  decoder.configure({ codec: 'opus', sampleRate: 48000, numberOfChannels: 1 });
+  for (const bytes of messages)
+    for (let at = 0; at < bytes.length; ) {
+      const size = 256 * bytes[at] + bytes[at + 1];
+      const data = Uint8Array.from(bytes.slice(at + 2, at + 2 + size));
+      decoder.decode(new EncodedAudioChunk({ type: 'key', timestamp: 0, data }));
+      at += 2 + size;
+    }
+  await decoder.flush();
+  return samples;
 }

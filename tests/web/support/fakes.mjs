@@ -160,6 +160,48 @@ export function surroundings() {
   return { clock, sockets, requests, connection };
 }
 
+/** A browser's codec that makes of each packet of sound one byte, its first sample in hundredths, and the reverse. */
+export function fakeCodecs({ isOffered = true } = {}) {
+  const made = [];
+  class Codec {
+    state = 'unconfigured';
+    static async isConfigSupported() {
+      return { supported: isOffered };
+    }
+    constructor({ output, error }) {
+      Object.assign(this, { output, error });
+      made.push(this);
+    }
+    configure() {
+      this.state = 'configured';
+    }
+    close() {
+      this.state = 'closed';
+    }
+  }
+  const AudioEncoder = class extends Codec {
+    given = 0;
+    encode({ init }) {
+      const copyTo = (to) => to.set([Math.round(init.data[0] * 100)]);
+      for (this.given += init.numberOfFrames; this.given >= 640; this.given -= 640)
+        setImmediate(() => this.output({ byteLength: 1, copyTo, duration: 40_000 }));
+    }
+  };
+  const AudioDecoder = class extends Codec {
+    decode({ init }) {
+      const copyTo = (to) => to.fill(init.data[0] / 100);
+      setImmediate(() => this.output({ numberOfFrames: 960, sampleRate: 48000, copyTo, close() {} }));
+    }
+  };
+  class Holder {
+    constructor(init) {
+      this.init = init;
+    }
+    close() {}
+  }
+  return { made, codecs: { AudioEncoder, AudioDecoder, AudioData: Holder, EncodedAudioChunk: Holder } };
+}
+
 /** @param {number} count samples of quiet sound as they travel */
 export function sound(count) {
   return Buffer.from(new Float32Array(count).fill(0.1).buffer).toString('base64');

@@ -10,7 +10,7 @@ import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
 import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
 import { ChatClient } from '../../../src/parley/web/wire/chat.js';
 import { Backlog } from '../../../src/parley/web/wire/backlog.js';
-import { sound, surroundings } from '../support/fakes.mjs';
+import { fakeCodecs, settle, sound, surroundings } from '../support/fakes.mjs';
 
 const NEEDS_SOCKETS = { skip: 'WebSocket' in globalThis ? false : 'this Node has no WebSocket' };
 const once = (target, type) => new Promise((resolve) => target.addEventListener(type, resolve, { once: true }));
@@ -387,6 +387,94 @@ for (const [name, make, first, ready, send, sent, said] of [
     }
   });
 }
+
+const COMPACT = { input: 'opus', output: 'opus', binary: true };
+
+/** A half-duplex conversation over a network, in a browser that has Opus. */
+async function inOpus(codecs) {
+  const { sockets, connection } = surroundings();
+  const client = new HalfDuplexClient({ system_prompt: 'Hi.' }, { ...connection, base: 'https://a.test', codecs });
+  client.open();
+  const [socket] = sockets;
+  socket.accept();
+  socket.say({ type: 'queue_done' });
+  await settle();
+  const audio_format = socket.sent[0].config.audio_format;
+  socket.say({ type: 'prepared', session_id: 'h', timeout_s: 9, audio_format });
+  await settle();
+  return { client, socket, audio_format };
+}
+
+test('a browser that has Opus uses it over a network, and messages keep their order while sound is decoded', async () => {
+  const { client, socket, audio_format } = await inOpus(fakeCodecs().codecs);
+  assert.deepEqual(audio_format, COMPACT);
+  assert.equal(client.sound.pieceSamples, 640);
+  const seen = watch(client, 'delta', 'turn', 'ended');
+  for (const level of [0.1, 0.2]) client.sendAudio(new Float32Array(640).fill(level));
+  for (let i = 0; i < 3; i++) await settle();
+  const packet = (level) => Buffer.from([0, 1, level]);
+  socket.say(
+    binary({ type: 'chunk', text_delta: 'a', audio_data: '' }, Buffer.concat([packet(10), packet(20)])),
+    binary({ type: 'chunk', text_delta: 'b', audio_data: '' }, packet(30)),
+    { type: 'turn_done', turn_index: 0, text: 'ab' },
+  );
+  socket.hangUp(1000);
+  assert.deepEqual(seen, [], 'nothing overtakes sound that is being decoded');
+  for (let i = 0; i < 3; i++) await settle();
+
+  const bytes = socket.sent.slice(1).map((frame) => [...Buffer.from(frame).subarray(-3)]);
+  assert.deepEqual(bytes, [
+    [0, 1, 10],
+    [0, 1, 20],
+  ]);
+  assert.deepEqual(
+    seen.map(([type, { text = '' }]) => type + text),
+    ['deltaa', 'deltab', 'turnab', 'ended'],
+  );
+  const [[, { audio }], [, { audio: next }]] = seen;
+  assert.deepEqual([audio.length, next.length], [960, 480], '40 ms and 20 ms at 24 kHz');
+  // 31 samples at 48 kHz later than they were sent.
+  assert.deepEqual(
+    [audio[300], audio[900], next[400]].map((value) => Math.round(value * 100)),
+    [10, 20, 30],
+  );
+});
+
+test('audio that fills no packet of Opus travels with the next', async () => {
+  const { sockets, connection } = surroundings();
+  const { codecs } = fakeCodecs();
+  const client = new DuplexClient({ instructions: 'x' }, 'audio', { ...connection, base: 'https://a.test', codecs });
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'd', audio_format: COMPACT });
+  await settle();
+  for (const [count, forceListen] of [[500, true], [500], [500]]) {
+    client.sendUnitOf({ audio: new Float32Array(count).fill(0.1), forceListen });
+  }
+  for (let i = 0; i < 3; i++) await settle();
+  assert.deepEqual(
+    sockets[0].sent.slice(1).map((frame) => [Buffer.from(frame).at(-1), opened(frame)[0].force_listen]),
+    [
+      [10, true],
+      [10, undefined],
+    ],
+  );
+});
+
+test('without Opus in the browser, or where its codec failed, a conversation continues in 16-bit samples', async () => {
+  assert.deepEqual((await inOpus(fakeCodecs({ isOffered: false }).codecs)).audio_format, SAMPLES);
+  const { made, codecs } = fakeCodecs();
+  const { client } = await inOpus(codecs);
+  const seen = watch(client, 'ended');
+  made[0].error(new Error('broken'));
+  assert.deepEqual(
+    seen.map(([, { reason, wasReady }]) => [reason, wasReady]),
+    [['lost', true]],
+    'the call dials again',
+  );
+  assert.ok(made.every(({ state }) => state === 'closed'));
+  assert.deepEqual((await inOpus(codecs)).audio_format, SAMPLES);
+});
 
 test('a unit that is dropped hands its request for silence on, in a binary message, too', () => {
   const { sockets, connection } = surroundings();

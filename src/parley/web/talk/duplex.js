@@ -14,7 +14,6 @@
 import { EchoWatch } from '../audio/echo.js';
 import { DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
 import { RealtimeClient } from '../wire/realtime.js';
-import { PIECE_SAMPLES } from '../wire/sound.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 import { freshMetrics } from './metrics.js';
@@ -138,7 +137,8 @@ export class DuplexCall extends Call {
       this.#tick();
       return;
     }
-    this.rig.capture(this.order?.feed ? UNIT_SAMPLES : PIECE_SAMPLES, (audio, final) => {
+    const client = /** @type {DuplexClient | RealtimeClient} */ (this.client);
+    this.rig.capture(this.order?.feed ? UNIT_SAMPLES : client.sound.pieceSamples, (audio, final) => {
       if (!final && this.isLive) this.#unit(audio);
       else this.rig.recycle(audio);
     });

@@ -10,7 +10,6 @@
  */
 
 import { HalfDuplexClient } from '../wire/half-duplex.js';
-import { PIECE_SAMPLES } from '../wire/sound.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
 
@@ -148,12 +147,16 @@ export class HalfDuplexCall extends Call {
     if (this.state.activity !== 'hearing') this.set({ activity: 'listening' });
   }
 
+  get #pieceSamples() {
+    return /** @type {HalfDuplexClient} */ (this.client).sound.pieceSamples;
+  }
+
   #send() {
     this.#isSending = true;
     this.lastSentAt = this.now();
     // Starting again discards the samples gathered while the assistant was audible.
-    this.rig.capture(PIECE_SAMPLES, (audio) => {
-      if (this.#isSending && audio.length === PIECE_SAMPLES && this.#mayLeave()) {
+    this.rig.capture(this.#pieceSamples, (audio) => {
+      if (this.#isSending && audio.length === this.#pieceSamples && this.#mayLeave()) {
         this.client?.sendAudio(audio);
         this.lastSentAt = this.now();
       }
@@ -175,7 +178,7 @@ export class HalfDuplexCall extends Call {
   hold(on) {
     if (!this.order?.isPushToTalk || !this.isLive || on === this.#isHeld) return;
     this.#isHeld = on;
-    this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / PIECE_SAMPLES);
+    this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / this.#pieceSamples);
     this.rig.mute(!on || this.state.isMuted);
     this.emit('change', this.state);
   }

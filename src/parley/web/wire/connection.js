@@ -64,7 +64,8 @@ const PLACE_KEPT_MS = 30_000;
  * @property {typeof globalThis.fetch} [fetch]
  * @property {boolean} [resume] resume the session if the connection breaks and the server supports it; default true
  * @property {import('./sound.js').Format} [audioFormat] audio format on the wire; by default the published one for a
- *   server on this machine and, over a network, 16-bit samples in binary messages if the server supports them
+ *   server on this machine and, over a network, Opus, or 16-bit samples if the browser or the server does not offer it
+ * @property {import('./opus.js').Codecs} [codecs] of the browser
  */
 
 /** @template {ConnectionEvents} [Events=ConnectionEvents] @extends {Emitter<Events>} */
@@ -98,6 +99,10 @@ export class Connection extends Emitter {
   #break = { reason: 'lost', code: '', sentence: '' };
   /** Messages to be sent once the session is resumed. @type {object[]} */
   #later = [];
+  /** Units whose audio filled no packet. */
+  #unfinished = {};
+  /** What has to be done before the next message is processed; null if nothing has. @type {Promise<void> | null} */
+  #before = null;
 
   /**
    * @param {string} url
@@ -112,7 +117,8 @@ export class Connection extends Emitter {
     this.now = surroundings.now ?? (() => performance.now());
     this.fetch = surroundings.fetch ?? globalThis.fetch.bind(globalThis);
     this.asksToResume = surroundings.resume ?? true;
-    this.sound = new WireSound(surroundings.audioFormat ?? fitting(url));
+    const format = surroundings.audioFormat ?? fitting(url);
+    this.sound = new WireSound(format, () => this.#failed(), surroundings.codecs);
   }
 
   /** Name of the field that contains audio in the server's messages. */
@@ -134,7 +140,27 @@ export class Connection extends Emitter {
 
   open() {
     if (this.phase !== 'new') throw new Error(`a connection is opened once, this one is ${this.phase}`);
+    this.#inOrder(() => {}, this.sound.settle());
     this.#dial();
+  }
+
+  /**
+   * Acts after everything that waits: messages, and the end of a socket, keep their order while audio is decoded.
+   * @param {() => void} act @param {Promise<void> | null} [first] what has to be done before
+   */
+  #inOrder(act, first = null) {
+    if (!this.#before && !first) return act();
+    const step = Promise.all([this.#before, first]).then(() => {
+      if (this.#before === step) this.#before = null;
+      act();
+    });
+    this.#before = step;
+  }
+
+  /** The browser's codec has failed: another connection does without. */
+  #failed() {
+    if (this.#socket) this.#broken(this.#socket, 1006, '', false);
+    else if (this.phase === 'returning') this.#end(this.#break);
   }
 
   #dial() {
@@ -167,7 +193,7 @@ export class Connection extends Emitter {
     socket.onmessage = ({ data }) => {
       if (socket === this.#socket) this.#receive(data);
     };
-    socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+    socket.onclose = ({ code, reason }) => this.#inOrder(() => this.#broken(socket, code, reason));
     return socket;
   }
 
@@ -190,6 +216,12 @@ export class Connection extends Emitter {
     if (this.phase === 'ended') return;
     if (this.phase === 'returning') return this.#onReturn(message);
     if (this.#returning && !this.#count(message, data)) return;
+    this.#inOrder(() => this.#process(message), this.sound.decode(message, this.soundField));
+  }
+
+  /** @param {any} message */
+  #process(message) {
+    if (this.phase === 'ended') return;
     // A reason applies only to the close that follows it directly.
     this.#farewell = {};
     this.emit('wire', { out: false, message });
@@ -309,6 +341,7 @@ export class Connection extends Emitter {
     this.clearTimer(this.#timer);
     this.#backlog.clear();
     this.#later.length = 0;
+    this.sound.close();
     this.#enter('ended');
     this.emit('ended', { ...ending, wasReady: this.sessionId !== '' });
   }
@@ -410,14 +443,27 @@ export class Connection extends Emitter {
 
   /**
    * Sends a unit of live audio. Late audio is worthless, so the oldest units are dropped if the network is too slow.
-   * @param {any} message
+   * @param {any} message a field of it may be a promise
    * @param {Float32Array} audio the audio in it, 16 kHz
    */
   sendUnit(message, audio) {
+    const ms = audio.length / 16;
+    const [field, encoding] = Object.entries(message).find(([, value]) => value instanceof Promise) ?? [];
+    if (field === undefined) return this.#sendNow(message, ms);
+    void encoding.then((/** @type {Uint8Array} */ sound) => {
+      this.#unfinished = { ...this.#unfinished, ...message, [field]: sound };
+      // Audio that fills no packet is in the next unit, and so is the rest of its message.
+      if (sound.length === 0) return;
+      this.#sendNow(this.#unfinished, ms);
+      this.#unfinished = {};
+    });
+  }
+
+  /** @param {any} message @param {number} ms of its audio */
+  #sendNow(message, ms) {
     const isAway = this.phase === 'returning';
     if (!this.isOpen && !isAway) return;
     const post = this.#post.bind(this);
-    const ms = audio.length / 16;
     const droppedMs = this.#backlog.push(message, ms, this.now(), isAway ? null : this.#socket, post);
     if (droppedMs === 0) return;
     this.dropped = Math.round(1000 * this.dropped + droppedMs) / 1000;

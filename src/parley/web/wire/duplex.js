@@ -39,7 +39,7 @@ import { LegacyConnection } from './legacy.js';
  *   speaks while the assistant is speaking; nothing by default
  */
 
-/** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
+/** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array | Promise<Uint8Array>>} WithSound */
 
 export const UNIT_SAMPLES = 16000;
 

@@ -1,7 +1,7 @@
 /**
  * Audio format of one connection: as published (float32 as base64 in JSON) until the server has agreed to a smaller
- * one. 16-bit samples in binary messages take three eighths of the bytes and need no base64. On this machine the
- * published format costs nothing and can be read in a network trace.
+ * one: Opus in binary messages, or 16-bit samples if the browser or the server does not offer Opus. On this machine
+ * the published format costs nothing and can be read in a network trace.
  *
  * A binary message consists of the length of the JSON in four big-endian bytes, the JSON and the audio. The audio's
  * field is empty in the JSON; in the objects used here it contains the bytes. Source: docs/protocols/README.md, "Audio
@@ -9,8 +9,9 @@
  */
 
 import { decodeBytes, encodeBytes } from './codec.js';
+import { offersOpus, OpusCoder, PACKET_SAMPLES } from './opus.js';
 
-/** @typedef {'float32' | 'pcm16'} Coding */
+/** @typedef {'float32' | 'pcm16' | 'opus'} Coding */
 /** @typedef {{received_ms: number, buffered_ms: number}} PlaybackReport */
 /** @typedef {{input: Coding, output: Coding, binary: boolean}} Format */
 
@@ -18,6 +19,8 @@ import { decodeBytes, encodeBytes } from './codec.js';
 export const PUBLISHED = { input: 'float32', output: 'float32', binary: false };
 /** @type {Format} */
 export const SAMPLES = { input: 'pcm16', output: 'pcm16', binary: true };
+/** @type {Format} */
+export const COMPACT = { input: 'opus', output: 'opus', binary: true };
 
 /**
  * Samples in a piece of microphone audio at 16 kHz: 32 ms, half a window of the server's detector. If pieces do not
@@ -31,8 +34,13 @@ const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
 
 /** Returns the format to request by default. @param {string} address of the socket @returns {Format} */
 export function fitting(address) {
-  return LOOPBACK.test(new URL(address).hostname) ? PUBLISHED : SAMPLES;
+  return LOOPBACK.test(new URL(address).hostname) ? PUBLISHED : COMPACT;
 }
+
+/** Codecs that have failed on this page: the next connections do without. @type {WeakSet<object>} */
+const failed = new WeakSet();
+
+const needsOpus = (/** @type {Format} */ { input, output }) => input === 'opus' || output === 'opus';
 
 /** @param {Float32Array} samples @param {Coding} coding @returns {Uint8Array} little-endian */
 function toBytes(samples, coding) {
@@ -59,10 +67,33 @@ export class WireSound {
   #receivedMs = 0;
   /** Returns how much of it has not been played, in ms; null if unknown. @type {(() => number) | null} */
   unheardMs = null;
+  /** @type {OpusCoder | null} */
+  #opus = null;
 
-  /** @param {Format} wanted */
-  constructor(wanted) {
+  /**
+   * @param {Format} wanted @param {() => void} [onFail] called if the codec fails
+   * @param {import('./opus.js').Codecs} [codecs]
+   */
+  constructor(wanted, onFail = () => {}, codecs = globalThis) {
     this.wanted = wanted;
+    this.onFail = onFail;
+    this.codecs = codecs;
+  }
+
+  /** Settles the format that will be requested; null if it is settled. @returns {Promise<void> | null} */
+  settle() {
+    if (!needsOpus(this.wanted)) return null;
+    const { wanted } = this;
+    this.wanted = SAMPLES;
+    if (failed.has(this.codecs) || !this.codecs.AudioEncoder) return null;
+    return offersOpus(this.codecs).then((isOffered) => {
+      if (isOffered) this.wanted = wanted;
+    });
+  }
+
+  /** Number of samples in which the audio of a microphone should be sent. */
+  get pieceSamples() {
+    return this.format.input === 'opus' ? PACKET_SAMPLES : PIECE_SAMPLES;
   }
 
   /**
@@ -78,10 +109,20 @@ export class WireSound {
   /** Sets the format that the server reports; a server without formats reports none. @param {any} told */
   agree(told) {
     this.format = told ?? PUBLISHED;
+    this.close();
+    if (!needsOpus(this.format)) return;
+    this.#opus = new OpusCoder(() => {
+      failed.add(this.codecs);
+      this.onFail();
+    }, this.codecs);
   }
 
-  /** @param {Float32Array} samples 16 kHz @returns {string | Uint8Array} the value for the field of a message */
+  /**
+   * @param {Float32Array} samples 16 kHz
+   * @returns {string | Uint8Array | Promise<Uint8Array>} the value for the field of a message
+   */
   out(samples) {
+    if (this.format.input === 'opus') return /** @type {OpusCoder} */ (this.#opus).encode(samples);
     const bytes = toBytes(samples, this.format.input);
     return this.format.binary ? bytes : encodeBytes(bytes);
   }
@@ -93,20 +134,40 @@ export class WireSound {
   }
 
   /**
+   * Decodes the audio of a message if that takes a while; null if it does not. `come` returns the result.
+   * @param {any} message @param {string} field @returns {Promise<void> | null}
+   */
+  decode(message, field) {
+    const bytes = this.format.output === 'opus' ? message[field] : null;
+    if (!(bytes instanceof Uint8Array) || bytes.length === 0) return null;
+    return /** @type {OpusCoder} */ (this.#opus).decode(bytes).then((samples) => {
+      message[field] = samples;
+    });
+  }
+
+  /**
    * Decodes audio from a server. Never throws: a call continues without a damaged piece.
-   * @param {string | Uint8Array | null | undefined} field
+   * @param {string | Uint8Array | Float32Array<ArrayBuffer> | null | undefined} field
    * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty if there is nothing to play
    */
   come(field) {
     if (!field) return new Float32Array(0);
     try {
-      const samples = toSamples(typeof field === 'string' ? decodeBytes(field) : field, this.format.output);
+      const samples =
+        field instanceof Float32Array
+          ? field
+          : toSamples(typeof field === 'string' ? decodeBytes(field) : field, this.format.output);
       this.#receivedMs += samples.length / SAMPLES_PER_MS;
       return samples;
     } catch (error) {
       console.warn('sound that is not base64 was dropped', error);
       return new Float32Array(0);
     }
+  }
+
+  close() {
+    this.#opus?.close();
+    this.#opus = null;
   }
 }
 
