@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import time
 from typing import Any
 
 import av
@@ -66,11 +67,16 @@ async def test_a_streamed_answer_with_usage_comes_piece_by_piece():
 
 async def test_a_spoken_answer_in_one_piece_is_a_file_and_its_words():
     async with talking() as (_, client):
-        for form in ("wav", "mp3", "flac", "opus"):
+        for form in ("wav", "mp3", "flac", "opus", "aac"):
             spoken = {"voice": "alloy", "format": form}
             answer = await chat(client, modalities=["text", "audio"], audio=spoken)
             message = answer.choices[0].message
-            samples, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(message.audio.data)))
+            data = base64.b64decode(message.audio.data)
+            if form == "aac":
+                # soundfile does not read it.
+                assert data[:1] == b"\xff"
+                continue
+            samples, rate_hz = soundfile.read(io.BytesIO(data))
 
             assert (message.content, message.audio.transcript) == (None, "One two three. ")
             assert len(samples) >= 7200
@@ -93,6 +99,39 @@ async def test_a_streamed_spoken_answer_has_standard_audio_deltas():
     assert sounds[-1].expires_at is not None
     assert len({audio.id for audio in sounds}) == 1
     assert all(not delta.content for delta in deltas)
+
+
+SPOKEN: Any = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_spoken_conversation_continues_with_the_id_of_its_audio(is_streamed: bool):
+    model = TalkingModel()
+    async with talking(model) as (_, client):
+        if is_streamed:
+            deltas = [chunk.choices[0].delta for chunk in await streamed_chat(client, **SPOKEN)]
+            ids = [delta.audio.id for delta in deltas if delta.audio is not None]
+            messages = [{"role": "assistant", "content": "", "audio": {"id": ids[-1]}}]
+        else:
+            first, second = (await chat(client, n=2, **SPOKEN)).choices
+            assert first.message.audio.id != second.message.audio.id
+            assert 3590 <= second.message.audio.expires_at - time.time() <= 3600
+            messages = [{"role": "assistant", "audio": {"id": second.message.audio.id}}]
+        await chat(client, messages=[*QUESTION, *messages, *QUESTION], **SPOKEN)
+
+    assert "One two three. " in model.contexts[-1]
+
+
+async def test_audio_of_an_answer_is_known_by_its_transcript_or_refused_by_name():
+    model = TalkingModel()
+    async with talking(model) as (_, client):
+        whole = {"role": "assistant", "audio": {"id": "audio_x", "transcript": "Four five."}}
+        await chat(client, messages=[*QUESTION, whole, *QUESTION])
+        with pytest.raises(openai.BadRequestError, match="send the transcript") as caught:
+            await chat(client, messages=[{"role": "assistant", "audio": {"id": "audio_x"}}])
+
+    assert "Four five." in model.contexts[-1]
+    assert caught.value.param == "messages[0].audio.id"
 
 
 async def test_sound_pictures_and_words_come_to_the_model():

@@ -10,8 +10,9 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -29,8 +30,10 @@ from parley.gateway.http.openai.answering import (
     shaped,
 )
 from parley.gateway.http.openai.completions import Completion
+from parley.gateway.http.openai.kept_responses import owner_of
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
+from parley.gateway.http.openai.spoken_answers import KEPT_S, SpokenAnswers
 from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import find_voice
 from parley.gateway.http.routing import Router
@@ -45,6 +48,10 @@ PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"
 
 
+def _forget(_audio_id: str, _words: str) -> None:
+    """For answers to which no request refers."""
+
+
 @dataclass(slots=True)
 class AnswerSoFar:
     """The parts of an answer that were sent so far, and the fields that all of its messages
@@ -56,7 +63,18 @@ class AnswerSoFar:
     index: int = 0
     """Index of the current choice."""
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
-    audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
+    keep: Callable[[str, str], None] = _forget
+    """Called with the id of the audio and the words of each spoken choice."""
+
+    @property
+    def audio_id(self) -> str:
+        """Id of the current choice's audio."""
+        return f"audio_{self.completion_id.removeprefix('chatcmpl-')}{self.index}"
+
+    @property
+    def expires_s(self) -> int:
+        """Time until which requests may refer to the audio."""
+        return self.created_s + KEPT_S
 
     def choice(
         self,
@@ -82,8 +100,7 @@ class AnswerSoFar:
             message["audio"] = {
                 "id": self.audio_id,
                 "data": base64.b64encode(audio).decode(),
-                # Audio is not kept, because later requests cannot refer to it.
-                "expires_at": self.created_s,
+                "expires_at": self.expires_s,
                 "transcript": text,
             }
         return {
@@ -204,7 +221,7 @@ ANSWER: Final = described(
 def routes(
     forwarder: ChatForwarder, models: ModelList, sources: Sources, voices: VoiceLibrary
 ) -> Router:
-    metrics = forwarder.metrics
+    metrics, spoken = forwarder.metrics, SpokenAnswers(forwarder.clock)
     router = Router(tag="openai")
 
     @router.post(
@@ -219,7 +236,8 @@ def routes(
         disconnecting cancels. Any `model` is accepted: the loaded one answers, and is named in the
         response."""
         forwarder.check(request)
-        asked = await _read(request)
+        owner = owner_of(request)
+        asked = spoken.resolved(await _read(request), owner)
         # Refused before it waits in the queue.
         if asked.is_spoken:
             open_encoder(format_of(asked))
@@ -230,7 +248,9 @@ def routes(
             names = dict(zip(*paths, strict=True))
         named = asked.audio.voice if asked.audio else "default"
         voice = await find_voice(voices, request, named, "audio.voice") if asked.is_spoken else None
-        so_far = AnswerSoFar(asked, models.current, int(forwarder.clock.time()))
+        so_far = AnswerSoFar(
+            asked, models.current, int(forwarder.clock.time()), keep=partial(spoken.keep, owner)
+        )
         forwarder.check_room(request)
 
         # Choices are generated one after the other, so that a request takes only one slot.
@@ -284,6 +304,7 @@ async def _whole(
     if so_far.asked.is_spoken and (sounds or not ended.calls):
         sound = join(sounds, OUTPUT_RATE_HZ)
         audio = await asyncio.to_thread(encode_whole, format_of(so_far.asked), sound)
+        so_far.keep(so_far.audio_id, text)
     ends.append(ended.done)
     return so_far.choice(text, ended, audio=audio, logprobs=logprobs)
 
@@ -306,6 +327,7 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of one choice; its end is added to `ends`."""
     encoder = open_encoder(format_of(so_far.asked)) if so_far.asked.is_spoken else None
+    words = ""
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             match piece:
@@ -313,6 +335,7 @@ async def _chunks(
                     first = {"content": ""} if encoder is None else {}
                     yield so_far.chunk({"role": "assistant", **first, "refusal": None})
                 case AnswerWords():
+                    words += piece.text
                     yield so_far.text_chunk(piece)
                 case Pcm():
                     assert encoder is not None
@@ -323,7 +346,8 @@ async def _chunks(
                 case AnswerEnded():
                     if encoder is not None:
                         yield so_far.sound_chunk(await asyncio.to_thread(encoder.finish))
-                        ending = {"id": so_far.audio_id, "expires_at": so_far.created_s}
+                        so_far.keep(so_far.audio_id, words)
+                        ending = {"id": so_far.audio_id, "expires_at": so_far.expires_s}
                         yield so_far.chunk({"audio": ending})
                     yield so_far.chunk({}, finish_reason(piece))
                     ends.append(piece.done)

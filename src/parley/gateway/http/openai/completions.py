@@ -22,7 +22,7 @@ MOST_TOKENS: Final = 4096
 CHOICES_MOST: Final = 8
 """Maximum number of choices; each is a separate answer."""
 
-AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
+AudioFormat = Literal["wav", "aac", "pcm16", "mp3", "flac", "opus"]
 
 
 # ---- what clients send ---------------------------------------------------------------------
@@ -99,12 +99,19 @@ class CalledTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
+class SpokenAnswer(msgspec.Struct, frozen=True):
+    """The audio of an earlier answer, as it was returned or by its id."""
+
+    id: str
+    transcript: values.Text | None = None
+
+
 class CompletionMessage(msgspec.Struct, frozen=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: values.Text | tuple[Content, ...] | None = None
-    audio: Any = None
+    audio: SpokenAnswer | None = None
     tool_calls: tuple[CalledTool, ...] | None = None
     tool_call_id: str | None = None
 
@@ -421,8 +428,7 @@ def message_of(message: CompletionMessage) -> values.Message:
     """Convert a message to the chat dialect.
 
     Raises:
-        InvalidRequest: it is a function's result, or refers to an earlier answer by the id of its
-            audio.
+        InvalidRequest: it is a function's result.
     """
     if message.role == "function":
         raise InvalidRequest("The role function is not supported: use tool.", field="role")
@@ -439,11 +445,6 @@ def message_of(message: CompletionMessage) -> values.Message:
         words = (values.TextPart(text=said),) if said else ()
         return values.Message(role="assistant", content=(*words, *calls))
     if content is None:
-        if message.audio is not None:
-            raise InvalidRequest(
-                "This server does not store audio of answers: send the transcript as content.",
-                field="audio",
-            )
         content = ""
     role: values.Role = "system" if message.role == "developer" else message.role
     if isinstance(content, str):

@@ -43,6 +43,14 @@ def owner_of_key(key_id: str) -> str:
     return f"key {key_id}"
 
 
+def owner_of(request: Request) -> str:
+    """The owner of what a request stores and finds."""
+    who: Requester = request.state.requester
+    if who.key_id is not None:
+        return owner_of_key(who.key_id)
+    return "admin" if who.caller.kind == "admin" else f"address {who.pseudonym}"
+
+
 class NoResponse(ParleyError):
     """The response does not exist, or belongs to another caller."""
 
@@ -104,7 +112,7 @@ class KeptResponses:
             return False
         try:
             await self.state.keep_response(
-                response["id"], self.owner(request), response["created_at"], recording_id, body
+                response["id"], owner_of(request), response["created_at"], recording_id, body
             )
             await self.state.trim_responses(
                 each_bytes=EACH_BYTES, each=EACH_MOST, all_bytes=ALL_BYTES
@@ -124,7 +132,7 @@ class KeptResponses:
 
     async def body(self, request: Request, response_id: str) -> bytes:
         """A response of the caller, as JSON."""
-        body = await self.state.response(response_id, self.owner(request))
+        body = await self.state.response(response_id, owner_of(request))
         if body is None:
             raise NoResponse(response_id)
         return body
@@ -161,13 +169,6 @@ class KeptResponses:
             chain.append([*await past.resolved(kept.input), *kept.response["output"]])
             previous = kept.asked.previous_response_id
         return [item for said in reversed(chain) for item in said], past.size_bytes
-
-    def owner(self, request: Request) -> str:
-        """The owner of the responses that a request creates and finds."""
-        who: Requester = request.state.requester
-        if who.key_id is not None:
-            return owner_of_key(who.key_id)
-        return "admin" if who.caller.kind == "admin" else f"address {who.pseudonym}"
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from parley.gateway.http.openai.answering import (
     shaped,
 )
 from parley.gateway.http.openai.background import BackgroundRun, BackgroundRuns
-from parley.gateway.http.openai.kept_responses import ONE_BYTES, KeptBody, KeptResponses
+from parley.gateway.http.openai.kept_responses import ONE_BYTES, KeptBody, KeptResponses, owner_of
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.response_events import (
     INNER_CHARS,
@@ -146,7 +146,7 @@ def routes(
     runs = BackgroundRuns()
 
     async def find(request: Request, response_id: str) -> KeptBody:
-        run = runs.find(response_id, kept.owner(request))
+        run = runs.find(response_id, owner_of(request))
         return await kept.find(request, response_id) if run is None else run.kept
 
     @router.post(
@@ -169,7 +169,7 @@ def routes(
             whole, is_forced = shaped(whole, models)
         forwarder.check_room(request)
         inner = secrets.token_hex(INNER_CHARS // 2)
-        stored, owner = kept.keeps(asked, size), kept.owner(request)
+        stored, owner = kept.keeps(asked, size), owner_of(request)
         if asked.background:
             # Its memory is used longer than its request, so it must be small.
             if not stored or size + said_bytes > ONE_BYTES:
@@ -218,7 +218,7 @@ def routes(
         if not stream:
             return await _json(found.response)
         first = 0 if starting_after is None else starting_after + 1
-        run = runs.find(response_id, kept.owner(request))
+        run = runs.find(response_id, owner_of(request))
 
         async def events() -> AsyncGenerator[Event, None]:
             for event in replayed(found.asked, found.response):
@@ -232,7 +232,7 @@ def routes(
     async def delete(request: Request, response_id: str) -> DeletedResponse:
         """Delete a stored response, or end and remove a running one. Its recording is kept."""
         forwarder.admission.check_origin(request.headers)
-        if (run := runs.find(response_id, kept.owner(request))) is not None:
+        if (run := runs.find(response_id, owner_of(request))) is not None:
             await run.cancel()
         await kept.forget(request, response_id)
         return DeletedResponse(id=response_id)
@@ -242,7 +242,7 @@ def routes(
         """End a response that runs in the background; if it has ended, it is returned unchanged.
         Other responses end when their client disconnects."""
         forwarder.admission.check_origin(request.headers)
-        if (run := runs.find(response_id, kept.owner(request))) is not None:
+        if (run := runs.find(response_id, owner_of(request))) is not None:
             await run.cancel()
             return await _json(run.kept.response)
         found = await kept.find(request, response_id)
