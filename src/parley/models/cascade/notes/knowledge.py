@@ -466,6 +466,7 @@ def definition_note(low: str) -> str | None:
     head = found[1].strip() if found else ""
     forms = (*(head.removesuffix(end) for end in ("", "s", "es")), head.removesuffix("ies") + "y")
     known = next((definitions()[one] for one in forms if one in definitions()), None)
+    is_asked = "mean" in low or low.startswith("define") or re.match(r".{0,9}\bis an? ", low)
     if known or " " in head or head in _WORDS["no_words"]:
         return known
     for end, adjective in _NOUNS:
@@ -473,9 +474,7 @@ def definition_note(low: str) -> str | None:
         told = _fact(f"what does {of} mean", is_exact=True) if of != head else None
         if told and told.lower().startswith(f"{of} means "):
             return f"{head.capitalize()} is being {of}: {told[len(of) + 7 :]}"
-    if head in _synonyms():
+    if is_asked and head in _synonyms():
         return f"{head.capitalize()} means about the same as {_synonyms()[head]}."
-    is_asked = "mean" in low or low.startswith("define")
-    if head in opposites() and is_asked:
-        return f"{head.capitalize()} is the opposite of {opposites()[head]}."
-    return None
+    is_opposite = is_asked and head in opposites()
+    return f"{head.capitalize()} is the opposite of {opposites()[head]}." if is_opposite else None

@@ -13,6 +13,7 @@ from parley.models.cascade.tables import blocks_of, patterns
 
 _SAYS: Final = patterns("letters")
 _NO_WORDS: Final = "it that this me you words word please life everything".split()
+_PLACES: Final = "last first second third fourth fifth sixth".split()
 LONGEST = 45
 """Maximum length of a word that is spelled; no English word is longer."""
 
@@ -56,8 +57,10 @@ def letters_note(low: str) -> str | None:
             return f"{found[1].capitalize()} {found[2].upper()} comes {chr(97 + place).upper()}."
         return "The alphabet ends there."
     if found := _SAYS["first"].search(low):
-        of = f" of {found[1]}" if found[1] else ""
-        return f"The first letter{of} is {(found[1] or 'a')[0].upper()}."
+        place, word = _PLACES.index(found[1]) - 1, found[2]
+        if place >= len(word):
+            return f"{word.capitalize()} has only {len(word)} letters."
+        return f"The {found[1]} letter of {word} is {word[place].upper()}."
     if _SAYS["alphabet"].search(low):
         return f"{', '.join(string.ascii_uppercase[:: -1 if 'backward' in low else 1])}."
     return None
