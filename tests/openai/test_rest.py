@@ -514,6 +514,9 @@ async def test_a_long_text_is_spoken_piece_by_piece():
     assert [asked.say for asked in model.asked] == pieces_of("This is a sentence. " * 60)
 
 
+PUBLISHED = {"published": True}
+
+
 async def test_a_registered_voice_is_named_by_its_name(tmp_path):
     wav = base64.b64encode(encode_wav(speak(1.5))).decode()
     async with (
@@ -524,10 +527,19 @@ async def test_a_registered_voice_is_named_by_its_name(tmp_path):
         running.http() as http,
         client_of(running) as client,
     ):
-        await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
-        spoken = await read_aloud(client, voice="Anna", response_format="pcm")
+        added = await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
+        await http.put(f"/api/assets/ref_audio/{added.json()['id']}/published", json=PUBLISHED)
+        voices = (await http.get("/v1/audio/voices")).json()["voices"]
+        spoken = [
+            await read_aloud(client, voice=voice, response_format="pcm")
+            for voice in ("Anna", *(each["id"] for each in voices))
+        ]
 
-    assert len(spoken.content) == 2 * 2400
+    assert voices == [
+        {"id": "default", "name": "Default"},
+        {"id": added.json()["id"], "name": "Anna"},
+    ]
+    assert [len(each.content) for each in spoken] == [2 * 2400] * 3
 
 
 # ---- transcriptions ------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from parley.gateway.http.openai import realtime as openai_realtime
 from parley.gateway.http.openai import responses as openai_responses
 from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
+from parley.gateway.http.openai import voices as openai_voices
 from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.routing import Router, RouteTable
@@ -158,6 +159,7 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
         openai_realtime.routes(runtime, models),
         openai_speech.routes(forwarder, models, runtime.stores.voices),
         openai_transcriptions.routes(forwarder, models),
+        openai_voices.routes(runtime.stores.voices),
     ]
 
 
