@@ -375,8 +375,8 @@ def _whether_it_is(low: str) -> str | None:
     """`Is Paris the capital of Spain?`"""
     asked = _SAYS["is_the"].search(low)
     told = _fact(f"what is {asked[2]}") if asked else None
-    if not asked or not told:
-        return None
+    if not asked or not told or " or " in asked[1]:
+        return told
     said = told[0].lower() + told[1:] if told.startswith(("The ", "A ", "An ")) else told
     return f"{'Yes' if {*_keys(asked[1])} <= {*_keys(told)} else 'No'}, {said}"
 

@@ -53,6 +53,8 @@ def _untangled(text: str) -> str:
     text = _SAYS["contracted"].sub(r"\g<said>'", text)
     is_asked = bool(_SAYS["unmarked"].search(text))
     text = _SAYS["behind"].sub(r"\g<said>\g<mark>", _SAYS["before"].sub("", text))
+    if (tag := _SAYS["tag"].search(text)) and len(text[: tag.start()].split()) > 2:
+        text = _SAYS["is_so"].sub(r"\g<verb> \g<who> \g<what>?", text[: tag.start()])
     # Words that are omitted, or in an unusual position in a question.
     text = _SAYS["inverted"].sub(r"\g<asks> \g<verb> \g<who>", text)
     text = _SAYS["can_you"].sub(_asked, _SAYS["do_you"].sub("do you ", text))
