@@ -358,6 +358,7 @@ async def test_where_keys_are_needed_a_strange_one_is_401_and_a_right_one_works(
         ]
 
     assert caught.value.code == "invalid_api_key"
+    assert "revoked or expired" in str(caught.value)
     assert [answer.status_code for answer in listed] == [200] * 3
 
 
@@ -660,6 +661,7 @@ async def test_what_is_not_there_says_what_to_use_instead():
     hints = [
         ("POST", "/completions", "/v1/chat/completions"),
         ("POST", "/embeddings", "embeddings"),
+        ("POST", "/messages", "/v1/chat/completions"),
         ("POST", "/moderations", "moderate"),
         ("POST", "/audio/translations", "/v1/audio/transcriptions"),
         ("POST", "/images/generations", "pictures"),

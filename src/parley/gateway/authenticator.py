@@ -44,6 +44,9 @@ COOKIE: Final = "parley_token"
 _OWN_COOKIE: Final = re.compile(
     rf'(?:^|;)[ \t]*{COOKIE}="?([A-Za-z0-9_=-]{{1,1000}})"?[ \t]*(?:;|$)'
 )
+NOT_VALID: Final = (
+    "This key or token is unknown, revoked or expired: the server's operator issues keys."
+)
 TOKEN_HEADERS: Final = (
     "authorization",
     "api-key",
@@ -157,7 +160,7 @@ class Authenticator:
             # URLs end up in logs and histories: an admin token must not be in one.
             callers.append(self._holder(token))
         if any(caller is None for caller in callers):
-            raise Unauthorized("This token is not valid.")
+            raise Unauthorized(NOT_VALID)
         found = [caller for caller in callers if caller is not None]
         if not found:
             return self._unshown(headers, peer)

@@ -18,6 +18,7 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/realtime", NO_WEBRTC.format("/v1/realtime")),
     ("/v1/live/", NO_WEBRTC.format("/v1/live/sessions")),
     ("/v1/completions", "Use /v1/chat/completions or /v1/responses."),
+    ("/v1/messages", "Anthropic's API is not here: use /v1/chat/completions or /v1/responses."),
     ("/v1/embeddings", "The models here make no embeddings: use a server of your own for them."),
     ("/v1/moderations", "The models here moderate nothing: use a server of your own for it."),
     (
