@@ -56,6 +56,9 @@ class OnCard(Tensor):
         made.content = content
         return made
 
+    def record_stream(self, s: object) -> None:
+        return
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _called(func, args, kwargs or {})
@@ -99,6 +102,9 @@ class Generator(torch.Generator):
 def replace_cuda(patched: pytest.MonkeyPatch) -> None:
     """`torch.cuda` of a card whose streams do nothing."""
     patched.setattr(torch, "Generator", Generator)
+    # A module that is moved gets new parameters; the content of its own stays on the host.
+    future = torch.__future__
+    patched.setattr(future, "_overwrite_module_params_on_conversion", True)
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, device=CARD)
     for name in ("Stream", "current_stream", "default_stream"):
         patched.setattr(torch.cuda, name, lambda device=None: stream)
@@ -131,8 +137,6 @@ def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     on_card = [one for one in tensors if isinstance(one, OnCard)]
     if name in ("device", "is_cuda") and on_card:
         return CARD if name == "device" else True
-    if name == "record_stream":
-        return None
     if name == "pin_memory":
         return args[0]
     if name in ("to", "cpu") and (target := _target(name, args[1:], kwargs)) is not None:
@@ -140,7 +144,7 @@ def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in READS and on_card:
         watched.waits[f"{_place()}: {name}"] += 1
     is_made_there = bool(on_card)
-    if func is not torch.device and kwargs.get("device") is not None:
+    if func is not torch.device and name != "_parse_to" and kwargs.get("device") is not None:
         is_made_there = torch.device(kwargs["device"]).type == "cuda"
         kwargs = {**kwargs, "device": "cpu"}
     host = [one for one in tensors if not isinstance(one, OnCard) and one.dim() > 0]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.contracts.conversations import Cast, Style
 from tests.models.minicpmo45 import test_ladder
+from tests.support.fake_capture import FakeCapture
 from tests.support.pretend_card import CARD, leave_card, replace_cuda, use_card, watched
 from tests.support.tiny_voice import tiny_token2wav
 from torch.nn import functional as F
@@ -17,9 +18,12 @@ from torch.nn import functional as F
 from parley.models.minicpmo45 import ladder, loading, trials
 from parley.models.minicpmo45 import model as model_module
 from parley.models.minicpmo45.conversation import speech
+from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
+from parley.models.minicpmo45.runtime.fast_paths import FastPaths
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.vision_encoder import pictures
 from parley.settings import ModelSettings
@@ -34,12 +38,21 @@ WAITS = {
     "token2wav/flow.py: to the card",
     "token2wav/vocoder.py: to the card",
     "token2wav/vocoder_layers.py: to the card",
+    # A voice's mel, in the thread of voices.
+    "token2wav/token2wav.py: to the card",
 }
 """Places that may wait for the card, or for a copy to it."""
 
 
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCPMO45]:
+def sealed(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:
+    """Steps are prepared for graphs, and run without them."""
+    runner = GraphRunner(CARD, FakeCapture())
+    runner.seal()
+    return runner
+
+
+@pytest.fixture(params=[False, True], ids=["step by step", "as for graphs"])
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCPMO45]:
     def token2wav(*, shape: Any, channels: int, steps: int, **options: Any) -> Token2Wav:
         return tiny_token2wav(**options)
 
@@ -56,14 +69,25 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCPMO45]:
     monkeypatch.setattr(fused, "add_norm", test_ladder.plain_add_norm)
     monkeypatch.setattr(fused, "place_heads", test_ladder.plain_place_heads)
     monkeypatch.setattr(fused, "gate", lambda gates, ups: F.silu(gates) * ups)
+    if request.param:
+        monkeypatch.setattr(loading, "_graphs", sealed)
     settings = ModelSettings(
         name="minicpmo45", random_weights=True, slots=1, context_tokens=2048, compile=False,
-        dtype="float32", kv_cache_dtype="model", context_share_tokens=1024,
+        dtype="bfloat16" if request.param else "float32", kv_cache_dtype="model",
+        context_share_tokens=1024,
     )  # fmt: skip
     use_card()
     try:
         made = loading.load(settings, small_sizes())
         assert made.llm.attention.is_fused
+        assert made.speech_output is not None
+        parts = (
+            made.network,
+            made.speech_output.token2wav.flow,
+            made.speech_output.token2wav.vocoder,
+        )
+        for part in parts:
+            assert {one.device for one in (*part.parameters(), *part.buffers())} == {CARD}
         yield made
         made.unload()
     finally:
@@ -72,10 +96,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCPMO45]:
 
 def test_a_conversation_keeps_card_and_host_apart(model: MiniCPMO45) -> None:
     style = Style(speaks=True, max_new_tokens=4)
+    conversations = [style.units(count=2)]
+    if model.graphs.is_active:
+        conversations.append(style.turns()[:4])
     watched.mixed.clear()
     watched.waits.clear()
 
-    for works in (style.units(count=2), style.turns()[:4]):
+    for works in conversations:
         Cast(model).play(0, works)
         model.close(0)
 
