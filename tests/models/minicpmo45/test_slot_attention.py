@@ -42,6 +42,22 @@ interpreted = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def _indices_of_older_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.6 converts arrays of one number to integers, which NumPy refuses from 2.4 on."""
+    if not INTERPRETED:
+        return
+    from triton.runtime import interpreter  # type: ignore[import-untyped]
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: self.handle.data.item()
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
 @pytest.mark.timeout(300)
 def test_the_kernels_in_tritons_interpreter() -> None:
     """Every test below that is marked `interpreted`."""
