@@ -396,6 +396,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("How many strings does a harp have?", [], "don't know"),
         ("which band sings the song about rain", [], "don't know"),
         ("When does the ferry leave?", ["The ferry leaves at nine."], "The ferry leaves at nine."),
+        ("I'm trying to lose weight", [], "I see"),
+        ("I hate the cold", [], "What do you like instead"),
         ("What hobbies do you have?", [], "nothing of the kind"),
         ("Did we really land on the moon?", [], "don't know that one"),
         ("what was the garage code?", ["The code for the garage is 4417."], "is 4417."),

@@ -124,7 +124,8 @@ def _entries_of(heads: _Heads, rows: _Rows, place: int) -> Iterator[_Entry]:
         for column in others:
             if column <= len(values) and values[column - 1]:
                 keys = frozenset(_keys(values[column - 1])) - _ARTICLES
-                yield _Entry(keys, at, column, names[0], said, of_block)
+                if keys:  # "thé" has none.
+                    yield _Entry(keys, at, column, names[0], said, of_block)
 
 
 def _forms(forms: Iterable[str]) -> tuple[frozenset[str], ...]:
@@ -255,9 +256,18 @@ def _root(word: str) -> str:
     return word
 
 
+_ACCENTS: Final = str.maketrans("áàâãäéèêëíìîïóòôõöúùûüñç", "aaaaaeeeeiiiiooooouuuunc")
+
+
 def _keys(text: str) -> list[str]:
     # Recognisers write "What do cow's eat?".
-    low = text.lower().replace("'s ", " ").replace("can't", "can not").replace("n't", " not")
+    low = (
+        text.lower()
+        .translate(_ACCENTS)
+        .replace("'s ", " ")
+        .replace("can't", "can not")
+        .replace("n't", " not")
+    )
     if "." in low:
         low = re.sub(r"\b([a-z])\.(?=[a-z]\b)", r"\1", low)
     return [_root(word) for word in re.findall(r"[a-z0-9]+", low)]

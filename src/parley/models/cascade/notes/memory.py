@@ -350,7 +350,9 @@ def _keep_case(plain: str) -> str:
 def _trim(value: str) -> str:
     """The value without the clause that follows it."""
     cut = re.split(
-        r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way|btw)\b", value
+        r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way|btw"
+        r"|(?:now|too|actually|again)\W*$)\b",
+        value,
     )[0]
     value = " ".join(cut.split()).strip(" '\"-")
     return re.sub(r"\bi\b", "you", re.sub(r"\b(?:my|our)\b", "your", value))

@@ -33,7 +33,8 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
         return f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
     if answers and _SAYS["words"].search(low):
         return f"My last answer has {len(plain_answer(answers[-1]).split())} words."
-    if _SAYS["yours_before"].search(low):
+    is_of_said = bool(answers) and answers[-1].startswith(("I said: ", "Before that I said: "))
+    if _SAYS["yours_before"].search(low) or (is_of_said and _SAYS["and_before"].search(low)):
         said = [plain_answer(one) for one in answers]
         before = [one for one in said if one != said[-1]]
         return f"Before that I said: {before[-1]}" if before else "I have said nothing before that."
