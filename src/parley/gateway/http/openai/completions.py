@@ -235,18 +235,29 @@ def _names(tools: Any) -> set[str]:
 # ---- reading -------------------------------------------------------------------------------
 
 
+TOO_LONG: Final = f"expected str of length <= {values.TEXT_LIMIT_CHARS}"
+
+
 class TextTooLong(InvalidRequest):
-    """A text that is longer than the context of most models. Agents that shorten the conversation
-    after `ContextFull` compare its code."""
+    """A text that is longer than the context of most models. Agents shorten the conversation if
+    they find the code of `ContextFull` (gptme), "prompt is too long" (LangChain) or the words of
+    OpenAI's own error (LiteLLM, CrewAI)."""
 
     code = ContextFull.code
+
+    def __init__(self, sentence: str, *, field: str) -> None:
+        own = f"string too long. Expected a string with maximum length {values.TEXT_LIMIT_CHARS}"
+        super().__init__(
+            f"{sentence.replace(TOO_LONG, own)}. The prompt is too long for most models: shorten "
+            "it, or send it as several parts.",
+            field=field,
+        )
 
 
 def refused(sentence: str, where: str) -> BadInput:
     """The error for an invalid field, in all interfaces of OpenAI."""
-    if f"str of length <= {values.TEXT_LIMIT_CHARS}" in sentence:
-        return TextTooLong(f"{sentence}: shorten it, or send it as several parts.", field=where)
-    return InvalidRequest(sentence, field=where)
+    error = TextTooLong if TOO_LONG in sentence else InvalidRequest
+    return error(sentence, field=where)
 
 
 def object_in(raw: bytes | bytearray) -> dict[str, Any]:
