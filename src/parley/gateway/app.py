@@ -175,8 +175,8 @@ async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         path = scope["path"]
         text = "Nothing answers at this path."
-        if absent.meant(path):
-            text = absent.sentence("WebSocket", path)
+        if path.startswith("/v1/") or absent.meant(path):
+            text = absent.sentence(absent.SOCKET_METHOD, path)
         await PlainTextResponse(text, 404)(scope, receive, send)
         return
     raise HTTPException(404)
