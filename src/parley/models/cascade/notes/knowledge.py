@@ -302,7 +302,8 @@ def fact_note(low: str, *, is_exact: bool = False) -> str | None:
         product = chain(several[3], [("times", many[0])]) if many else None
         if product:
             return f"{one} {product}"
-    return _whether_it_is(low) or _whether_in(low) or _fact(low, is_exact) or _of_misheard(low)
+    found = _whether_it_is(low) or _whether_in(low) or _fact(low, is_exact) or _of_misheard(low)
+    return found or _fact(_SAYS["usa"].sub("united states", low), is_exact)
 
 
 def _fact(low: str, is_exact: bool = False) -> str | None:

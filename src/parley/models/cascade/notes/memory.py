@@ -89,7 +89,7 @@ def listen(texts: Iterable[str]) -> Told:
     name: str | None = None
     facts: dict[str, str] = {}
     said: list[str] = []
-    named = kind = ""
+    named = kind = wanted = ""
     is_of_name = False
     for plain in (part for text in texts for part in _sentences(text)):
         plain = _SAYS["has_years"].sub(
@@ -101,7 +101,10 @@ def listen(texts: Iterable[str]) -> Told:
         if yours := _SAYS["yours"].search(plain.lower()):
             kind = yours[1]
         if plain.endswith("?"):
+            wanted = asked[1] if (asked := _SAYS["open"].search(plain)) else wanted
             continue
+        if wanted:  # "When is our concert?", "It's on Friday."
+            plain, wanted = _SAYS["told_of"].sub(f"my {wanted} is ", plain), ""
         if kind:
             plain = _SAYS["mine_is"].sub(f"my {kind}", plain)
         if named and not _SAYS["of_another"].search(f"{plain}\n{named}"):
