@@ -32,7 +32,15 @@ ANSWER = events.TurnStarted("r1", "i2", "i1", True, events.ResponseRequested(), 
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
 """More than a second of audio, the maximum of one message."""
 
-REASONS = ("done", "disconnected", "stopped", "timeout", "context_full", "server_shutdown", "error")
+REASONS: tuple[events.EndReason, ...] = (
+    "done",
+    "disconnected",
+    "stopped",
+    "timeout",
+    "context_full",
+    "server_shutdown",
+    "error",
+)
 
 SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.SessionReady(prompt_tokens=12, idle_s=180.0, recording_id="r1", reads=True),
