@@ -307,6 +307,11 @@ async def test_joined_ports_pass_messages_on_in_order_and_stop_at_congestion():
     assert not was_reading
     assert left_wire.is_reading
 
+    right.pause_writing()
+    right.connection_lost(None)
+
+    assert left_wire.is_reading, "to hear that its peer closes"
+
 
 async def test_large_messages_share_one_budget_until_they_are_passed_on():
     budget = Budget(3 << 20)

@@ -132,7 +132,9 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
-async def test_bodies_that_come_after_their_answers_end_no_connection(gateway):
+async def test_bodies_that_come_after_their_answers_end_no_connection_but_large_ones_do(
+    gateway, monkeypatch
+):
     async with AsyncExitStack() as stack:
         port = gateway.gateway.port
         clients = [await stack.enter_async_context(raw_client(port)) for _ in range(6)]
@@ -143,6 +145,12 @@ async def test_bodies_that_come_after_their_answers_end_no_connection(gateway):
             await client.send(b" " * 60_000 + b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
             await client.until(b'"healthy":true')
         assert not gateway.runtime.access.open_connections.draining
+
+        monkeypatch.setattr("parley.transport.http.DRAIN_BYTES", 59_999)
+        await clients[0].send(b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 60001\r\n\r\n")
+        await clients[0].until(b"Not Found")
+        await clients[0].send(b" " * 60_000)
+        await clients[0].rest()
 
 
 async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch):

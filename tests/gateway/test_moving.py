@@ -183,6 +183,7 @@ async def test_a_successor_that_fails_is_replaced_by_one_that_reads_the_whole_lo
     await until(lambda: draining.state is SessionState.AWAY)
     assert (successor.follows, second.follows) == (True, False)
     assert len(draining.other.leases) == 1, "the first slot was given back"
+    assert second.lease is not successor.lease, "no lease is used for two connections"
     assert second.ordered == []
 
 

@@ -20,6 +20,7 @@ from tests.support.talking import end_of
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
+from parley.errors import SessionIdInUse
 from parley.gateway.admission import Admission
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
@@ -254,7 +255,10 @@ async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> 
     upstream = Mock(lease=lease_of(young.pool, "lease"))
     resumption = young.resumption(relay=Mock(run=AsyncMock()))
 
-    await resumption._continue(Mock(), upstream, Mock(), ExitStack())
+    with ExitStack() as held:
+        await resumption._continue(Mock(), upstream, Mock(), held)
+        with pytest.raises(SessionIdInUse), young.admission.claim("call"):
+            pass
 
     upstream.hold.assert_called_once()
     assert not worker.leases
@@ -378,6 +382,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young
     young.pool.left(workers[0])
     await began.wait()
     rebuilds = present(present(young.kept.get("call")).rebuilding)
+    young.kept.hold_s = 2 * HANG_S
     asking = asyncio.create_task(young.kept.find("call"))
     await asyncio.sleep(0)
     young.kept.leave()
@@ -385,7 +390,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young
     young.pool.left(workers[1])
 
     with pytest.raises(NotYetKnown):
-        await asking
+        await asyncio.wait_for(asking, HANG_S)
     await young.kept.close()
     assert rebuilds.cancelled()
     assert young.dropped == []

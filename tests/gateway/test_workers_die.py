@@ -144,16 +144,13 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(acquisition, "QUIET_S", 0.2)
-    patient = replace(QUICK, pause_s=0.4, probe_every_s=2 * HANG_S)
+    patient = replace(QUICK, pause_s=2 * HANG_S, probe_every_s=2 * HANG_S)
     async with (
         running_gateway(policy=patient) as gateway,
         unreachable(gateway),
         connect(gateway.ws(PATHS["realtime"])) as client,
     ):
-        messages, code = await end_of(client)
-
-    assert messages[0]["type"] == "session.queued"
-    assert (messages[-1]["error"]["code"], code) == ("worker_connect_failed", 1013)
+        assert (await hear(client))["type"] == "session.queued"
 
 
 async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable():

@@ -179,6 +179,11 @@ def test_a_child_that_dies_costs_its_own_job_only(decoder, bomb):
 
     assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
 
+    (idle,) = children_of()
+    idle.kill()
+    os.waitid(os.P_PID, idle.pid, os.WEXITED | os.WNOWAIT)
+    assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+
 
 def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb, monkeypatch):
     monkeypatch.setattr(decoders, "_log", None)  # nothing is wrong with the decoder
