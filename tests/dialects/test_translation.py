@@ -420,6 +420,19 @@ def openai_response(conversation: str = "auto", **facts) -> tuple[Dialect, dict]
     return dialect, done["response"]
 
 
+def test_an_item_is_where_the_client_puts_it():
+    dialect = connection("openai_realtime")
+
+    def put(item_id: str, **where: str) -> str | None:
+        words = [{"type": "input_text", "text": "Hi"}]
+        item = {"id": item_id, "type": "message", "role": "user", "content": words}
+        found = act(dialect, {"type": "conversation.item.create", "item": item, **where})
+        return found[-1].messages[0].previous_item_id
+
+    previous = [put("a"), put("b", previous_item_id="root"), put("c", previous_item_id="b")]
+    assert (*previous, put("d")) == (None, None, "b", "a")
+
+
 TRUNCATE = {"type": "conversation.item.truncate", "content_index": 0}
 
 

@@ -179,10 +179,19 @@ def test_a_child_that_dies_costs_its_own_job_only(decoder, bomb):
 
     assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
 
-    (idle,) = children_of()
-    idle.kill()
-    os.waitid(os.P_PID, idle.pid, os.WEXITED | os.WNOWAIT)
-    assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+
+def test_an_idle_child_is_used_again_unless_it_has_died(decoder):
+    def child_of_a_job() -> psutil.Process:
+        decoder.image(photo(HEAVY))
+        (child,) = children_of()
+        return child
+
+    first = child_of_a_job()
+    assert child_of_a_job() == first
+
+    first.kill()
+    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+    assert child_of_a_job() != first
 
 
 def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb, monkeypatch):

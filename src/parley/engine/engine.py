@@ -183,9 +183,8 @@ class Engine:
         await asyncio.to_thread(self._thread.join, limit_s)
         if self._thread.is_alive():
             log.error("engine_thread_stuck", limit_s=limit_s)
-        for handle in list(self._handles):
+        for handle in self._handles:
             handle._lose()
-        self._handles.clear()
 
     async def call(self, function: Callable[[Model], T]) -> T:
         """Run a function on the engine thread, between two steps."""
