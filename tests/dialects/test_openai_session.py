@@ -90,6 +90,7 @@ def test_a_session_that_transcribes_says_nothing_and_shows_only_its_input():
     assert not settings.setup.wants_speech
     assert settings.detection is not None
     assert not settings.detection.answers
+    assert settings.detection.interruption.mode == "off"
     assert "create_response" not in shown["audio"]["input"]["turn_detection"]
     # The session itself is as before.
     assert "create_response" in session["audio"]["input"]["turn_detection"]

@@ -15,7 +15,7 @@ from parley.dialects import events
 from parley.dialects.base import Dialect, close_reason
 from parley.dialects.openai_realtime.items import NothingToRetrieve
 from parley.dialects.sound import SoundDialect, WireSound
-from parley.errors import InferenceFailed, InvalidPayload, InvalidRequest
+from parley.errors import BadInput, InferenceFailed, InvalidPayload, InvalidRequest
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
@@ -457,6 +457,14 @@ def test_what_a_conversation_of_openai_does_not_allow_is_refused_with_its_field(
     with pytest.raises(InvalidRequest) as refused:
         act(dialect, message)
     assert refused.value.field == field
+
+
+def test_an_error_names_the_clients_event():
+    for message in ('"response": 7', '"response": {"x": 1}'):
+        frame = f'{{"type": "response.create", "event_id": "e9", {message}}}'
+        with pytest.raises(BadInput) as refused:
+            connection("openai_realtime").decode(frame, Phase.ACTIVE)
+        assert refused.value.client_event_id == "e9"
 
 
 def test_a_truncated_answer_has_no_words_that_a_client_could_take_for_heard():

@@ -43,6 +43,8 @@ async def test_text_that_cannot_fit_costs_the_engine_nothing():
         await handle.start(StartSession("chat"))
         with pytest.raises(ContextFull, match=f"length is {limit} tokens"):
             await handle.prefill([Text("words " * limit)] * 6)
+        with pytest.raises(ContextFull):
+            handle.unit(WholeUnit(Prefill((Text("words " * limit),) * 6), StepUnit()))
 
         assert (await handle.prefill(HELLO)).context_tokens == 1
 

@@ -10,7 +10,7 @@ import pytest
 from parley.clock import ManualClock
 from parley.errors import QueueFull, ServiceUnavailable, WorkerBusy, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
-from parley.gateway.queue import STEPS_BACK, Queue, Ticket
+from parley.gateway.queue import STARTS, STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, ResumeState, SessionPhase
 from parley.protocol.kinds import Kind, Phase
@@ -121,13 +121,14 @@ def test_a_session_that_lost_its_worker_does_not_wait_for_clients_that_may_retur
     assert (back.state, lost.state) == ("waiting", "leased")
 
 
-def test_a_place_far_back_is_before_those_of_the_next_gateway_too():
+@pytest.mark.parametrize("starts", [1, STARTS - 2])
+def test_a_place_far_back_is_before_those_of_the_next_gateway_too(starts: int):
     before, after = Queue(limit=1), Queue(limit=1)
     far = Ticket(Kind.CHAT, "far", address="10.0.0.1")
-    before.follow(SECRET, 1)
+    before.follow(SECRET, starts)
     before.join(far, held=1000)
 
-    after.follow(SECRET, 2)
+    after.follow(SECRET, starts + 1)
 
     assert after.rejoin(Ticket(Kind.CHAT, "far"), far.ticket_id)
 
@@ -225,8 +226,9 @@ def test_no_more_places_are_kept_than_clients_may_wait(full):
         full.ask(address=f"10.0.0.{number}", waited_as=shown[number])
 
     assert [one.ticket_id for one in full.queue] == [*shown[1:], waits.ticket_id]
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFull) as refused:
         full.ask(address="10.0.0.0", waited_as=shown[0])
+    assert (refused.value.waiting, refused.value.limit) == (3, 2)
 
 
 def test_who_is_cut_off_again_and_again_takes_no_place_of_others(full):
@@ -530,6 +532,20 @@ def test_the_next_load_is_expected_to_take_as_long_as_the_last(parts):
     parts.worker_pool.process_begins(0, in_s=2)
 
     assert parts.ask().estimated_wait_s == 202
+
+
+def test_a_worker_that_ends_while_it_loads_is_not_expected_and_a_quick_one_soon(parts):
+    parts.worker_pool.process_begins(0, pid=1)
+    waits = parts.ask()
+    expected_s = waits.estimated_wait_s
+    parts.worker_pool.process_ended(0, 1)
+    unexpected_s = waits.estimated_wait_s
+
+    parts.worker_pool.process_begins(1, pid=2)
+    parts.worker(pid=2, index=1)
+    parts.worker_pool.process_begins(2, pid=3)
+
+    assert (expected_s, unexpected_s, parts.ask().estimated_wait_s) == (30, None, 1)
 
 
 def test_a_worker_that_hangs_is_not_one_that_loads(parts):

@@ -583,10 +583,14 @@ async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_addre
     with young.admission.visit("127.0.0.1"):
         await asyncio.sleep(0)
     young.pool.welcome(hello(worker_id="other"), object())
-    assert await young.kept.find("call3") is not None
+    lease = present(await young.kept.find("call3"))
 
     assert len(rebuilt) == 1
     assert young.admission.sessions_by_address == {"127.0.0.1": 1}
+
+    young.pool.phase(lease.worker, of_session(Phase.ENDED, lease.lease_id, "call3"))
+    with young.admission.claim("call3"):
+        assert young.admission.sessions_by_address == {}
 
 
 async def test_who_shows_another_key_does_not_call_a_moving_session_to_a_slot(young: Young) -> None:

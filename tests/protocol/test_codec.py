@@ -123,8 +123,9 @@ def test_reference_sound_may_be_a_wav_file_of_any_length() -> None:
     assert codec.is_wav(codec.voice_bytes(codec.to_base64(wav), field="ref_audio"))
     for other in (bytes(64), wav[:11], b"RIFF" + bytes(4) + b"AVI " + bytes(4)):
         assert not codec.is_wav(other)
-    with pytest.raises(InvalidPayload):
+    with pytest.raises(InvalidPayload) as refused:
         codec.voice_bytes(codec.to_base64(bytes(13)), field="ref_audio")
+    assert refused.value.field == "ref_audio"
 
 
 @pytest.mark.parametrize(

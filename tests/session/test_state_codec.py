@@ -2,19 +2,21 @@
 
 import typing
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from tests.support import units
 
-from parley.dialects.events import AudioInput, DuplexSetup, HalfDuplexSetup, Sound
+from parley.dialects.events import AudioInput, DuplexSetup, HalfDuplexSetup, Sound, UnitDone
 from parley.errors import InvalidPayload, ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import TextPart
+from parley.results import PrefillResult, Stage, UnitResult
 from parley.session_log import entries, state_codec
 
 
@@ -130,6 +132,20 @@ def test_whatever_a_recording_keeps_has_a_tag() -> None:
 
     assert missing == set()
     assert all("parley" not in tag for tag in entries.TAGS)
+
+
+def test_the_log_of_a_unit_omits_what_a_replay_computes_again():
+    costs: dict[str, Any] = {name: 2.0 for name in UnitResult.__slots__ if name.startswith("cost_")}
+    sound = Pcm(np.zeros(100, np.float32), 24_000)
+    spoken = units.done(
+        3, text="Hi", pcm=sound, timings={Stage.DECODE: 2.0}, prefilled=PrefillResult(2, 2), **costs
+    )
+
+    kept = entries.logged(spoken)
+
+    assert len(costs) == 5
+    assert isinstance(kept, UnitDone)
+    assert asdict(kept) == asdict(units.done(3, text="Hi"))
 
 
 def test_a_part_of_the_state_that_is_gone_is_gone_for_the_next_worker():

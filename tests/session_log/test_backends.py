@@ -519,7 +519,9 @@ async def test_a_killed_writer_leaves_a_log_that_has_no_writer(tmp_path: Path) -
 async def test_one_gateway_at_a_time_claims_a_folder(tmp_path: Path) -> None:
     first, second = FileSessionLogs(tmp_path), FileSessionLogs(tmp_path)
 
+    opened = len(os.listdir("/proc/self/fd"))
     assert (first.claim(), first.claim(), second.claim()) == (True, True, False)
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
     await first.close()
     assert second.claim()
     assert first.name == second.name
@@ -730,12 +732,17 @@ async def a_forgotten_log(server: RedisServer) -> AsyncIterator[RedisSessionLogs
     await append(writer, update(b"head", whole=True))
     await asyncio.sleep(0.3)
     assert not asked.is_set()
+    ended, asked_in_vain = created(stored, logged("lease/2")), asyncio.Event()
+    ended.on_forgotten = asked_in_vain.set
+    await append(ended, update(b"head", whole=True))
+    ended.drop()
 
     yield stored
 
     async with asyncio.timeout(HANG_S):
         await asked.wait()
     await stored.close()
+    assert not asked_in_vain.is_set(), "of a session that has ended"
 
 
 async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(

@@ -169,8 +169,22 @@ def test_the_silence_that_is_missing_ends_the_utterance(rest):
 
     # Whole windows are examined.
     assert finder.feed(ramp(missing - 2 * WINDOW_SAMPLES)) == []
+    finder.bound(20 * WINDOW_SAMPLES, 0, 0)
+    assert present(finder.missing_samples) == WINDOW_SAMPLES // 2, (
+        "enough was heard"
+    )
     (ended,) = finder.feed(ramp(2 * WINDOW_SAMPLES))
     assert ended.at_sample == 20 * WINDOW_SAMPLES
+    assert finder.missing_samples is None
+    assert len(finder.remembered()["heard"]) < 7 * WINDOW_SAMPLES, "the pre-roll of the next one"
+
+
+def test_no_silence_is_missing_without_a_judge_or_a_pause():
+    for count, judge in ((24, None), (19, lambda heard: 800)):
+        finder = UtteranceFinder(Script(windows(20, 0.95), windows(60, 0.0)), DEFAULTS, judge)
+        finder.feed(ramp(count * WINDOW_SAMPLES))
+
+        assert (finder.missing_samples, finder.may_judge(WINDOW_SAMPLES)) == (None, False)
 
 
 def test_each_pause_in_an_utterance_is_judged():
@@ -182,7 +196,11 @@ def test_each_pause_in_an_utterance_is_judged():
         return 800
 
     finder = UtteranceFinder(Script(*parts, windows(1, 0.95)), DEFAULTS, judge)
-    finder.feed(ramp(49 * WINDOW_SAMPLES))
+    finder.feed(ramp(300))
+    for _ in range(49):
+        may_judge, before = finder.may_judge(WINDOW_SAMPLES), list(judged)
+        finder.feed(ramp(WINDOW_SAMPLES))
+        assert may_judge == (judged != before)
 
     assert judged == [23, 47]
 

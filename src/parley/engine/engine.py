@@ -371,8 +371,8 @@ class SlotHandle:
 
     def _was_released(self) -> None:
         self._engine._give_back(self)
-        if self._released is not None and not self._released.done():
-            self._released.set_result(None)
+        assert self._released is not None, "`close` waits for it"
+        self._released.set_result(None)
 
 
 class PendingResult(Generic[R]):

@@ -428,7 +428,6 @@ class WorkerPool:
         """Its process has ended; it stays listed for a while."""
         if self.knows(worker) and not worker.is_connected:
             self._lose(worker)
-            self.changed.notify()
 
     def left(self, worker: Worker) -> None:
         if self.knows(worker):

@@ -108,8 +108,6 @@ class RateStream:
         samples = np.concatenate((self.rest, pcm.samples))
         count = max(0, (len(samples) - taps) // step + 1)
         self.rest = samples[step * count :].copy()
-        if not count:
-            return Pcm.empty(self.to_hz)
         strides = (step * samples.itemsize, samples.itemsize)
         windows = np.lib.stride_tricks.as_strided(samples, (count, taps), strides)
         # A copy, because multiplying overlapping windows is slow and holds the interpreter lock.
