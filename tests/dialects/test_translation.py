@@ -430,7 +430,7 @@ def test_an_item_is_where_the_client_puts_it():
         return found[-1].messages[0].previous_item_id
 
     previous = [put("a"), put("b", previous_item_id="root"), put("c", previous_item_id="b")]
-    assert (*previous, put("d")) == (None, None, "b", "a")
+    assert [*previous, put("d"), put("e")] == [None, None, "b", "a", "d"]
 
 
 TRUNCATE = {"type": "conversation.item.truncate", "content_index": 0}

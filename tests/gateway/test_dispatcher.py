@@ -627,6 +627,7 @@ def test_processes_of_two_nodes_may_have_the_same_number(parts):
     parts.worker_pool.process_ended(0, 7)
 
     assert still_loading == 1
+    assert not one.worker.is_usable
     assert {one.worker.worker_id: one.is_lost, two.worker.worker_id: two.is_lost} == {
         "w0": True,
         "w1": False,

@@ -170,10 +170,8 @@ def test_the_silence_that_is_missing_ends_the_utterance(rest):
     # Whole windows are examined.
     assert finder.feed(ramp(missing - 2 * WINDOW_SAMPLES)) == []
     finder.bound(20 * WINDOW_SAMPLES, 0, 0)
-    assert present(finder.missing_samples) == WINDOW_SAMPLES // 2, (
-        "enough was heard"
-    )
-    (ended,) = finder.feed(ramp(2 * WINDOW_SAMPLES))
+    assert present(finder.missing_samples) == WINDOW_SAMPLES // 2, "enough was heard"
+    (ended,) = finder.feed(ramp(WINDOW_SAMPLES // 2))
     assert ended.at_sample == 20 * WINDOW_SAMPLES
     assert finder.missing_samples is None
     assert len(finder.remembered()["heard"]) < 7 * WINDOW_SAMPLES, "the pre-roll of the next one"
