@@ -6,9 +6,10 @@ import json
 
 import httpx
 import pytest
+from tests.support.patience import until
 from tests.support.sockets import FakeSocket
 
-from parley.client import resuming
+from parley.client import connection, resuming
 from parley.client.access import Access, ConnectionLost, SocketClosed, Unreachable
 from parley.client.connection import PLACE_KEPT_S, Attempts, Link
 from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
@@ -241,4 +242,87 @@ async def test_a_long_time_without_a_connection_keeps_the_newest(
     heard = words(good.taken).split()
     assert heard[-3:] == ["n", "o", "p"]
     assert link.dropped == 16 - len(heard) > 0
+    await link.close()
+
+
+class QuietSocket(FragileSocket):
+    """Takes everything, and says what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(10_000)
+        self.incoming: asyncio.Queue[str] = asyncio.Queue()
+
+    async def receive(self) -> str:
+        return await self.incoming.get()
+
+    @property
+    def asked(self) -> int:
+        return sum('"ask":true' in str(frame) for frame in self.taken)
+
+    @property
+    def spoken(self) -> int:
+        return sum('"text"' in str(frame) for frame in self.taken)
+
+
+def told(received: int, arrived: int) -> str:
+    return f'{{"type":"session.input_ack","received":{received},"arrived":{arrived}}}'
+
+
+@pytest.fixture
+def _is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of the usual times."""
+    for name in ("QUIET_S", "ANSWER_S", "STALLED_S"):
+        usual = getattr(connection, name)
+        monkeypatch.setattr(connection, name, usual / 100)
+
+
+@pytest.mark.usefixtures("_is_fast")
+async def test_a_server_that_says_nothing_is_asked_and_then_given_up() -> None:
+    socket, returning = QuietSocket(), Returning()
+    link = Link(socket, live_s=3.0)
+    link.sent = returning.sent
+    reading = asyncio.create_task(link.receive(question=returning.question))
+    await until(lambda: socket.asked)
+    socket.incoming.put_nowait(told(0, 0))
+    assert await reading == told(0, 0)
+
+    with pytest.raises(ConnectionLost, match="no longer answers"):
+        await link.receive(question=returning.question)
+
+    assert socket.asked == 1, "the answer to the first question has not been counted"
+    # What is said from now on is for the next connection.
+    link.post_live(InputText(text="later"), 1.0)
+    await link.move(good := QuietSocket(), [])
+    await link.flush()
+    assert (socket.spoken, good.spoken) == (0, 1)
+    await link.close()
+
+
+async def test_sound_does_not_pile_up_in_flight_unless_the_network_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    socket, returning = QuietSocket(), Returning()
+    link = Link(socket, live_s=3.0)
+    link.sent = returning.sent
+    socket.incoming.put_nowait(told(0, 0))
+    await link.receive(question=returning.question)
+
+    async def speak(pieces: int) -> None:
+        for _ in range(pieces):
+            link.post_live(InputText(text="x"), 0.5)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    await speak(20)
+    assert (socket.spoken, socket.asked, link.waiting, link.dropped) == (6, 1, 6, 8)
+    # The server has stored none, but all have arrived.
+    socket.incoming.put_nowait(told(0, 6))
+    assert returning.take(await link.receive(question=returning.question))
+    await speak(1)
+    assert (socket.spoken, link.dropped) == (12, 9)
+    # Nothing comes at all: the network stands still, and the system keeps what is sent.
+    monkeypatch.setattr(connection, "STALLED_S", -1.0)
+    await speak(30)
+    assert (link.waiting, link.dropped) == (0, 9)
+    assert returning.sent.count == 42 == len(returning.sent.take_again(0))
     await link.close()

@@ -19,6 +19,7 @@ from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE
 from parley.protocol.kinds import Kind
 from parley.protocol.resume import (
+    ARRIVAL_ACK_EVERY,
     INPUT_ACK_EVERY,
     REPLACED_CODE,
     hash_of,
@@ -845,6 +846,28 @@ async def test_messages_are_acknowledged_only_when_they_are_stored():
         await asyncio.sleep(0.05)
 
         assert "session.input_ack" not in bench.first.types
+
+
+async def test_the_server_reports_what_has_arrived_and_immediately_if_it_is_asked():
+    async with logged() as (bench, logs):
+        logs.answer = None
+        for _ in range(3):
+            bench.first.say({"type": "sound"})
+        bench.first.say({"type": "session.ack", "seq": 1, "ask": True})
+        bench.first.say({"type": "sound"})
+        for _ in range(4):
+            await bench.socket.receive()
+
+        told = await bench.first.until("session.input_ack")
+
+        assert told["arrived"] == bench.socket._received >= told["received"] + 4
+        # Without a question, too, but not for every few of them.
+        for _ in range(ARRIVAL_ACK_EVERY):
+            bench.first.say({"type": "sound"})
+            await bench.socket.receive()
+        later = await bench.first.until("session.input_ack", 2)
+        assert later["arrived"] == bench.socket._received
+        assert later["received"] == told["received"]
 
 
 async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once():

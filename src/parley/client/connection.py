@@ -58,7 +58,16 @@ TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 """Close codes after which a retry makes sense: going away, lost, failed, restarting."""
 
 LIVE_S: Final = 3.0
-"""Maximum live audio that waits for a slow network."""
+"""Maximum live audio that waits for a slow network, and maximum that is in flight: the buffers of
+system and network hold minutes of small messages."""
+QUIET_S: Final = 2.5
+ANSWER_S: Final = 3.5
+"""Time without a message after which the server is asked for one, and time for which that is waited
+for: a network that has forgotten a connection closes nothing."""
+STALLED_S: Final = 1.0
+"""Time for which an answer is due until the network stands still rather than being slow."""
+MUCH_S: Final = 2.0
+"""Live audio in flight after which the server is asked how much has arrived."""
 AWAY_BYTES: Final = 8 << 20
 """Maximum size of audio that is kept while there is no connection, about a minute and a half; the
 oldest is dropped first."""
@@ -211,6 +220,11 @@ class Link:
         self.sent: SentMessages | None = None
         """Messages that may have to be sent again; set if the session can be resumed. From then on,
         messages that are posted while the connection is broken are kept for the next one."""
+        self._heard_s = 0.0
+        """Time of the server's newest message."""
+        self._question: Callable[[], Outgoing] | None = None
+        self._before: asyncio.Task[None] | None = None
+        """Closes the previous socket, which may no longer answer."""
         self.frame: Callable[[Any], str | bytes] = codec.encode
         """Makes a message from live audio."""
         self.dropped = 0
@@ -239,7 +253,9 @@ class Link:
         self._closed = None
         self._wake()
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
-        await before.close()
+        if self._before is not None:
+            await self._before
+        self._before = asyncio.create_task(before.close(), name="parley-client-closer")
 
     @property
     def waiting(self) -> int:
@@ -292,17 +308,59 @@ class Link:
             message, seconds = self._live[0]
             self._live[0] = change(message), seconds
 
-    async def receive(self) -> str | bytes:
+    async def receive(self, *, question: Callable[[], Outgoing] | None = None) -> str | bytes:
         """Receive the next message.
+
+        Args:
+            question: makes the message that asks the server for a sign of life, if it answers one;
+                without an answer the connection is lost.
 
         Raises:
             ConnectionLost: the socket was closed, even normally with code 1000.
         """
-        try:
-            return await self._socket.receive()
-        except SocketClosed as closed:
-            self._closed = closed
-            raise self._lost() from None
+        self._question = question
+        while True:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    frame = await self._socket.receive()
+            except SocketClosed as closed:
+                self._closed = closed
+                raise self._lost() from None
+            except TimeoutError:
+                if self._ask() or self._silent_s < ANSWER_S:
+                    continue
+                self._sender.cancel()
+                self._closed = SocketClosed(1006, "the server no longer answers")
+                raise self._lost() from None
+            self._heard_s = asyncio.get_running_loop().time()
+            if self._live:
+                self._something.set()
+            return frame
+
+    @property
+    def _patience_s(self) -> float | None:
+        """Time to wait for the server's next message."""
+        if self._question is None or self.sent is None:
+            return None
+        return QUIET_S if self.sent.asked_s is None else max(0.0, ANSWER_S - self._silent_s)
+
+    @property
+    def _silent_s(self) -> float:
+        """Time for which an answer has been due and nothing has come."""
+        asked_s = None if self.sent is None else self.sent.asked_s
+        if asked_s is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - max(self._heard_s, asked_s)
+
+    def _ask(self) -> bool:
+        """Ask the server for a sign of life; returns False if it was asked before."""
+        assert self._question is not None
+        assert self.sent is not None
+        if self.sent.asked_s is not None:
+            return False
+        self.sent.asked_s = asyncio.get_running_loop().time()
+        self.post_aside(self._question())
+        return True
 
     async def flush(self) -> None:
         """Wait until everything posted so far was sent, or the connection was closed."""
@@ -327,6 +385,8 @@ class Link:
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         await self._socket.close()
+        if self._before is not None:
+            await self._before
 
     def _wake(self) -> None:
         self._quiet.clear()
@@ -342,9 +402,11 @@ class Link:
                 except SocketClosed as closed:
                     self._closed = closed
                     return  # `receive` raises the reason.
-            self._quiet.set()
+            if not self._live:
+                self._quiet.set()
 
     def _next_frame(self) -> str | bytes | None:
+        sound_s = 0.0
         if self._asides:
             return self._asides.popleft()
         if self._again:
@@ -354,13 +416,22 @@ class Link:
         elif self._meanwhile:
             frame = self._meanwhile.popleft()
             self._meanwhile_bytes -= len(frame)
-        elif self._live:
-            frame = self.frame(self._live.popleft()[0])
+        elif self._live and self._has_room:
+            message, sound_s = self._live.popleft()
+            frame = self.frame(message)
         else:
             return None
         if self.sent is not None:
-            self.sent.add(frame)
+            self.sent.add(frame, sound_s)
         return frame
+
+    @property
+    def _has_room(self) -> bool:
+        """False while a slow network still carries earlier audio."""
+        if self.sent is None or self._question is None or self.sent.in_flight_s < MUCH_S:
+            return True
+        self._ask()
+        return self.sent.in_flight_s < self._live_s or self._silent_s > STALLED_S
 
     @property
     def _is_away(self) -> bool:

@@ -24,7 +24,14 @@ import msgspec
 
 from parley.client import events
 from parley.client.access import Access, ConnectionLost, SocketClosed, as_error
-from parley.client.connection import LIVE_S, LONGEST_WAIT_S, Attempts, Link, Outgoing, open_socket
+from parley.client.connection import (
+    LIVE_S,
+    LONGEST_WAIT_S,
+    Attempts,
+    Link,
+    Outgoing,
+    open_socket,
+)
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, with_query
 from parley.client.sound import ClientSound, file_out
@@ -35,6 +42,8 @@ from parley.protocol import legacy, realtime
 from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
 
+IN_VAIN_LIMIT: Final = 3
+"""Number of connections without a message after which no other one is tried."""
 SHORTEST_WAIT_S: Final = 0.1
 """Pause between the first attempts to resume a session."""
 
@@ -98,6 +107,8 @@ class LiveClient(ABC):
         self._returning = Returning() if resume else None
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
+        self._in_vain = 0
+        """Number of connections since the server's last message."""
         self._coming_back: asyncio.Task[events.Event] | None = None
         """The pending read, which is kept if the iterating task stops waiting."""
         self._leaving = False
@@ -337,7 +348,8 @@ class LiveClient(ABC):
 
     async def _next(self) -> events.Event | None:
         link = self._connected()
-        frame = await link.receive()
+        frame = await link.receive(question=self._question)
+        self._in_vain = 0
         if self._returning is not None and link.sent is not None:
             if not self._returning.take(frame):
                 return None
@@ -423,6 +435,7 @@ class LiveClient(ABC):
                 raise
             await link.move(socket, again)
             self._lost = None
+            self._in_vain += 1
             return events.Reconnected(self._clock.monotonic() - self._lost_at)
 
     def _gone(self, why: ParleyError) -> ParleyError:
@@ -431,13 +444,23 @@ class LiveClient(ABC):
 
     def _may_come_back(self, lost: ConnectionLost) -> bool:
         return (
-            self._returning is not None
-            and self._returning.is_possible
+            self._may_resume
             and self.phase == "active"
             and not self._leaving
             and self._problem is None
             and lost.ended_with not in FINAL_CODES
+            and self._in_vain < IN_VAIN_LIMIT
         )
+
+    @property
+    def _may_resume(self) -> bool:
+        return self._returning is not None and self._returning.is_possible
+
+    @property
+    def _question(self) -> Callable[[], Outgoing] | None:
+        """Makes the message that a server answers if it can resume the session; else None."""
+        returning = self._returning
+        return returning.question if returning is not None and returning.is_possible else None
 
     async def _after(self, lost: ConnectionLost) -> events.Event | None:
         if self._may_come_back(lost):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from typing import Final
 
@@ -38,41 +39,59 @@ class SentMessages:
     """Sent messages that may not have arrived, oldest first."""
 
     def __init__(self) -> None:
-        self._unsure: deque[str | bytes] = deque()
+        self._unsure: deque[tuple[str | bytes, float]] = deque()
+        """Messages, and the seconds of live audio in them."""
         self._bytes = 0
-        self._received = 0
+        self._received = self._arrived = 0
+        self.in_flight_s = 0.0
+        """Seconds of live audio that may not have arrived."""
+        self.asked_s: float | None = None
+        """Time at which the server was asked how many have arrived, until it answers."""
 
     @property
     def count(self) -> int:
         """Number of messages sent in total."""
         return self._received + len(self._unsure)
 
-    def add(self, text: str | bytes) -> None:
-        """A message is about to be sent."""
-        self._unsure.append(text)
+    def add(self, text: str | bytes, sound_s: float = 0.0) -> None:
+        """A message is about to be sent, with so many seconds of live audio."""
+        self._unsure.append((text, sound_s))
         self._bytes += len(text)
+        self.in_flight_s += sound_s
         while self._bytes > UNSURE_BYTES and len(self._unsure) > 1:
             self._drop()
-            self._received += 1
 
     def received(self, number: int) -> None:
         """Number of messages that the server has received."""
         while self._received < number and self._unsure:
-            self._received += 1
             self._drop()
+
+    def arrived(self, number: int) -> None:
+        """The server reports that so many messages have arrived. It may still lose the last
+        ones."""
+        self.asked_s = None
+        first, last = self._arrived - self._received, number - self._received
+        for _, sound_s in itertools.islice(self._unsure, first, max(first, last)):
+            self._arrived += 1
+            self.in_flight_s -= sound_s
 
     def take_again(self, number: int) -> list[str | bytes]:
         """The messages to send again, after the server has reported how many it has received."""
         self.received(number)
-        again = list(self._unsure)
+        again = [text for text, _ in self._unsure]
         self._unsure.clear()
-        self._bytes = 0
+        self._bytes, self.in_flight_s, self.asked_s = 0, 0.0, None
         # They follow the messages that the server has, even if some in between were dropped.
-        self._received = number
+        self._received = self._arrived = number
         return again
 
     def _drop(self) -> None:
-        self._bytes -= len(self._unsure.popleft())
+        text, sound_s = self._unsure.popleft()
+        self._bytes -= len(text)
+        if self._arrived == self._received:
+            self._arrived += 1
+            self.in_flight_s -= sound_s
+        self._received += 1
 
 
 class Returning:
@@ -99,6 +118,8 @@ class Returning:
         """Count a message of the server; returns False if it is a repetition."""
         numbers = resume.numbers_of(frame)
         self.sent.received(numbers.received)
+        if numbers.arrived:
+            self.sent.arrived(numbers.arrived)
         if numbers.resume_token:
             self._token, self.window_s = numbers.resume_token, numbers.resume_window_s
         if not numbers.seq:
@@ -119,6 +140,10 @@ class Returning:
         """Acknowledge all messages received so far."""
         self._acknowledged, self._unacknowledged_bytes = self._seq, 0
         return resume.DeliveryAck(seq=self._seq, generation=self._generation)
+
+    def question(self) -> resume.DeliveryAck:
+        """Asks the server for an immediate answer."""
+        return resume.DeliveryAck(seq=self._seq, generation=self._generation, ask=True)
 
     async def open(self, socket: Socket) -> list[str | bytes]:
         """Continue over `socket`; returns the messages to send again.

@@ -41,7 +41,9 @@ REFUSED_CODE: Final = 4404
 
 TOKEN_BYTES: Final = 32
 INPUT_ACK_EVERY: Final = 8
-"""Number of client messages after which the server acknowledges."""
+"""Number of received client messages after which the server acknowledges."""
+ARRIVAL_ACK_EVERY: Final = 32
+"""The same for messages that have only arrived."""
 ACK_LIMIT_CHARS: Final = 256
 REQUEST_LIMIT_BYTES: Final = 4096
 
@@ -73,10 +75,12 @@ class ResumeRequest(Wire, tag="session.resume"):
 
 class DeliveryAck(Wire, tag="session.ack"):
     """All messages up to `seq` were received. `generation`: of the last `session.resumed`, else 0;
-    the token that was used for it becomes invalid."""
+    the token that was used for it becomes invalid. `ask`: the server answers immediately with
+    `session.input_ack`, which shows that the connection still works."""
 
     seq: Sequence
     generation: Sequence = 0
+    ask: bool = False
 
 
 class ResumeGranted(Wire, tag="session.resumed"):
@@ -156,9 +160,16 @@ class InputDropped(Wire, tag="session.input_dropped"):
 
 class InputAck(Wire, tag="session.input_ack"):
     """Number of the client's messages that were received. Sent if no other message contains it; it
-    has no number of its own."""
+    has no number of its own.
+
+    Args:
+        received: these need not be sent again.
+        arrived: these have arrived, including those that would have to be sent again if the worker
+            was lost now.
+    """
 
     received: int
+    arrived: int
 
 
 ResumeClientMessage = ResumeRequest | DeliveryAck
@@ -243,6 +254,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
     seq: int = 0
     received: int = 0
+    arrived: int = 0
     resume_token: str = ""
     resume_window_s: float = 0.0
 

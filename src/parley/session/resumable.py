@@ -24,6 +24,7 @@ from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
     ACK_LIMIT_CHARS,
+    ARRIVAL_ACK_EVERY,
     INPUT_ACK_EVERY,
     REPLACED_CODE,
     ConnectionReplaced,
@@ -123,7 +124,8 @@ class ResumableSocket:
         self._received = 0
         self._repeated = 0
         """Number of the next messages that are repetitions."""
-        self._told = 0
+        self._told = self._told_arrived = 0
+        self._is_ack_due = False
         self._log = log
         log.state, log.on_protection = self._state, moved
         self.handled = log.handle
@@ -238,6 +240,9 @@ class ResumableSocket:
             if len(frame) <= ACK_LIMIT_CHARS and (ack := as_ack(frame)) is not None:
                 self._log.acknowledge(ack.seq)
                 self._tokens.confirm(ack.generation)
+                if ack.ask:
+                    self._is_ack_due = True
+                    self._news.set()
                 continue
             while not self._takes_input:
                 self._changed.clear()
@@ -248,7 +253,10 @@ class ResumableSocket:
                 self._repeated -= 1
                 continue
             self._received += 1
-            if min(self._received, self._log.stored_received) - self._told >= INPUT_ACK_EVERY:
+            safe = min(self._received, self._log.stored_received)
+            has_arrived = self._received - self._told_arrived
+            if safe - self._told >= INPUT_ACK_EVERY or has_arrived >= ARRIVAL_ACK_EVERY:
+                self._is_ack_due = True
                 self._news.set()
             return frame
 
@@ -361,6 +369,7 @@ class ResumableSocket:
         before, self._attached = self._attached, None
         received = min(self._received, log.stored_received)
         self._repeated = self._received - received
+        self._told_arrived = self._received
         if before is not None:
             self._let_go(before)
             self._spawn(self._replace(before.socket))
@@ -444,9 +453,12 @@ class ResumableSocket:
                     self._changed.set()
                 safe = min(self._received, log.stored_received)
                 # Nothing may follow the dialect's last message.
-                if self._closing is None and safe - self._told >= INPUT_ACK_EVERY:
-                    self._told = safe
-                    await self._send_to(attached.socket, _text(InputAck(received=self._told)))
+                is_due = self._is_ack_due or safe - self._told >= INPUT_ACK_EVERY
+                if self._closing is None and is_due:
+                    self._told, self._told_arrived = safe, self._received
+                    self._is_ack_due = False
+                    ack = InputAck(received=safe, arrived=self._received)
+                    await self._send_to(attached.socket, _text(ack))
                 if self._closing is not None and not log.waiting_bytes:
                     self._is_confirmed = await attached.socket.close(*self._closing)
                     break

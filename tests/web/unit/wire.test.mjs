@@ -10,6 +10,7 @@ import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
 import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
 import { ChatClient } from '../../../src/parley/web/wire/chat.js';
 import { Backlog } from '../../../src/parley/web/wire/backlog.js';
+import { request } from '../../../src/parley/web/wire/http.js';
 import { fakeCodecs, settle, sound, surroundings } from '../support/fakes.mjs';
 
 const NEEDS_SOCKETS = { skip: 'WebSocket' in globalThis ? false : 'this Node has no WebSocket' };
@@ -582,6 +583,14 @@ test('stopping waits for the answer, but not longer than two seconds', () => {
   assert.equal(sockets[0].closedWith, 1000);
 });
 
+test('the login page of a network is no answer of the server', async (t) => {
+  const answers = [new Response('<html>', { headers: { 'content-type': 'text/html' } }), Response.json({ idle: 1 })];
+  t.mock.method(globalThis, 'fetch', async () => answers.shift());
+  const ask = () => request('/status', { base: 'https://a.test' });
+  await assert.rejects(ask, { code: 'offline' });
+  assert.deepEqual(await ask(), { idle: 1 });
+});
+
 test('what is said while the call is away is kept, and sent whole when it is back', () => {
   const backlog = new Backlog();
   const sent = [];
@@ -589,10 +598,11 @@ test('what is said while the call is away is kept, and sent whole when it is bac
   const unit = (number) => ({ type: 'audio_chunk', audio_base64: 'AAAA', number });
   let dropped = 0;
   for (let number = 0; number < 12; number++) dropped += backlog.push(unit(number), 1000, 0, null, post);
-  const socket = { bufferedAmount: 1e9 };
-  dropped += backlog.push(unit(12), 1000, 0, socket, post);
-  socket.bufferedAmount = 0;
-  dropped += backlog.push(unit(13), 1000, 0, socket, post);
+  let bytes = 1e9;
+  const inFlight = { bytes: () => bytes, ms: () => 0 };
+  dropped += backlog.push(unit(12), 1000, 0, inFlight, post);
+  bytes = 0;
+  dropped += backlog.push(unit(13), 1000, 0, inFlight, post);
 
   assert.equal(dropped, 0);
   assert.deepEqual(
@@ -601,13 +611,143 @@ test('what is said while the call is away is kept, and sent whole when it is bac
   );
 });
 
+/**
+ * A half-duplex conversation that can be resumed; `speak` sends so many pieces in real time; `heard`: so many have been
+ * received, and so many have arrived.
+ */
+function speaking() {
+  const { clock, sockets, connection } = surroundings();
+  const client = new HalfDuplexClient({ system_prompt: 'Hi.' }, connection);
+  const seen = watch(client, 'dropped', 'ended', 'returned');
+  client.open();
+  sockets[0].accept();
+  const token = { resume_token: 't', resume_window_s: 30 };
+  sockets[0].say(
+    { type: 'queue_done' },
+    { type: 'prepared', session_id: 'h', timeout_s: 9, seq: 1, received: 1, ...token },
+  );
+  const heard = (received, arrived = received) =>
+    sockets.at(-1).say({ type: 'session.input_ack', received: received + 1, arrived: arrived + 1 });
+  const speak = (pieces, after = () => {}) => {
+    for (let i = 0; i < pieces; i++) {
+      clock.pass(32);
+      client.sendAudio(new Float32Array(512).fill(0.1));
+      after(i);
+    }
+  };
+  const sent = (socket) => socket.types().filter((type) => type === 'audio_chunk').length;
+  const asked = (socket) => socket.sent.filter(({ ask }) => ask).length;
+  const comeBack = (received) => {
+    clock.pass(1000);
+    sockets.at(-1).accept();
+    const resumed = { type: 'session.resumed', session_id: 'h', ...token, generation: 1, seq: 1 };
+    sockets.at(-1).say({ ...resumed, received: received + 1 });
+  };
+  return { clock, sockets, client, seen, speak, heard, sent, asked, comeBack };
+}
+
+test('a connection that a network has forgotten is given up after six seconds, and no sound is lost', () => {
+  const { sockets, client, seen, speak, heard, sent, asked, comeBack } = speaking();
+  speak(100, (i) => i % 8 === 7 && heard(i + 1));
+  speak(180);
+  assert.equal(client.phase, 'ready', 'it may be a short stall');
+  assert.equal(asked(sockets[0]), 1);
+  speak(40);
+  assert.equal(client.phase, 'returning');
+  speak(50);
+  comeBack(96);
+  assert.deepEqual(
+    seen.map(([type]) => type),
+    ['returned'],
+  );
+  for (const received of [140, 230, 320]) {
+    speak(1);
+    heard(received);
+  }
+  speak(1);
+  assert.equal(sent(sockets[1]), 374 - 96, 'all that the server does not have');
+
+  for (const next of [2, 3, 4]) {
+    speak(300);
+    assert.equal(client.phase, 'returning');
+    comeBack(374);
+    assert.equal(sockets.length, next + 1);
+  }
+  speak(300);
+  assert.equal(client.phase, 'ended', 'what no connection delivers, another one does not either');
+});
+
+test('who says nothing notices, too, that the connection is lost', () => {
+  const { clock, sockets, client, heard, asked } = speaking();
+  for (let i = 0; i < 10; i++) {
+    clock.pass(3000);
+    heard(0);
+  }
+  assert.equal(asked(sockets[0]), 10);
+  assert.equal(client.phase, 'ready');
+  clock.pass(7000);
+  assert.equal(client.phase, 'returning');
+});
+
+test('a network that stands still for five seconds costs nothing', () => {
+  const { sockets, seen, speak, heard, sent } = speaking();
+  speak(100, (i) => i % 8 === 7 && heard(i + 1));
+  speak(150);
+  for (let i = 100; i < 250; i += 8) {
+    heard(i);
+    speak(1);
+  }
+  assert.deepEqual(seen, []);
+  assert.equal(sockets.length, 1);
+  assert.equal(sent(sockets[0]), 269);
+});
+
+test('a server that is slow to store what has arrived does not make the network slow', () => {
+  const { sockets, seen, speak, heard, sent, asked } = speaking();
+  let answers = 0;
+  speak(1000, () => {
+    if (asked(sockets[0]) === answers) return;
+    answers++;
+    heard(0, sent(sockets[0]));
+  });
+  assert.ok(answers < 20, `${answers} questions in 32 s`);
+  assert.deepEqual(seen, []);
+  assert.equal(sent(sockets[0]), 1000);
+});
+
+test('sound that piles up beyond the socket is dropped, too', () => {
+  const { sockets, client, speak, heard, sent } = speaking();
+  let arrived = 0;
+  speak(600, (i) => {
+    if (i % 16 !== 15) return;
+    arrived += 8;
+    heard(arrived);
+  });
+  const inFlight = sent(sockets[0]) - arrived;
+  assert.ok(inFlight < 110, `${inFlight} pieces are in flight, three seconds are 94`);
+  assert.ok(client.dropped > 4, `${client.dropped} of 9.6 s that the network does not carry`);
+});
+
+test('when the network is back with another address, nothing is waited for', () => {
+  const { clock, sockets, client, heard } = speaking();
+  heard(0);
+  client.hurry();
+  assert.equal(client.phase, 'returning');
+  clock.pass(100);
+  assert.equal(sockets.length, 2);
+  client.hurry();
+  clock.pass(0);
+  assert.equal(sockets.length, 3, 'the attempt over the old network is not waited for');
+});
+
 test('a picture in one piece does not let late sound pile up in the socket', () => {
   const backlog = new Backlog();
   const sent = [];
   const push = (number, bufferedAmount) => {
     const frames = number % 10 === 9 ? ['A'.repeat(10_000)] : [];
     const unit = { type: 'audio_chunk', audio_base64: 'AAAA', frame_base64_list: frames };
-    return backlog.push(unit, 100, 0, { bufferedAmount }, () => sent.push(number));
+    const inFlight = { bytes: () => bufferedAmount, ms: () => 0 };
+    return backlog.push(unit, 100, 0, inFlight, () => sent.push(number));
   };
   for (let number = 0; number < 20; number++) push(number, 0);
   assert.equal(sent.length, 20);

@@ -1,13 +1,18 @@
 /**
  * Queue of live audio that cannot be sent yet. On a slow network it holds the newest seconds, because late audio is
- * worthless. While the connection is lost it holds everything that is said, as long as the session can be resumed.
+ * worthless. While nothing gets through it holds everything that is said, as long as the session can be resumed.
+ *
+ * The buffer of a socket shows little of what is in flight: the system and the network hold seconds of small messages.
+ * What the server has acknowledged shows the rest.
  */
 
 import { pack } from './sound.js';
 
+/** @typedef {{bytes: () => number, ms: () => number}} InFlight `bytes` in the socket's buffer, `ms` not acknowledged */
+
 /**
- * Maximum audio in the socket's buffer before units are queued, and maximum audio in the queue, with and without a
- * connection.
+ * Maximum audio in flight before units are queued, and maximum audio in the queue, while something gets through and
+ * while nothing does.
  */
 const BUFFER_MS = 3000;
 const HELD_MS = 2000;
@@ -31,22 +36,23 @@ export class Backlog {
    * @param {any} message a unit
    * @param {number} ms its duration
    * @param {number} now ms
-   * @param {{bufferedAmount: number} | null} socket null if there is no connection
-   * @param {(frame: string | Uint8Array, message: any) => void} post
+   * @param {InFlight | null} inFlight null if nothing gets through
+   * @param {(frame: string | Uint8Array, message: any, ms: number) => void} post
    * @returns {number} ms of audio that were dropped
    */
-  push(message, ms, now, socket, post) {
+  push(message, ms, now, inFlight, post) {
     const frame = pack(message);
     this.#units.push({ frame, message, ms });
     const limit = this.#bytesPerMs(frame.length, ms) * BUFFER_MS;
-    for (let next = this.#units[0]; next && socket && socket.bufferedAmount < limit; next = this.#units[0]) {
+    const hasRoom = () => inFlight !== null && inFlight.bytes() < limit && inFlight.ms() < BUFFER_MS;
+    for (let next = this.#units[0]; next && hasRoom(); next = this.#units[0]) {
       this.#units.shift();
-      post(next.frame, next.message);
+      post(next.frame, next.message, next.ms);
     }
     this.#since = this.#units.length === 0 ? null : (this.#since ?? now);
-    // What was said while the connection was lost is sent completely, however slow the network is.
+    // What was said while nothing got through is sent completely, however slow the network is.
     const before = msOf(this.#units);
-    this.#isAway = socket === null || (this.#isAway && before > HELD_MS);
+    this.#isAway = inFlight === null || (this.#isAway && before > HELD_MS);
     while (msOf(this.#units) > (this.#isAway ? AWAY_MS : HELD_MS)) this.#drop();
     return before - msOf(this.#units);
   }

@@ -45,6 +45,8 @@ const ERROR_WAIT_MS = 100;
 /** Pauses before and between attempts to resume a session. */
 const RETURN_FIRST_MS = 100;
 const RETURN_MS = 1000;
+/** Interval at which the connection of a session that can be resumed is checked. */
+const CHECK_MS = 500;
 /** Maximum number of messages, units not counted, that are queued while the connection is lost. */
 const LATER_LIMIT = 64;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
@@ -99,6 +101,8 @@ export class Connection extends Emitter {
   #break = { reason: 'lost', code: '', sentence: '' };
   /** Messages to be sent once the session is resumed. @type {object[]} */
   #later = [];
+  /** @type {any} */
+  #checking = null;
   /** Units whose audio filled no packet. */
   #unfinished = {};
   /** What has to be done before the next message is processed; null if nothing has. @type {Promise<void> | null} */
@@ -235,10 +239,7 @@ export class Connection extends Emitter {
   #broken(socket, code, reason, mayReturn = true) {
     if (socket !== this.#socket || this.phase === 'ended') return;
     this.clearTimer(this.#timer);
-    this.#socket = null;
-    socket.onmessage = socket.onclose = null;
-    // If this arrives late, behind delayed messages, the server must not take it for the end of the session.
-    if (socket.readyState < 2) socket.close(this.phase === 'stopping' ? 1000 : CUT_CODE);
+    this.#forsake();
     if (!this.#hasOpened) reason ||= unreachable(this.url);
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
     const pause = why === 'lost' && this.mayRetry ? this.#nextPause() : null;
@@ -267,6 +268,16 @@ export class Connection extends Emitter {
     });
   }
 
+  /** Drops the socket. */
+  #forsake() {
+    const socket = this.#socket;
+    this.#socket = null;
+    if (!socket) return;
+    socket.onmessage = socket.onclose = null;
+    // If this arrives late, behind delayed messages, the server must not take it for the end of the session.
+    if (socket.readyState < 2) socket.close(this.phase === 'stopping' ? 1000 : CUT_CODE);
+  }
+
   /** @returns {number | null} ms before the next attempt; null if there is none */
   #nextPause() {
     const pause = this.retryMs[Math.min(this.#attempt, this.retryMs.length - 1)];
@@ -280,6 +291,7 @@ export class Connection extends Emitter {
 
   /** @param {any} message @param {any} data as received @returns {boolean} true if the dialect must process it */
   #count(message, data) {
+    this.#returning?.heard(message, this.now());
     const isNew = this.#returning?.take(message, data.length ?? data.byteLength);
     const ack = this.#returning?.dueAck();
     if (ack) this.#socket?.send(JSON.stringify(ack));
@@ -327,7 +339,7 @@ export class Connection extends Emitter {
     // The server's clock was stopped while the connection was lost.
     this.openedAt += awayMs;
     this.#farewell = {};
-    for (const frame of /** @type {Returning} */ (this.#returning).granted(granted)) {
+    for (const frame of /** @type {Returning} */ (this.#returning).granted(granted, this.now())) {
       socket.send(/** @type {string | Uint8Array<ArrayBuffer>} */ (frame));
     }
     this.#enter('ready');
@@ -339,6 +351,7 @@ export class Connection extends Emitter {
   #end(ending) {
     if (this.phase === 'ended') return;
     this.clearTimer(this.#timer);
+    this.clearTimer(this.#checking);
     this.#backlog.clear();
     this.#later.length = 0;
     this.sound.close();
@@ -374,6 +387,21 @@ export class Connection extends Emitter {
     this.recordingId = recordingId;
     this.#enter('ready');
     this.emit('ready', { sessionId, recordingId });
+    this.#check();
+  }
+
+  /** Asks a server that has been quiet for a sign of life; without one, the connection is lost. */
+  #check() {
+    if (!this.#returning?.isPossible || this.phase === 'ended') return;
+    this.#checking = this.setTimer(() => this.#check(), CHECK_MS);
+    if (this.phase !== 'ready' || !this.#socket) return;
+    if (this.#returning.isDeaf(this.now())) this.#broken(this.#socket, 1006, '', !this.#returning.isInVain);
+    else this.#ask();
+  }
+
+  #ask() {
+    const question = this.#returning?.dueQuestion(this.now());
+    if (question) this.#socket?.send(JSON.stringify(question));
   }
 
   /** Sets the reason for the close that follows. @param {Partial<Ending>} why */
@@ -408,11 +436,16 @@ export class Connection extends Emitter {
     return this.#backlog.waitedMs(this.now());
   }
 
-  /** The network is back: reconnects immediately instead of after the pause. */
+  /** The network is back: reconnects immediately instead of after the pause. Its address may be another one. */
   hurry() {
-    if (this.phase !== 'connecting' || this.#socket) return;
-    this.clearTimer(this.#timer);
-    this.#dial();
+    if (this.phase === 'connecting' && !this.#socket) {
+      this.clearTimer(this.#timer);
+      this.#dial();
+    } else if (this.phase === 'returning') {
+      this.clearTimer(this.#timer);
+      this.#forsake();
+      this.#comeBack(0);
+    } else if (this.phase === 'ready' && this.#returning?.isPossible) this.giveUp();
   }
 
   /** Treats the connection as lost although the socket has not reported it yet. */
@@ -434,10 +467,10 @@ export class Connection extends Emitter {
     return true;
   }
 
-  /** @param {string | Uint8Array} frame @param {object} message */
-  #post(frame, message) {
+  /** @param {string | Uint8Array} frame @param {object} message @param {number} [ms] of its audio */
+  #post(frame, message, ms) {
     this.emit('wire', { out: true, message });
-    this.#returning?.sent(frame);
+    this.#returning?.sent(frame, ms);
     this.#socket?.send(/** @type {any} */ (frame));
   }
 
@@ -459,12 +492,18 @@ export class Connection extends Emitter {
     });
   }
 
+  /** What is in flight to the server. @type {import('./backlog.js').InFlight} */
+  get #inFlight() {
+    const returning = this.#returning?.isPossible ? this.#returning : null;
+    return { bytes: () => this.#socket?.bufferedAmount ?? 0, ms: () => returning?.inFlightMs ?? 0 };
+  }
+
   /** @param {any} message @param {number} ms of its audio */
   #sendNow(message, ms) {
     const isAway = this.phase === 'returning';
     if (!this.isOpen && !isAway) return;
-    const post = this.#post.bind(this);
-    const droppedMs = this.#backlog.push(message, ms, this.now(), isAway ? null : this.#socket, post);
+    const inFlight = isAway || this.#returning?.isStalled(this.now()) ? null : this.#inFlight;
+    const droppedMs = this.#backlog.push(message, ms, this.now(), inFlight, this.#post.bind(this));
     if (droppedMs === 0) return;
     this.dropped = Math.round(1000 * this.dropped + droppedMs) / 1000;
     this.emit('dropped', this.dropped);

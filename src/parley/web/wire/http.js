@@ -31,7 +31,10 @@ export async function request(path, { token, base, ...init } = {}) {
   } catch (error) {
     throw new HttpError(0, 'offline', error instanceof Error ? error.message : 'no answer');
   }
-  const isJson = response.headers.get('content-type')?.includes('json');
+  const type = response.headers.get('content-type') ?? '';
+  // The login page of a hotel's network, or of a proxy: the server has not answered.
+  if (response.ok && type.includes('html')) throw new HttpError(0, 'offline', 'no answer of this server');
+  const isJson = type.includes('json');
   const body = isJson ? await response.json().catch(() => null) : null;
   if (!response.ok) {
     const detail = typeof body?.detail === 'string' ? body.detail : response.statusText;

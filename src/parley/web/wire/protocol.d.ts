@@ -813,11 +813,12 @@ export namespace resume {
     seq: number;
     sent?: number;
   }
-  /** All messages up to `seq` were received. `generation`: of the last `session.resumed`, else 0; the token that was used for it becomes invalid. */
+  /** All messages up to `seq` were received. `generation`: of the last `session.resumed`, else 0; the token that was used for it becomes invalid. `ask`: the server answers immediately with `session.input_ack`, which shows that the connection still works. */
   interface DeliveryAck {
     type: "session.ack";
     seq: number;
     generation?: number;
+    ask?: boolean;
   }
   /** The session will end. Sent once for each reason. */
   interface GoingAway {
@@ -829,6 +830,7 @@ export namespace resume {
   interface InputAck {
     type: "session.input_ack";
     received: number;
+    arrived: number;
   }
   /** The server dropped the oldest audio of the client, because more arrived than it could process. Sent at most once a second. */
   interface InputDropped {
