@@ -1,6 +1,6 @@
 """Runs the first examples of every installed SDK, and writes the table of what they came to.
 
-python -m tests.clients.kit        writes docs/protocols/clients.md
+python -m tests.clients.kit        writes docs/protocols/clients.md, down to "Tried once"
 """
 
 import asyncio
@@ -174,4 +174,5 @@ def _sentence(problem: str) -> str:
 
 
 if __name__ == "__main__":
-    TABLE.write_text(table_of(asyncio.run(run_all())), encoding="utf-8")
+    _, heading, tried = TABLE.read_text(encoding="utf-8").partition("\n## Tried once\n")
+    TABLE.write_text(table_of(asyncio.run(run_all())) + heading + tried, encoding="utf-8")
