@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from tests.contracts.conversations import Cast, Style
 from tests.models.minicpmo45 import test_ladder
 from tests.support.fake_capture import FakeCapture
@@ -22,8 +23,10 @@ from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
+from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.vision_encoder import pictures
 from parley.settings import ModelSettings
@@ -108,3 +111,25 @@ def test_a_conversation_keeps_card_and_host_apart(model: MiniCPMO45) -> None:
 
     assert not +watched.mixed
     assert set(+watched.waits) <= WAITS
+
+
+def test_columns_of_scattered_pages_are_sent_without_a_wait() -> None:
+    use_card()
+    try:
+        cache = SlotCache(
+            layers=1, rows=2, heads=1, capacity=64, head_dim=2, dtype=torch.float32, device=CARD,
+            pool=PagePool(8, 16, page_positions=16),
+        )  # fmt: skip
+        with cache.scattered():
+            watched.mixed.clear()
+            watched.waits.clear()
+
+            keys, _ = cache.view(0, 0, 48)
+
+        assert cache.table.device == CARD
+    finally:
+        leave_card()
+
+    assert keys.shape == (1, 48, 2)
+    assert not +watched.mixed
+    assert not +watched.waits

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from parley.errors import ContextFull
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PagePool, PageTable
 
 
@@ -229,7 +230,8 @@ class SlotCache:
         if known is None:
             places = torch.tensor(pages)[:, None] * self.page + torch.arange(self.page)
             skipped = start % self.page
-            known = places.flatten()[skipped : skipped + end - start].to(self.keys.device)
+            here = places.flatten()[skipped : skipped + end - start]
+            known = to_device(here, self.keys.device)
             # Every layer of a step requests the same columns.
             self._found = {**dict(list(self._found.items())[-15:]), (row, start, end): known}
         return known
