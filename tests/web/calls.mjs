@@ -338,8 +338,6 @@ export const callScenarios = {
       const toSlowMs = Date.now() - from;
       assert.match(await page.evaluate(() => globalThis.__sign), /Very slow/);
       await putForward(5);
-      await page.waitForSelector('main[data-service="silent"]');
-      await putForward(12);
       await page.locator('.state').getByText('Connection lost. Reconnecting…').waitFor();
       proxy.mend();
       await page.locator('p-transcript').getByText('lost for a moment').waitFor();
