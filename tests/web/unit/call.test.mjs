@@ -497,14 +497,42 @@ test('W21: the time left is counted from the limit that the server reports', asy
 
 test('W15: another microphone in mid-call belongs to the call', async () => {
   const { call, calls, rig, socket } = await live();
+  rig.permission = new Error('none');
   rig.emit('mic-lost', {});
+  await settle();
   assert.equal(call.state.hasLostMic, true);
+  rig.permission = null;
   await call.useMicrophone({ deviceId: 'two' });
   assert.equal(call.state.hasLostMic, false);
   calls.stop();
   socket.say({ type: 'session.closed', reason: 'stopped' });
   await call.useMicrophone({ deviceId: 'three' });
   assert.equal(rig.log.at(-1), 'release', 'a call that is over holds no microphone');
+});
+
+test('W15: a microphone that is unplugged is replaced by another one, or by itself when it is back', async () => {
+  const { call, clock, rig } = await live();
+  rig.emit('mic-lost', {});
+  await settle();
+  assert.equal(call.state.hasLostMic, false, 'there was another one');
+  rig.emit('mic-lost', {});
+  await settle();
+  assert.equal(call.state.hasLostMic, true, 'one that fails again immediately is not opened in a loop');
+
+  clock.pass(10_000);
+  const opened = () => rig.log.filter((line) => line === 'mic').length;
+  const before = opened();
+  rig.permission = new Error('none');
+  rig.emit('mic-lost', {});
+  rig.emit('devices', {});
+  await settle();
+  assert.equal(call.state.hasLostMic, true);
+  rig.permission = null;
+  rig.emit('devices', {});
+  await settle();
+  assert.equal(call.state.hasLostMic, false, 'it was plugged in again');
+  rig.emit('devices', {});
+  assert.equal(opened(), before + 1, 'a microphone that works is left alone');
 });
 
 test('a recording in the browser belongs to its call', async () => {

@@ -27,6 +27,8 @@ const SLOW_SHOWN_MS = 15_000;
 const WATCH_MS = 1000;
 /** Time without a level after which the microphone counts as dead; even a silent one reports 20 levels a second. */
 const NO_SOUND_MS = 2500;
+/** Time within which a microphone that is lost again is not replaced automatically. */
+const MIC_LOST_MS = 2000;
 /** Pause before a lost call reconnects. */
 const REDIAL_PAUSE_MS = 500;
 /** Minimum time until the context is full; if it fills up faster, it is too small to continue the call. */
@@ -67,6 +69,7 @@ export class Call extends CallKind {
   #hasBeenLive = false;
   #readyAt = 0;
   #levelAt = 0;
+  #lostMicAt = -Infinity;
   /** Aborted at the end of the call. */
   #life = new AbortController();
   /** Aborted at the end of a connection. */
@@ -201,7 +204,14 @@ export class Call extends CallKind {
     });
     on('started', ({ turn }) => this.onStarted(turn));
     on('gap', (gap) => this.onGap(gap));
-    on('mic-lost', () => this.isBusy && this.set({ hasLostMic: true }));
+    on('mic-lost', () => {
+      if (!this.isBusy) return;
+      this.set({ hasLostMic: true });
+      // A device that fails again immediately is not opened again and again.
+      if (this.now() - this.#lostMicAt > MIC_LOST_MS) this.#replaceMicrophone();
+      this.#lostMicAt = this.now();
+    });
+    on('devices', () => this.#replaceMicrophone());
     on('suspended', () => this.isBusy && this.set({ isSuspended: true }));
     on('resumed', () => {
       if (this.state.isSuspended) this.set({ isSuspended: false });
@@ -436,9 +446,17 @@ export class Call extends CallKind {
     if (!this.rig.isHeld) this.set({ isSuspended: false });
   }
 
+  /** Takes another microphone in place of a disconnected one, or the same one when it is connected again. */
+  #replaceMicrophone() {
+    if (!this.isBusy || !this.state.hasLostMic || !this.order?.microphone) return;
+    // If there is none, the notice of the lost one stays.
+    this.useMicrophone(this.order.microphone).catch(() => {});
+  }
+
   /** @param {{deviceId?: string, isStudio?: boolean}} microphone */
   async useMicrophone(microphone) {
     await this.rig.connectMicrophone(microphone);
+    if (this.order) this.order.microphone = microphone;
     if (this.isBusy) this.set({ hasLostMic: false });
     else this.rig.releaseMicrophone();
   }
