@@ -157,7 +157,9 @@ def _of_the_year(low: str, now: Now) -> str | None:
     if found := _SAYS["february"].search(low):
         return f"In {found[1]} February has {28 + isleap(int(found[1]))} days."
     if born := re.search(r"\bhow old\b.*\bborn in (\d{4})\b", low):
-        return f"Who was born in {born[1]} turns {now().year - int(born[1])} in {now().year}."
+        then = re.search(r"\bin (\d{4})\b.*\bborn\b", low)
+        year = int(then[1]) if then else now().year
+        return f"Who was born in {born[1]} turns {year - int(born[1])} in {year}."
     found = _SAYS["left"].search(low)
     if found:
         today = now().date()

@@ -337,6 +337,9 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
         measure = _SAYS["measure"].search(low)
         if measure and not {*_keys(measure[1])} & keys and not re.search(_MANY, sentence):
             continue
+        asks_when = _SAYS["asks_when"].search(low) and "when" not in keys
+        if asks_when and not _SAYS["a_time"].search(sentence):
+            continue
         done = _SAYS["done"].search(low)
         if (done or is_exact) and others - _roots("neutral"):
             continue

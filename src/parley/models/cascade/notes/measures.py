@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from parley.models.cascade.notes.reckoning import BEYOND, chain, number
+from parley.models.cascade.notes.reckoning import BEYOND, COUNTED, SHARES, chain, number
 from parley.models.cascade.notes.reckoning import NUMBER as _N
 from parley.models.cascade.numerals import as_digits
 from parley.models.cascade.tables import patterns
@@ -175,20 +175,15 @@ def _power(text: str) -> str | None:
     return None
 
 
-_SHARES: Final = {
-    "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
-}  # fmt: skip
-
-
 def _shares(text: str) -> str | None:
     if found := re.search(rf"\b(\d{{1,4}})/([1-9]\d{{0,3}}) of {_N}", text):
         value = int(found[1]) * float(found[3]) / int(found[2])
         return f"{found[1]}/{found[2]} of {found[3]} is {number(value)}."
-    found = re.search(rf"(?<!of )\b(an?|one|1|two|2|three|3) ({'|'.join(_SHARES)})s? of {_N}", text)
+    found = re.search(rf"(?<!of )\b(an?|one|1|two|2|three|3) ({'|'.join(SHARES)})s? of {_N}", text)
     if not found:
         return None
-    many = {"a": 1, "an": 1, "one": 1, "1": 1, "two": 2, "2": 2, "three": 3, "3": 3}[found[1]]
-    value = many * float(found[3]) / _SHARES[found[2]]
+    many = COUNTED[found[1]]
+    value = many * float(found[3]) / SHARES[found[2]]
     name = found[2] + ("s" if many > 1 else "")
     return f"{ {1: 'A', 2: 'Two', 3: 'Three'}[many] } {name} of {found[3]} is {number(value)}."
 

@@ -420,7 +420,7 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
         text = f"{text}?"
     plain = [
         as_digits(re.sub(r"[\"“”]", "", one)).replace("%", " percent")
-        for one in (*earlier[-3:], text)
+        for one in (*earlier[-5:], text)
     ]
     found = _SAYS["and"].match(plain.pop())
     if not found or len(found["new"].split()) > 6:

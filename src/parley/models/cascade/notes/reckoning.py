@@ -49,8 +49,16 @@ _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\bcube root of {NUMBER}"), "The cube root of {} is {}.", lambda v: v ** (1 / 3)),
     (re.compile(rf"{NUMBER} squared|\bsquare of {NUMBER}"), "{} squared is {}.", lambda v: v * v),
     (re.compile(rf"{NUMBER} cubed|\bcube of {NUMBER}"), "{} cubed is {}.", lambda v: v**3),
-    (re.compile(rf"\bnumber (?:comes |is )?after {NUMBER}"), "After {} comes {}.", lambda v: v + 1),
-    (re.compile(rf"\bnumber (?:comes |is )?before {NUMBER}"), "Before {} is {}.", lambda v: v - 1),
+    (
+        re.compile(rf"\b(?:number|year) (?:comes |is )?after {NUMBER}"),
+        "After {} comes {}.",
+        lambda v: v + 1,
+    ),
+    (
+        re.compile(rf"\b(?:number|year) (?:comes |is )?before {NUMBER}"),
+        "Before {} is {}.",
+        lambda v: v - 1,
+    ),
     (re.compile(rf"\btriple(?: of)? {NUMBER}"), "Triple {} is {}.", lambda v: 3 * v),
     (
         re.compile(
@@ -191,12 +199,25 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
 
 
 _FRACTION: Final = re.compile(r"(?<![\d/.])(\d{1,6})/([1-9]\d{0,5})(?![\d/.])")
+SHARES: Final = {
+    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
+    "tenth": 10,
+}  # fmt: skip
+COUNTED: Final = {"a": 1, "an": 1, "one": 1, "1": 1, "two": 2, "2": 2, "three": 3, "3": 3}
+_SHARE: Final = re.compile(rf"\b({'|'.join(COUNTED)}) ({'|'.join(SHARES)})s?\b")
+
+
+def _written(found: re.Match[str]) -> str:
+    """`two thirds` as 2/3."""
+    return f"{COUNTED[found[1]]}/{SHARES[found[2]]}"
+
+
 _LOW: Final = ("smaller", "less", "lower")
 
 
 def compare_note(low: str) -> str | None:
     """The bigger or smaller one of two numbers, or whether a number is even or odd."""
-    text = as_digits(low)
+    text = as_digits(_SHARE.sub(_written, low))
     if BEYOND.search(text) or _SAYS["part"].search(_FRACTION.sub("1", text)):
         return None
     if found := _SAYS["parity"].search(text):
