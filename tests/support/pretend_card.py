@@ -30,12 +30,13 @@ READS = frozenset(
 
 
 class Watched:
-    """Functions that mixed tensors of the card and of the host, and those that waited for the card,
-    by the place that called them."""
+    """Functions that mixed tensors of the card and of the host, those that waited for the card, and
+    copies of any kind to the card, by the place that called them."""
 
     def __init__(self) -> None:
         self.mixed: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
 
 
 watched = Watched()
@@ -147,10 +148,14 @@ def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is not torch.device and name != "_parse_to" and kwargs.get("device") is not None:
         is_made_there = torch.device(kwargs["device"]).type == "cuda"
         kwargs = {**kwargs, "device": "cpu"}
+        if is_made_there and name in ("tensor", "as_tensor"):
+            watched.sent[f"{_place()}: {name}"] += 1
     host = [one for one in tensors if not isinstance(one, OnCard) and one.dim() > 0]
     if on_card and host:
         is_async = name == "copy_" and (kwargs.get("non_blocking") or True in args[2:])
-        (watched.waits if name == "copy_" else watched.mixed)[f"{_place()}: {name}"] += not is_async
+        place = f"{_place()}: {name}"
+        (watched.waits if name == "copy_" else watched.mixed)[place] += not is_async
+        watched.sent[place] += name == "copy_"
     contents = tree_map(lambda one: one.content if isinstance(one, OnCard) else one, (args, kwargs))
     with torch._C.DisableTorchFunctionSubclass():
         made = func(*contents[0], **contents[1])
@@ -184,6 +189,8 @@ def _moved(tensor: Tensor, rest: Any, kwargs: dict[str, Any], target: torch.devi
     with torch._C.DisableTorchFunctionSubclass():
         dtype = types[0] if types else content.dtype
         made = content.to(dtype, copy=moves or bool(kwargs.get("copy")))
+    if moves and goes_there:
+        watched.sent[f"{_place()}: {target}"] += 1
     if moves and not (goes_there and kwargs.get("non_blocking")):
         watched.waits[f"{_place()}: to the {'card' if goes_there else 'host'}"] += 1
     if not goes_there:

@@ -4,7 +4,8 @@ Nothing of a card is needed: what mixes its tensors with the host's, or waits fo
 kernels are replaced by PyTorch's operators, and steps are not captured (`test_graphs.py`).
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.models.minicpmo45 import test_ladder
 from tests.support.fake_capture import FakeCapture
 from tests.support.pretend_card import CARD, leave_card, replace_cuda, use_card, watched
 from tests.support.tiny_voice import tiny_token2wav
+from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45 import ladder, loading, trials
@@ -25,7 +27,7 @@ from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, products, slot_attention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
-from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.vision_encoder import pictures
@@ -46,12 +48,41 @@ WAITS = {
 }
 """Places that may wait for the card, or for a copy to it."""
 
+TABLES = {
+    f"{module}: {what}"
+    for module in ("runtime/randomness.py", "vision_encoder/network.py")
+    for what in (str(CARD), "to the card")
+}
+"""Tables that a step sends at its first run, before it is captured."""
 
-def sealed(chosen: LoadChoice, paths: FastPaths) -> GraphRunner:
-    """Steps are prepared for graphs, and run without them."""
-    runner = GraphRunner(CARD, FakeCapture())
-    runner.seal()
-    return runner
+KINDS = {"choose", "decode", "feed", "flow", "picture", "sound", "speech", "vocoder"}
+"""All kinds of steps that are captured."""
+
+
+class Prepared(GraphRunner):
+    """Steps are prepared for graphs, and run without them. `faults` are what a graph cannot do, by
+    kind: it would neither wait again nor read again what the host sent during the capture."""
+
+    def __init__(self, chosen: LoadChoice, paths: FastPaths) -> None:
+        super().__init__(CARD, FakeCapture())
+        self.kinds: set[str] = set()
+        self.faults: Counter[str] = Counter()
+
+    def run(
+        self,
+        kind: str,
+        shape: Hashable,
+        function: Function,
+        inputs: Sequence[Tensor],
+        *,
+        reference: Function | None = None,
+    ) -> tuple[Tensor, ...]:
+        given = self._moved(inputs)
+        before = watched.sent + watched.waits
+        results = function(*given)
+        self.kinds.add(kind)
+        self.faults += watched.sent + watched.waits - before
+        return results
 
 
 @pytest.fixture(params=[False, True], ids=["step by step", "as for graphs"])
@@ -73,7 +104,7 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(fused, "place_heads", test_ladder.plain_place_heads)
     monkeypatch.setattr(fused, "gate", lambda gates, ups: F.silu(gates) * ups)
     if request.param:
-        monkeypatch.setattr(loading, "_graphs", sealed)
+        monkeypatch.setattr(loading, "_graphs", Prepared)
     settings = ModelSettings(
         name="minicpmo45", random_weights=True, slots=1, context_tokens=2048, compile=False,
         dtype="bfloat16" if request.param else "float32", kv_cache_dtype="model",
@@ -111,6 +142,9 @@ def test_a_conversation_keeps_card_and_host_apart(model: MiniCPMO45) -> None:
 
     assert not +watched.mixed
     assert set(+watched.waits) <= WAITS
+    if isinstance(model.graphs, Prepared):
+        assert model.graphs.kinds == KINDS
+        assert set(+model.graphs.faults) <= TABLES
 
 
 def test_columns_of_scattered_pages_are_sent_without_a_wait() -> None:
