@@ -291,6 +291,20 @@ test('W6: without a connection no answer is called slow', async () => {
   assert.equal(call.quality(), null);
 });
 
+test('W6: a network that stands still is not called a slow server', async () => {
+  const { call, sockets, seconds } = await live();
+  const token = { resume_token: 't', resume_window_s: 30 };
+  sockets[0].say({ type: 'session.created', session_id: 'rt_1', prompt_length: 5, ...token, seq: 1, received: 1 });
+  await seconds(3, listen);
+  assert.equal(call.state.isStalled, false);
+  await seconds(3);
+  assert.equal(call.state.isStalled, true);
+  sockets[0].say({ type: 'session.input_ack', received: 2, arrived: 188 });
+  await seconds(1);
+  assert.equal(call.state.isStalled, false);
+  assert.equal(call.state.service, 'slow', 'it is the server');
+});
+
 test('a muted or paused person is so after a reconnection too', async () => {
   const { call, clock, sockets, rig } = await live();
   call.mute(true);

@@ -293,7 +293,7 @@ export class Call extends CallKind {
 
   /** Called when the session was resumed; the server sends the missed messages. */
   #onReturned() {
-    this.set({ isReturning: false, service: 'ok', waitedS: 0 });
+    this.set({ isReturning: false, isStalled: false, service: 'ok', waitedS: 0 });
     this.captions.note('note.returned');
     this.onReturned();
     this.#watch();
@@ -316,7 +316,10 @@ export class Call extends CallKind {
       if (!this.isOn) return;
       this.#lookForSound();
       const { service, waitedS, isLost } = serviceAfter(this.waitingMs());
-      if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
+      const isStalled = this.client?.isStalled ?? false;
+      const { state } = this;
+      const isSame = service === state.service && waitedS === state.waitedS && isStalled === state.isStalled;
+      if (!isSame) this.set({ service, waitedS, isStalled });
       // Without a network another attempt cannot succeed: wait for `online` or the end of the connection.
       if (isLost && !this.state.isOffline) this.client?.giveUp();
       else this.#watch();
@@ -351,8 +354,8 @@ export class Call extends CallKind {
     this.onCut();
     this.captions.note(note);
     const isRenewing = note === 'note.renewed';
-    const fresh = { isReturning: false, queue: null, service: /** @type {const} */ ('ok'), waitedS: 0, trouble: null };
-    this.set({ phase: 'reconnecting', isRenewing, ...fresh });
+    const fresh = { isReturning: false, isStalled: false, service: /** @type {const} */ ('ok'), waitedS: 0 };
+    this.set({ phase: 'reconnecting', isRenewing, queue: null, trouble: null, ...fresh });
     if (this.state.isOffline) {
       const ending = { reason: /** @type {const} */ ('lost'), code: '', sentence: '', wasReady: true };
       this.#timers.dial = this.setTimer(() => this.#finish(ending), OFFLINE_LIMIT_MS);
@@ -390,6 +393,7 @@ export class Call extends CallKind {
       retrying: null,
       isOffline: false,
       isReturning: false,
+      isStalled: false,
       isRenewing: false,
       service: /** @type {const} */ ('ok'),
       waitedS: 0,

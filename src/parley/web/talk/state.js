@@ -23,6 +23,7 @@ export const freshState = () => ({
   hasLostMic: false,
   hasNoSound: false, // the microphone delivers nothing, not even silence
   isOffline: false, // the browser reports that there is no network
+  isStalled: false, // nothing gets through to the server at the moment
   isReturning: false, // the connection broke, and the session is being resumed over another
   isRenewing: false, // the call reconnects because its context was full
   service: /** @type {'ok' | 'slow' | 'silent'} by the time for which an answer has been due */ ('ok'),

@@ -392,6 +392,7 @@ export class Connection extends Emitter {
 
   /** Asks a server that has been quiet for a sign of life; without one, the connection is lost. */
   #check() {
+    this.clearTimer(this.#checking);
     if (!this.#returning?.isPossible || this.phase === 'ended') return;
     this.#checking = this.setTimer(() => this.#check(), CHECK_MS);
     if (this.phase !== 'ready' || !this.#socket) return;
@@ -429,6 +430,11 @@ export class Connection extends Emitter {
 
   get isOpen() {
     return this.#socket?.readyState === 1;
+  }
+
+  /** True if the server gives no sign of life, so that nothing gets through at the moment. */
+  get isStalled() {
+    return this.phase === 'ready' && (this.#returning?.isStalled(this.now()) ?? false);
   }
 
   /** Returns the time for which units have been waiting because the socket does not send, in ms. */

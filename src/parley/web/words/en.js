@@ -170,6 +170,7 @@ export const en = {
   'state.reconnecting': 'Connection lost. Reconnecting…',
   'state.renewing': 'Its memory is full. Continuing with the latest part of the conversation…',
   'state.offline': 'You appear to be offline',
+  'state.stalled': 'The connection does not respond',
   'state.slow': 'The server is slow to answer',
   'state.silent': 'No answer for {seconds} s',
   'state.ending': 'Hanging up…',

@@ -162,6 +162,7 @@ export const zh = {
   'state.reconnecting': '连接断开，正在重新连接…',
   'state.renewing': '记忆已满，正带着最近的对话继续…',
   'state.offline': '你似乎没有联网',
+  'state.stalled': '连接没有响应',
   'state.slow': '服务器响应较慢',
   'state.silent': '{seconds} 秒没有响应',
   'state.ending': '正在挂断…',

@@ -88,6 +88,7 @@ export function present({ calls, hasVideo }) {
   if (state.isOffline) return said('waiting', 'state.offline');
   if (state.isReturning) return said('waiting', 'state.reconnecting');
   if (state.hasNoSound) return said('waiting', 'state.no_sound');
+  if (state.isStalled) return said('waiting', 'state.stalled');
   if (state.service === 'silent') return said('waiting', 'state.silent', { seconds: state.waitedS });
   if (state.service === 'slow') return said('waiting', 'state.slow');
   if (state.isForcingListen) return said(activity, 'state.forced');
