@@ -39,9 +39,9 @@ class Reconnecting:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """The conversation continues where it was. `ain_flight_s`: time without a connection."""
+    """The conversation continues where it was. `away_s`: time without a connection."""
 
-    ain_flight_s: float
+    away_s: float
 
 
 @dataclass(frozen=True, slots=True)
