@@ -702,16 +702,6 @@ async def test_a_base_url_that_is_wrong_learns_how_it_must_end(base: str):
     assert f"Use /v1/realtime: {hint}" in socket.value.response.body.decode()
 
 
-async def test_responses_by_websocket_learn_that_there_is_http():
-    async with running_gateway() as running, client_of(running) as client:
-        with pytest.raises(InvalidStatus) as socket:
-            async with client.responses.connect():
-                pass
-
-    assert socket.value.response.status_code == 404
-    assert "send POST /v1/responses" in socket.value.response.body.decode()
-
-
 async def test_a_file_for_what_is_not_there_is_not_called_too_large():
     big = ("a.bin", bytes(100_000))
     async with talking() as (_, client):

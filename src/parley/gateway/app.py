@@ -41,6 +41,7 @@ from parley.gateway.http.openai import chat as openai_chat
 from parley.gateway.http.openai import models as openai_models
 from parley.gateway.http.openai import realtime as openai_realtime
 from parley.gateway.http.openai import responses as openai_responses
+from parley.gateway.http.openai import responses_socket
 from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
 from parley.gateway.http.openai import voices as openai_voices
@@ -98,7 +99,7 @@ class GatewayApp:
         try:
             runtime = self.runtime = self._make_runtime(self._settings)
             with logs.keeping_recent(admin.LINES_KEPT) as recent:
-                self.routes = _routes(runtime, self._files, recent)
+                self.routes = _routes(self, runtime, self._files, recent)
                 failures = Failures(runtime.metrics, self._files)
                 table = RouteTable(self.routes, _no_such_route)
                 self._exchanges = Exchanges(table, runtime, failures)
@@ -111,7 +112,7 @@ class GatewayApp:
 
 
 def _routes(
-    runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
+    app: ASGIApp, runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
 ) -> list[BaseRoute]:
     # In the order of `/docs`.
     routers = [
@@ -141,6 +142,7 @@ def _routes(
         # ids.
         route = path.replace("{session_id}", "{session_id:path}")
         routes.append(WebSocketRoute(route, _socket(runtime, path)))
+    routes.append(responses_socket.route(app, runtime.settings.limits))
     routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
     return routes
 
@@ -176,7 +178,7 @@ async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         text = "Nothing answers at this path."
         if path.startswith("/v1/") or absent.meant(path):
-            text = absent.sentence(absent.SOCKET_METHOD, path)
+            text = absent.sentence("WebSocket", path)
         await PlainTextResponse(text, 404)(scope, receive, send)
         return
     raise HTTPException(404)

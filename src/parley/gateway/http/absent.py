@@ -43,18 +43,12 @@ SOCKET: Final = (
     "proxy in front of the server does not pass on the headers Upgrade and Connection: see "
     "docs/do/operate.md."
 )
-NO_RESPONSES_SOCKET: Final = (
-    "Responses have no WebSocket here: send POST /v1/responses (LiveKit: use_websocket=False in "
-    "Python, useWebSocket: false in JavaScript)."
-)
 STORED: Final = "This server does not store chat completions: use /v1/responses with store."
 ROUTES: Final = (
     *("/chat/completions", "/responses", "/models", "/audio/speech", "/audio/transcriptions"),
     *("/realtime", "/live/sessions"),
 )
 """Paths that clients append to their base URL."""
-SOCKET_METHOD: Final = "WebSocket"
-"""Stands for the method of a refused upgrade."""
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
@@ -84,7 +78,5 @@ def sentence(method: str, path: str) -> str:
         return f"Unknown request URL: {method} {path[:200]}. {hint}"
     stored = "Use POST." if method in ("PUT", "PATCH") else STORED
     hints = (*INSTEAD, ("/v1/chat/completions", stored))
-    if method == SOCKET_METHOD:
-        hints = (("/v1/responses", NO_RESPONSES_SOCKET), *hints)
     hint = next((hint for start, hint in hints if path.startswith(start)), OTHERWISE)
     return f"Unknown request URL: {method} {path[:200]}. {hint}"
