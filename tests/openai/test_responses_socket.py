@@ -49,8 +49,8 @@ async def test_an_error_is_an_event_and_the_connection_continues():
     async with talking() as (_, client), client.responses.connect() as connection:
         (bad,) = await answer_of(connection, tools=[{"type": "web_search"}])
         (lost,) = await answer_of(connection, previous_response_id="resp_x")
-        await connection.send({"type": "response.steer"})
-        unknown = await connection.recv()
+        await connection.response.steer(input="Hello!", previous_response_id="resp_x")
+        unknown: Any = await connection.recv()
         events = await answer_of(connection)
 
     assert (bad.status, bad.error.code) == (400, "invalid_request")
