@@ -63,12 +63,14 @@ def _half_more(found: re.Match[str]) -> str:
 
 
 def _past(found: re.Match[str]) -> str:
-    return f"{found[2]}:{30 if found[1] == 'half' else 15}"
+    if found[2] == "to":
+        return f"{int(found[3]) - 1 or 12}:45"
+    return f"{found[3]}:{30 if found[1] == 'half' else 15}"
 
 
 def _halves(text: str) -> str:
     text = re.sub(r"\b(\d+) and a half\b|\b(?:an?|1) hour and a half\b", _half_more, text)
-    text = re.sub(r"\b(half|quarter) past (\d{1,2})\b", _past, text)
+    text = re.sub(r"\b(half|quarter) (past|to) (\d{1,2})\b", _past, text)
     text = text.replace("a quarter of an hour", "15 minutes")
     text = re.sub(r"\b(?:an?|1) dozen (?=[a-z]+ (?:at|for|cost) )", "12 ", text)
     text = re.sub(

@@ -218,6 +218,8 @@ def recall(text: str, told: Told) -> str | None:
         rank = share if asks_name or " called " not in sentence else share / 2.5
         if share >= 0.3 and rank >= score:
             best, score = sentence, rank
+    if best is not None and " called " in best and not asks_name and words - _words(lowered(best)):
+        best = None
     if best is not None:
         said = said_before(low, told)
         is_more = said and (words - _words(lowered(best))) & _words(lowered(said))
@@ -243,6 +245,8 @@ def said_before(low: str, told: Told) -> str | None:
     is_more = is_whether or not _SAYS["ours"].search(low)
     is_stated = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
+    if _SAYS["names"].search(best) and shared < len(words) and not _SAYS["asks_name"].search(low):
+        return None
     return f"You said: {best}" if is_stated and 2 * shared >= len(asked) + bool(is_more) else None
 
 

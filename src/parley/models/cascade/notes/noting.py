@@ -238,7 +238,8 @@ def _noted(
     if _SAYS["of_it"].search(low) and (
         numbers := re.findall(r"\d+(?:\.\d+)?", " ".join(answers[-1:]))
     ):
-        low = _SAYS["of_it"].sub(numbers[-1], low)
+        is_checked = answers[-1].startswith(("Yes, ", "No, "))
+        low = _SAYS["of_it"].sub(numbers[0 if is_checked else -1], low)
         text = low
     measured = measure_note(low, answers, earlier[-1] if earlier else "")
     if measured:
