@@ -55,7 +55,7 @@ async def test_an_error_is_an_event_and_the_connection_continues():
 
     assert (bad.status, bad.error.code) == (400, "invalid_request")
     assert (bad.error.type, bad.error.param) == ("invalid_request_error", "tools[0].type")
-    assert "runs no tools" in bad.error.message
+    assert "turn this tool off" in bad.error.message
     assert bad.error.headers["x-request-id"].startswith("req_")
     assert lost.error.code == "previous_response_not_found"
     assert unknown.error.code == "unknown_event"

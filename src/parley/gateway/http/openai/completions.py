@@ -329,8 +329,8 @@ def check_kinds(tools: Any) -> None:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
         if kind != "function":
             raise InvalidRequest(
-                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": your program '
-                "runs functions; this server runs no tools.",
+                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": turn this tool '
+                "off in your program, or offer a function that it runs.",
                 field=f"tools[{index}].type",
             )
 
