@@ -400,6 +400,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("I hate the cold", [], "What do you like instead"),
         ("Five kilometres in 28 minutes!", [], "Oh!"),
         ("difference between a lake and a pond", [], "don't know"),
+        ("what's that in roman numerals", [], "don't know that one"),
+        ("how fast can you run?", [], "can't say"),
         ("What hobbies do you have?", [], "nothing of the kind"),
         ("Did we really land on the moon?", [], "don't know that one"),
         ("what was the garage code?", ["The code for the garage is 4417."], "is 4417."),
