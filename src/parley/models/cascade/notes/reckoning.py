@@ -222,7 +222,8 @@ def compare_note(low: str) -> str | None:
         return None
     if found := _SAYS["parity"].search(text):
         kind = "odd" if int(found[1]) % 2 else "even"
-        return f"{'Yes' if kind == found[2] else 'No'}, {found[1]} is {kind}."
+        start = "" if found[3] else "Yes, " if kind == found[2] else "No, "
+        return f"{start}{found[1]} is {kind}."
     written = {str(int(one[1]) / int(one[2])): one[0] for one in _FRACTION.finditer(text)}
     text = _FRACTION.sub(lambda one: str(int(one[1]) / int(one[2])), text)
     found = _SAYS["which"].search(text)

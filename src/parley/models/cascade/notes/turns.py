@@ -47,9 +47,14 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
     return None
 
 
+_BEFORE: Final = re.compile(
+    "^(?:I said: |As I said: |Once more: |Again: |I know no joke about that, but this one: )+"
+)
+
+
 def plain_answer(answer: str) -> str:
-    """An answer without `I said:` before it."""
-    return re.sub(r"^(?:I said: |As I said: |Once more: |Again: )+", "", answer)
+    """An answer without `I said:` and the like before it."""
+    return _BEFORE.sub("", answer)
 
 
 def riddle(entry: str) -> str:
