@@ -23,9 +23,11 @@ from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
+from parley.gateway.standby import refuse
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
+from parley.transport import UvicornServer
 from parley.transport.clients import OpenConnections
 from parley.transport.http import BoundedHttp
 
@@ -299,6 +301,22 @@ async def test_a_connection_that_asks_no_more_is_closed(gateway, monkeypatch, le
         await client.send(rest)
 
         assert (await client.rest()).endswith(b"}")
+
+
+async def test_an_idle_connection_waits_longer_than_its_clients_for_the_next_request(monkeypatch):
+    monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.05)
+    async with running_gateway() as running, raw_client(running.gateway.port) as client:
+        for _ in range(2):
+            await client.send(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            await client.until(b'"healthy":true')
+            with pytest.raises(TimeoutError):
+                await client.rest(limit_s=0.2)
+        await client.send(b"\r\n")
+
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 2
+    # nginx keeps a connection to a server for 60 s, aiohttp for 15 s.
+    server = UvicornServer(refuse, tls=None, clients=OpenConnections())
+    assert server.config.timeout_keep_alive > 60
 
 
 # The admission by itself

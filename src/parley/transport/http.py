@@ -24,8 +24,12 @@ from parley.transport.clients import OpenConnections
 from parley.transport.limits import Budget
 
 HEAD_LIMIT_S: Final = 20.0
-"""Time limit from the connection, or the previous response, to the end of a request's head.
-uvicorn's keepalive limit ends with the first byte of the head."""
+"""Time limit from the connection, or the first byte after a response, to the end of a request's
+head."""
+IDLE_LIMIT_S: Final = 75
+"""Time for which a connection waits for another request: longer than clients and proxies reuse one
+(httpx 5 s, aiohttp 15 s, nginx 60 s), because a request that meets the end of its connection is
+lost."""
 HEAD_LIMIT_BYTES: Final = 16 << 10
 CHUNK_LINE_BYTES: Final = 32
 """What frames a body may have as many bytes as a head, and so much per chunk: the parser joins a
@@ -83,6 +87,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._open: OpenConnections = self.app_state["open_connections"]
         self._is_counted = False
         self._head_bytes = 0
+        self._is_idle = False
+        """True from a response to the next byte."""
         self._is_in_body = False
         self._is_draining = False
         self._body_bytes = 0
@@ -130,6 +136,9 @@ class BoundedHttp(HttpToolsProtocol):
                 self.transport.close()
             return
         self._head_bytes += len(data)
+        if self._is_idle:
+            self._is_idle = False
+            self._after(self.head_limit_s, self.transport.close)
         super().data_received(data)
         if self._head_bytes > HEAD_LIMIT_BYTES and not self.transport.is_closing():
             status, what = (400, "Body's framing") if self._is_in_body else (431, "Request head")
@@ -200,8 +209,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._is_in_body:
-            if self.cycle.response_complete:
-                self._after(self.head_limit_s, self.transport.close)
+            self._is_idle = self.cycle.response_complete
             return
         self._unset_keepalive_if_required()
         self._open.draining[self._address] += 1

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from parley.errors import SetupError
 from parley.transport.clients import OpenConnections
 from parley.transport.handshakes import TlsListener
-from parley.transport.http import BoundedHttp
+from parley.transport.http import IDLE_LIMIT_S, BoundedHttp
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import ConnectionLimits
 from parley.transport.server import ServerConnection
@@ -54,6 +54,7 @@ class UvicornServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=IDLE_LIMIT_S,
             **options,
         )
         config.load()
