@@ -1,4 +1,5 @@
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,12 +17,13 @@ def _run(example: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(run())
 
 
-async def _text(**more: Any) -> tuple[str, list[Any]]:
+async def _text(model: Any = None, **more: Any) -> tuple[str, list[Any]]:
     """Words and calls of an answer."""
     context = ChatContext.empty()
     context.add_message(role="user", content=QUESTION)
     text, calls = "", []
-    async with openai.LLM(model="gpt-5.2").chat(chat_ctx=context, **more) as stream:
+    model = model or openai.LLM(model="gpt-5.2")
+    async with model.chat(chat_ctx=context, **more) as stream:
         async for chunk in stream:
             if chunk.delta is not None:
                 text += chunk.delta.content or ""
@@ -53,6 +55,16 @@ def response_format() -> Any:
     async def run() -> None:
         text, _ = await _text(response_format=city_model())
         assert city_model().model_validate_json(text)
+
+    _run(run)
+
+
+def responses_by_websocket() -> Any:
+    async def run() -> None:
+        address = os.environ["OPENAI_BASE_URL"] + "/responses"
+        model = openai.responses.LLM(model="gpt-5.2", base_url=address)
+        assert (await _text(model))[0]
+        await model.aclose()
 
     _run(run)
 
