@@ -28,6 +28,8 @@ const ENCODER = {
   opus: /** @type {const} */ ({ application: 'voip', frameDuration: PACKET_US }),
 };
 const DECODER = { codec: 'opus', sampleRate: DECODED_HZ, numberOfChannels: 1 };
+/** A packet of silence, 20 ms. */
+const SILENCE = Uint8Array.of(0, 3, 0xf8, 0xff, 0xfe);
 /** Time after which a codec that returns nothing has failed, and one that keeps something back is not waited for. */
 const PATIENCE_MS = 2000;
 
@@ -132,6 +134,8 @@ export class OpusCoder {
     this.#decoder = new codecs.AudioDecoder({ output: (data) => this.#decoded(data), error: fail });
     this.#encoder.configure(ENCODER);
     this.#decoder.configure(DECODER);
+    // The first packet takes up to half a second, while the browser starts the decoder.
+    void this.decode(SILENCE);
   }
 
   /**
