@@ -12,6 +12,7 @@ from tests.support.sockets import FakeSocket
 from parley.client import connection, resuming
 from parley.client.access import Access, ConnectionLost, SocketClosed, Unreachable
 from parley.client.connection import PLACE_KEPT_S, Attempts, Link
+from parley.client.half_duplex import HalfDuplexClient
 from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
 from parley.clock import ManualClock
 from parley.errors import ParleyError, ServiceUnavailable
@@ -277,19 +278,56 @@ def _is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_is_fast")
+async def test_a_question_that_was_just_asked_is_given_its_time() -> None:
+    socket, returning = QuietSocket(), Returning()
+    link = Link(socket, live_s=3.0)
+    link.sent = returning.sent
+    loop = asyncio.get_running_loop()
+    reading = asyncio.create_task(link.receive(question=returning.question))
+    await asyncio.sleep(connection.QUIET_S * 0.8)
+    if returning.sent.asked_s is None:
+        returning.sent.asked_s = loop.time()
+    asked_s = returning.sent.asked_s
+
+    with pytest.raises(ConnectionLost):
+        await reading
+
+    assert loop.time() - asked_s >= connection.ANSWER_S
+    await link.close()
+
+
+async def test_three_connections_without_a_message_are_enough() -> None:
+    client = HalfDuplexClient("http://localhost:1")
+    socket, lost = QuietSocket(), ConnectionLost(1006, "", 0)
+    client._link, client.phase = Link(socket, live_s=3.0), "active"
+    assert client._returning is not None
+    client._link.sent = client._returning.sent
+    client._returning._token = "t"
+    client._in_vain = 2
+    assert client._may_come_back(lost)
+    client._in_vain = 3
+    assert not client._may_come_back(lost)
+
+    socket.incoming.put_nowait('{"type":"vad_state","speaking":true,"seq":1,"received":1}')
+    assert await client._next()
+    assert client._may_come_back(lost), "one has said something"
+    await client._link.close()
+
+
+@pytest.mark.usefixtures("_is_fast")
 async def test_a_server_that_says_nothing_is_asked_and_then_given_up() -> None:
     socket, returning = QuietSocket(), Returning()
     link = Link(socket, live_s=3.0)
     link.sent = returning.sent
     reading = asyncio.create_task(link.receive(question=returning.question))
     await until(lambda: socket.asked)
-    socket.incoming.put_nowait(told(0, 0))
-    assert await reading == told(0, 0)
+    socket.incoming.put_nowait(told(1, 1))
+    assert returning.take(await reading)
 
     with pytest.raises(ConnectionLost, match="no longer answers"):
         await link.receive(question=returning.question)
 
-    assert socket.asked == 1, "the answer to the first question has not been counted"
+    assert socket.asked == 2
     # What is said from now on is for the next connection.
     link.post_live(InputText(text="later"), 1.0)
     await link.move(good := QuietSocket(), [])
@@ -325,4 +363,5 @@ async def test_sound_does_not_pile_up_in_flight_unless_the_network_stands_still(
     await speak(30)
     assert (link.waiting, link.dropped) == (0, 9)
     assert returning.sent.count == 42 == len(returning.sent.take_again(0))
+    assert returning.sent.in_flight_s == 0
     await link.close()

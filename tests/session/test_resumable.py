@@ -868,6 +868,11 @@ async def test_the_server_reports_what_has_arrived_and_immediately_if_it_is_aske
         later = await bench.first.until("session.input_ack", 2)
         assert later["arrived"] == bench.socket._received
         assert later["received"] == told["received"]
+        for _ in range(INPUT_ACK_EVERY):
+            bench.first.say({"type": "sound"})
+            await bench.socket.receive()
+            await asyncio.sleep(0)
+        assert bench.first.types.count("session.input_ack") == 2
 
 
 async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once():

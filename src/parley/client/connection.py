@@ -329,7 +329,6 @@ class Link:
             except TimeoutError:
                 if self._ask() or self._silent_s < ANSWER_S:
                     continue
-                self._sender.cancel()
                 self._closed = SocketClosed(1006, "the server no longer answers")
                 raise self._lost() from None
             self._heard_s = asyncio.get_running_loop().time()
