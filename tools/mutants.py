@@ -405,7 +405,7 @@ MUTANTS: Final = [
     ),
     *_mutants("proxy-user", "gateway/authenticator.py", "tests/gateway/test_forward_auth.py", ("        if is_user:\n            return False", "        if False:\n            return False")),
     *_mutants("proxy-tls", "gateway/admission.py", "tests/gateway/test_safety.py -k proxy", ('return self._security.trust_proxy and said == "https"', 'return said == "https"')),
-    *_mutants("last-dot", "gateway/admission.py", "tests/gateway/test_safety.py -k public_name", ('.lower().rstrip(".")', ".lower()")),
+    *_mutants("last-dot", "gateway/admission.py", "tests/gateway/test_safety.py -k public_name", ('"").lower().rstrip(".")', '"").lower()')),
     *_mutants("stood-still", "transport/connection.py", "tests/gateway/test_connection.py -k stood_still", ("        self._pong_due_at += late_s\n", ""), ("        self._progress_at += late_s\n", "")),
     *_mutants("full-scale", "media/resample.py", "tests/media/test_resample.py", ("        np.clip(found, -1.0, 1.0, out=found)\n", ""), ("np.clip(samples, -1.0, 1.0)", "np.clip(samples, -2.0, 2.0)")),
     *_mutants("overlap", "recording/render.py", "tests/recording/test_render.py -k together", ("room[:] = np.clip(mixed, -32768, 32767)", "room[:] = mixed")),

@@ -95,6 +95,7 @@ class WireSound:
 
     def __init__(self) -> None:
         self.format = PUBLISHED_FORMAT
+        self._has_spoken = False
         self._encoder = coding.encoder(self.format.output, OUTPUT_RATE_HZ)
         self._decoder = coding.decoder(self.format.input, INPUT_RATE_HZ)
 
@@ -126,10 +127,13 @@ class WireSound:
 
     def forget(self) -> None:
         """Discard buffered audio of the encoder."""
-        self._encoder.forget()
+        if self._has_spoken:
+            self._encoder.forget()
+            self._has_spoken = False
 
     def text(self, pcm: Pcm | None, *, ends: bool = False) -> str | None:
         """Audio as base64; None if there is none. `ends`: True if no more audio follows for now."""
+        self._has_spoken = True
         sound = Pcm.empty(OUTPUT_RATE_HZ) if pcm is None else pcm
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
 
