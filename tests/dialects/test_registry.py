@@ -14,6 +14,7 @@ from tests.support.stack import running_stack
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import hear
 from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from parley.dialects import registry
 from parley.dialects.base import UpgradeRequest
@@ -58,6 +59,15 @@ async def test_a_full_queue_is_a_429_and_no_worker_a_503_before_the_upgrade():
     assert json.loads(full.body)["error"]["message"] == "Queue full (1 requests)"
     assert forbidden.status_code == 403
     assert "Retry-After" not in forbidden.headers
+
+
+async def test_the_subprotocol_that_a_page_offers_is_accepted_and_names_the_dialect():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        connect(gateway.ws("/v1/realtime"), subprotocols=[Subprotocol("realtime")]) as client,
+    ):
+        assert client.subprotocol == "realtime"
 
 
 async def test_a_worker_without_the_dialect_is_not_a_lost_worker(monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,13 @@ from parley.dialects.sound import SoundDialect, WireSound
 from parley.errors import BadInput, InferenceFailed, InvalidPayload, InvalidRequest
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.values import PUBLISHED_FORMAT, VOICE_PROMPT, AudioFormat, TextPart
+from parley.protocol.values import (
+    PUBLISHED_FORMAT,
+    TEXT_LIMIT_CHARS,
+    VOICE_PROMPT,
+    AudioFormat,
+    TextPart,
+)
 from parley.results import PrefillResult
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
@@ -60,6 +66,15 @@ def test_a_chat_request_keeps_its_parts_in_order():
         events.Clip(b"clip", 3),
     )
     assert asked.is_omni
+
+
+def test_a_text_has_a_limit():
+    def written(chars: int) -> events.ChatRequested:
+        return chat(messages=[{"role": "user", "content": [{"type": "text", "text": "x" * chars}]}])
+
+    assert written(TEXT_LIMIT_CHARS)
+    with pytest.raises(InvalidRequest, match="<= 65536, got 65537"):
+        written(TEXT_LIMIT_CHARS + 1)
 
 
 def test_chat_options_reach_the_event():

@@ -41,8 +41,10 @@ def test_without_a_window_nothing_is_dropped():
     assert ledger.plan() is None
 
 
-def test_the_basic_window_drops_whole_oldest_units_down_to_the_low_mark():
+@pytest.mark.parametrize("room_tokens", [None, 10_000])
+def test_the_basic_window_drops_whole_oldest_units_down_to_the_low_mark(room_tokens):
     ledger = book_with(BASIC)
+    ledger.room_tokens = room_tokens
     for _ in range(6):
         unit(ledger)
     assert ledger.plan() is None

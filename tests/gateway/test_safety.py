@@ -24,6 +24,7 @@ from websockets.asyncio.client import connect
 from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
 from parley.gateway.standby import refuse
+from parley.gateway.worker_control import MESSAGE_LIMIT_BYTES
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
@@ -193,14 +194,24 @@ async def test_a_page_cannot_pose_as_a_worker(gateway):
 
 
 @pytest.mark.parametrize(
-    "words", ["not json", '{"type": "heartbeat"}', '{"type": "hello", "worker_id": ""}', "{}"]
+    ("words", "code"),
+    [
+        ("not json", 1008),
+        ('{"type": "heartbeat"}', 1008),
+        ('{"type": "hello", "worker_id": ""}', 1008),
+        ("{}", 1008),
+        (" " * (MESSAGE_LIMIT_BYTES + 1), 1009),
+    ],
+    ids=["not json", "no hello", "no name", "nothing", "too large"],
 )
-async def test_nonsense_on_the_control_socket_ends_it(gateway: RunningGateway, words: str):
+async def test_nonsense_on_the_control_socket_ends_it(
+    gateway: RunningGateway, words: str, code: int
+):
     async with connect(gateway.ws(CONTROL_PATH)) as socket:
         await socket.send(words)
         await socket.wait_closed()
 
-    assert socket.close_code == 1008
+    assert socket.close_code == code
     assert len(gateway.runtime.dispatcher.worker_pool) == 0
 
 
