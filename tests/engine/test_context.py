@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.engine.context import ContextLedger
+from parley.engine.context import UNIT_ROOM, ContextLedger
 from parley.engine.work import Window
 from parley.errors import ContextFull
 
@@ -31,6 +31,19 @@ def test_what_does_not_fit_is_refused():
     ledger.room_tokens = 29
     with pytest.raises(ContextFull, match="length is 29 tokens"):
         ledger.require(10)
+
+
+def test_both_marks_are_lowered_in_proportion_if_there_is_less_memory():
+    ledger = book_with(Window("basic", high_tokens=200, low_tokens=100))
+    ledger.room_tokens = UNIT_ROOM + 100
+    for _ in range(6):
+        unit(ledger)
+    assert ledger.plan() is None
+    unit(ledger)
+
+    assert ledger.plan().length_tokens == 46, "the most units within half of 100"
+    ledger.room_tokens = UNIT_ROOM // 2
+    assert ledger.plan().dropped_entries == 7
 
 
 def test_without_a_window_nothing_is_dropped():
