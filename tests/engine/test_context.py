@@ -1,6 +1,7 @@
+from random import Random
+from typing import NamedTuple
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from parley.engine.context import UNIT_ROOM, ContextLedger
 from parley.engine.work import Window
@@ -73,92 +74,6 @@ def test_the_basic_window_drops_whole_oldest_units_down_to_the_low_mark(room_tok
     assert ledger.plan() is None
 
 
-def test_the_open_entry_is_never_dropped():
-    ledger = book_with(BASIC)
-    unit(ledger, 10)
-    ledger.append(90)
-
-    plan = ledger.plan()
-
-    assert plan.keep == ((0, 20), (30, 120))
-    ledger.commit(plan)
-    assert ledger.plan() is None
-    assert ledger.length_tokens == 110
-
-
-def test_a_system_prompt_inside_the_conversation_stays():
-    ledger = book_with(BASIC)
-    unit(ledger, 30)
-    ledger.append(10)
-    ledger.protect()
-    unit(ledger, 50)
-
-    plan = ledger.plan()
-
-    assert plan.keep == ((0, 20), (50, 60))
-    assert plan.length_tokens == 30
-
-
-def test_a_system_prompt_that_stays_makes_no_room():
-    ledger = book_with(BASIC)
-    unit(ledger, 10)
-    ledger.append(20)
-    ledger.protect()
-    unit(ledger, 30)
-    unit(ledger, 30)
-
-    plan = ledger.plan()
-
-    assert plan is not None
-    assert (plan.dropped_entries, plan.length_tokens) == (2, 70)
-
-
-def test_the_context_window_keeps_the_newest_units():
-    ledger = book_with(CONTEXT)
-    for _ in range(3):
-        unit(ledger)
-    assert ledger.plan() is None
-    unit(ledger)
-
-    plan = ledger.plan()
-
-    assert plan.keep == ((0, 20), (33, 72))
-    assert plan.previous is None
-    assert plan.length_tokens == 20 + 39
-
-
-def test_what_dropped_units_said_is_carried_over_in_front_of_the_suffix():
-    ledger = book_with(CONTEXT)
-    unit(ledger, 15, said=(1, 2))
-    for _ in range(3):
-        unit(ledger)
-
-    plan = ledger.plan()
-
-    assert plan.keep == ((0, 18), (35, 74))
-    assert plan.previous == (1, 2)
-    assert plan.length_tokens == 18 + (4 + 2) + 2 + 39
-    ledger.commit(plan)
-    assert (ledger.protected_tokens, ledger.length_tokens) == (26, 65)
-
-
-def test_what_is_carried_over_has_a_limit_and_loses_the_oldest():
-    ledger = book_with(CONTEXT)
-    unit(ledger, 20, said=(1, 2, 3))
-    for _ in range(3):
-        unit(ledger)
-    ledger.commit(ledger.plan())
-    unit(ledger, 20, said=(4, 5, 6))
-    carried = []
-    for _ in range(3):
-        unit(ledger)
-        plan = ledger.plan()
-        carried.append(plan.previous)
-        ledger.commit(plan)
-
-    assert carried == [None, None, (2, 3, 4, 5, 6)]
-
-
 def test_a_copy_stays_as_it_is():
     ledger = book_with()
     unit(ledger)
@@ -171,17 +86,6 @@ def test_a_copy_stays_as_it_is():
     assert (kept.length_tokens, len(kept.entries)) == (20 + 13 + 3, 1)
 
 
-def test_a_window_that_moves_is_counted():
-    ledger = book_with(BASIC)
-    for _ in range(7):
-        unit(ledger)
-    kept = ledger.copy()
-
-    ledger.commit(ledger.plan())
-
-    assert ledger.evictions == kept.evictions + 1
-
-
 def test_no_more_than_the_open_entry_can_be_taken_back():
     ledger = book_with()
     ledger.append(5)
@@ -190,29 +94,93 @@ def test_no_more_than_the_open_entry_can_be_taken_back():
     assert ledger.length_tokens == 20 + 3
     with pytest.raises(ValueError, match="cannot take back 4 of 3"):
         ledger.cut(4)
+    with pytest.raises(ValueError, match="the suffix is longer"):
+        ledger.protect(suffix_tokens=4)
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    st.sampled_from([BASIC, CONTEXT, Window()]),
-    st.lists(st.tuples(st.integers(1, 60), st.lists(st.integers(0, 9), max_size=4)), max_size=40),
-)
-def test_plans_describe_exactly_what_is_left(window, units):
-    """A list of positions stands for the cache: after every plan its length is the ledger's."""
-    ledger = book_with(window)
-    cache: list[object] = [*["system"] * 18, *["suffix"] * 2]
-    for index, (tokens, said) in enumerate(units):
+class Entry(NamedTuple):
+    number: int
+    tokens: int
+    said: tuple[int, ...]
+    is_kept: bool
+
+
+def dropped(window: Window, entries: list[Entry], length: int) -> list[Entry]:
+    """The entries that leave a context of this length."""
+    free = [entry for entry in entries if not entry.is_kept]
+    if window.kind == "context":
+        return free[: max(0, len(entries) - window.max_units)]
+    found: list[Entry] = []
+    if window.kind == "basic" and length > window.high_tokens:
+        while free and length > window.low_tokens:
+            found.append(free.pop(0))
+            length -= found[-1].tokens
+    return found
+
+
+@pytest.mark.parametrize("window", [BASIC, CONTEXT, Window()], ids=lambda each: each.kind)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_plan_leaves_what_the_rules_leave(window: Window, seed: int):
+    """A list of positions stands for the cache: after every plan it is what the rules leave."""
+    dice = Random(seed)
+    ledger = ContextLedger(8192, window, marker_tokens=4)
+    head: list[object] = []
+    suffix_tokens = dice.choice((0, 2))
+    for part in range(dice.randint(1, 3)):
+        tokens = dice.choice((2, 20))
+        ledger.append(tokens)
+        ledger.protect(suffix_tokens=suffix_tokens)
+        head += [("system", part)] * tokens
+    front, suffix = head[: len(head) - suffix_tokens], head[len(head) - suffix_tokens :]
+    cache, entries, evictions = [*head], list[Entry](), 0
+    previous: tuple[int, ...] = ()
+
+    for index in range(40):
+        tokens, open_tokens = dice.choice((0, 13, dice.randint(1, 60))), dice.choice((0, 0, 50))
+        said = tuple(dice.choices(range(10), k=dice.choice((0, 0, 1, 4))))
+        is_kept = bool(entries) and dice.random() < 0.2
+        ledger.append(tokens)
         cache += [index] * tokens
-        unit(ledger, tokens, tuple(said))
-        plan = ledger.plan()
-        if plan is None:
+        if is_kept:
+            ledger.protect()
+        else:
+            ledger.end_entry(said)
+        if tokens:
+            entries.append(Entry(index, tokens, () if is_kept else said, is_kept))
+        ledger.append(open_tokens)
+        cache += ["open"] * open_tokens
+
+        if dice.random() < 0.3:
+            ledger.cut(open_tokens)
+            del cache[len(cache) - open_tokens :]
             continue
-        kept = [cache[start:stop] for start, stop in plan.keep]
-        if plan.previous is not None:
-            kept.insert(1, [*["marker"] * 4, *plan.previous, *["suffix"] * 2])
-        cache = [position for part in kept for position in part]
-        ledger.commit(plan)
-        assert len(cache) == plan.length_tokens == ledger.length_tokens
-        assert cache[:18] == ["system"] * 18
-        assert cache[ledger.protected_tokens - 1] == "suffix"
-        assert cache[-1] == index or ledger.length_tokens == ledger.protected_tokens
+
+        plan = ledger.plan()
+
+        gone = dropped(window, entries, len(cache))
+        assert (plan is None) == (not gone)
+        if plan is not None:
+            kept = [cache[start:stop] for start, stop in plan.keep]
+            rewrites = plan.previous is not None
+            borders = zip(plan.keep[rewrites:], plan.keep[1 + rewrites :], strict=False)
+            assert all(before[1] < after[0] for before, after in borders), "ranges are joined"
+            assert all(start < stop for start, stop in plan.keep[1:])
+            if plan.previous is not None:
+                assert plan.previous != previous
+                kept.insert(1, [*["marker"] * 4, *plan.previous, *suffix])
+            cache = [position for part in kept for position in part]
+            assert plan.dropped_tokens == sum(entry.tokens for entry in gone)
+            assert (plan.dropped_entries, plan.length_tokens) == (len(gone), len(cache))
+            ledger.commit(plan)
+            evictions += 1
+        entries = [entry for entry in entries if entry not in gone]
+        if window.kind == "context":
+            previous = (*previous, *(word for entry in gone for word in entry.said))
+            previous = previous[-window.previous_max_tokens :]
+        carried: list[object] = [*["marker"] * 4, *previous] if previous else []
+        units = [entry.number for entry in entries for _ in range(entry.tokens)]
+        assert cache == [*front, *carried, *suffix, *units, *["open"] * open_tokens]
+        assert (ledger.length_tokens, ledger.evictions) == (len(cache), evictions)
+        assert ledger.protected_tokens == len(head) + len(carried)
+        ledger.cut(open_tokens)
+        del cache[len(cache) - open_tokens :]

@@ -136,9 +136,7 @@ class ContextLedger:
         if self.entries:
             self.end_entry(is_kept=True)
             return
-        if self._head_tokens:
-            self._head_tokens += self._suffix_tokens
-        self._head_tokens += self._open_tokens - suffix_tokens
+        self._head_tokens += self._suffix_tokens + self._open_tokens - suffix_tokens
         self._suffix_tokens = suffix_tokens
         self._open_tokens = 0
 
@@ -183,8 +181,8 @@ class ContextLedger:
         length, count = self.length_tokens, 0
         high, low = self.window.high_tokens, self.window.low_tokens
         if self.room_tokens is not None and self.room_tokens - UNIT_ROOM < high:
-            low = low * max(0, self.room_tokens - UNIT_ROOM) // high
-            high = self.room_tokens - UNIT_ROOM
+            room = self.room_tokens - UNIT_ROOM
+            high, low = room, low * room // high
         if length <= high:
             return 0
         for entry in self.entries:
@@ -206,11 +204,9 @@ class ContextLedger:
         if self.window.kind == "context":
             for index in gone:
                 said += self.entries[index].said
-        previous: tuple[int, ...] | None = None
-        if said or self._previous:
-            carried = [*self._previous, *said]
-            previous = tuple(carried[max(0, len(carried) - self.window.previous_max_tokens) :])
-        rewrites = bool(previous) and previous != self._previous
+        carried = [*self._previous, *said]
+        previous = tuple(carried[max(0, len(carried) - self.window.previous_max_tokens) :])
+        rewrites = previous != self._previous
         ranges: list[Range] = [(0, self._head_tokens if rewrites else self.protected_tokens)]
         position, dropped = self.protected_tokens, 0
         for index, entry in enumerate(self.entries):
@@ -220,7 +216,7 @@ class ContextLedger:
                 _extend(ranges, (position, position + entry.tokens), splits=rewrites)
             position += entry.tokens
         _extend(ranges, (position, position + self._open_tokens), splits=rewrites)
-        carried_tokens = self._previous_tokens((previous or ()) if rewrites else self._previous)
+        carried_tokens = self._previous_tokens(previous)
         kept = self._entry_tokens - dropped + self._open_tokens
         return Eviction(
             keep=tuple(ranges),
