@@ -397,7 +397,7 @@ class ContextFull(ParleyError):
         hint = f" The server's setting {setting} raises it." if setting else ""
         super().__init__(
             f"The prompt is too long: this model's maximum context length is {limit} tokens, the "
-            f"request has {needed}.{hint}"
+            f"request has at least {needed}.{hint}"
         )
         self.needed = needed
         self.limit = limit

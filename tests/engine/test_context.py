@@ -27,7 +27,7 @@ def test_what_does_not_fit_is_refused():
     ledger = book_with(limit=30)
     ledger.require(10)
 
-    with pytest.raises(ContextFull, match="length is 30 tokens, the request has 31"):
+    with pytest.raises(ContextFull, match="length is 30 tokens, the request has at least 31"):
         ledger.require(11)
     ledger.room_tokens = 29
     with pytest.raises(ContextFull, match="length is 29 tokens"):

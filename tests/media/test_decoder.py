@@ -215,7 +215,7 @@ def test_errors_are_the_same_as_here(decoder):
     with pytest.raises(TooLarge, match="The voice is too large") as found:
         decoder.sound(wav(seconds=3.0), limit_s=1.0, what="The voice")
     assert (found.value.limit, found.value.unit) == (1.0, "s")
-    with pytest.raises(ContextFull, match="length is 100 tokens, the request has 128"):
+    with pytest.raises(ContextFull, match="length is 100 tokens, the request has at least 128"):
         decoder.video(make_clip(seconds=2.0), room=ContextRoom(100, 64, 10))
 
 

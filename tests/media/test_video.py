@@ -205,7 +205,7 @@ def test_a_clip_that_the_context_cannot_take_is_refused_before_a_frame_is_decode
     monkeypatch.setattr("parley.media.video._decode_frames", never)
     room = ContextRoom(limit_tokens=639, image_tokens=64, audio_tokens_per_s=10)
 
-    with pytest.raises(ContextFull, match="length is 639 tokens, the request has 640"):
+    with pytest.raises(ContextFull, match="length is 639 tokens, the request has at least 640"):
         decode_video(make_clip(seconds=5.0), stack_frames=2, room=room)
 
 
