@@ -96,6 +96,13 @@ def test_chat_options_reach_the_event():
     assert not asked.wants_recording
 
 
+def test_a_chat_client_asks_for_extensions_in_its_address_or_in_its_request():
+    for address, request in ((True, False), (False, True), (False, False)):
+        dialect = connection("chat", extensions=address)
+        read(dialect, {"messages": [{"role": "user", "content": "Hi"}], "extensions": request})
+        assert dialect.extensions == (address or request)
+
+
 def test_after_the_request_only_stop_is_understood():
     dialect = connection("chat")
 
@@ -406,6 +413,24 @@ def test_the_conversation_before_a_live_session_is_in_its_prompt():
 
     assert isinstance(setup, events.DuplexSetup)
     assert setup.prompt.splitlines() == ["I", "Be kind.", "user: Hi"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "roles", "first"),
+    [("", "u", "user"), ("Be kind.", "u", "system"), ("Be kind.", "su", "system")],
+)
+def test_the_prompt_of_v2_precedes_a_conversation_that_has_none(prompt, roles, first):
+    dialect = connection("minicpmo_v2", kind=Kind.CHAT)
+    names = {"s": "system", "u": "user"}
+    messages = [{"role": names[role], "content": "Hi"} for role in roles]
+    read(dialect, {"type": "session.init", "payload": {"system_prompt": prompt}})
+    asked = {"type": "input.append", "input": {"messages": messages}}
+
+    (request,) = dialect.events(read(dialect, asked, "active"), Phase.ACTIVE)
+
+    assert isinstance(request, events.ChatRequested)
+    assert request.messages[0].role == first
+    assert len(request.messages) == len(roles) + (bool(prompt) and "s" not in roles)
 
 
 def test_usage_of_v2_counts_each_token_once():

@@ -2,6 +2,7 @@ import asyncio
 import gc
 import itertools
 import threading
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -280,15 +281,18 @@ async def test_warm_up_and_memory_run_on_the_engine_thread():
     assert model.is_warm
 
 
-async def test_a_model_that_cannot_warm_up_says_so(monkeypatch):
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (RuntimeError("no kernel"), "The model failed while warming up: no kernel"),
+        (SetupError("There is no voice."), "There is no voice."),
+    ],
+)
+async def test_a_model_that_cannot_warm_up_says_so(monkeypatch, fails, said):
     model = ScriptedModel(1)
-
-    def fail() -> None:
-        raise RuntimeError("no kernel")
-
-    monkeypatch.setattr(model, "warm_up", fail)
+    monkeypatch.setattr(model, "warm_up", Mock(side_effect=fails))
     async with Engine(model) as engine:
-        with pytest.raises(SetupError, match="failed while warming up: no kernel"):
+        with pytest.raises(SetupError, match=f"^{said}$"):
             await engine.warm_up()
 
 
