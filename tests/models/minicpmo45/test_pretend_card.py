@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from parley.models.minicpmo45 import ladder, loading, trials
 from parley.models.minicpmo45 import model as model_module
 from parley.models.minicpmo45.conversation import speech
+from parley.models.minicpmo45.device import to_device
 from parley.models.minicpmo45.load_choice import LoadChoice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
@@ -77,7 +78,7 @@ class Prepared(GraphRunner):
         *,
         reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
-        given = self._moved(inputs)
+        given = [to_device(one, CARD) for one in inputs]
         before = watched.sent + watched.waits
         results = function(*given)
         self.kinds.add(kind)

@@ -202,16 +202,11 @@ class GraphRunner:
             FastPathFailed: a replay failed; or, while capturing, the function differs from its
                 plain form.
         """
-        capture = self._capture
-        if capture is None:
-            return function(*self._moved(inputs))
         graph = self._graphs.get((kind, shape))
+        if graph is None and not (self._is_sealed or kind in self._refused):
+            graph = self._captured(kind, shape, function, inputs, reference)
         if graph is None:
-            if self._is_sealed or kind in self._refused:
-                return function(*self._moved(inputs))
-            graph = self._captured(capture, kind, shape, function, inputs, reference)
-            if graph is None:
-                return function(*self._moved(inputs))
+            return function(*[to_device(tensor, self._device) for tensor in inputs])
         with guarded(GRAPH + kind):
             return _replayed(graph, inputs)
 
@@ -242,18 +237,16 @@ class GraphRunner:
             if dropped and self._is_sealed:
                 self._paths.settle(GRAPH + kind, "plain", reason)
 
-    def _moved(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return [to_device(tensor, self._device) for tensor in inputs]
-
     def _captured(
         self,
-        capture: GraphCapture,
         kind: str,
         shape: Hashable,
         function: Function,
         inputs: Sequence[Tensor],
         reference: Function | None,
     ) -> _Graph | None:
+        if (capture := self._capture) is None:
+            return None
         if len(self._graphs) >= self._limit:
             self._refuse(kind, f"{self._limit} graphs are enough")
             return None
