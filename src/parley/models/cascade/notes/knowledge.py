@@ -358,11 +358,33 @@ def _plainly(sentence: str) -> str:
     return plain[0].upper() + plain[1:]
 
 
+_AMOUNT: Final = re.compile(
+    r"(?<!\w)(\d[\d,]*(?:\.\d+)?)(?: to (\d[\d,]*))?(?: (million|billion))? ((?:square )?[a-z]+)"
+)
+
+
+def _amount(told: str) -> tuple[float, str]:
+    """The first amount of a fact, the upper end of a range, and its unit; 0 if there is none."""
+    found = _AMOUNT.search(told)
+    if not found:
+        return 0, ""
+    size = {"million": 1e6, "billion": 1e9}.get(found[3], 1)
+    return float((found[2] or found[1]).replace(",", "")) * size, found[4]
+
+
 def compared_note(low: str) -> str | None:
-    """`Which is bigger, India or Japan?`: the facts about both."""
+    """`Which is bigger, India or Japan?`: the facts about both; `Is India bigger than Japan?`: and
+    whether it is, if both have the same unit."""
+    than = _SAYS["than"].search(low)
     low = _SAYS["than"].sub(r"which is \2, \1 or \3", low)
-    told = [_fact(one.lower()) for one in (_COMPARED.find(low) or "").split(" & ")]
-    return " ".join(filter(None, told)) if all(told) and told[0] != told[-1] else None
+    told = [_fact(one.lower()) or "" for one in (_COMPARED.find(low) or "").split(" & ")]
+    if not all(told) or told[0] == told[-1]:
+        return None
+    (first, unit), (second, other) = map(_amount, told)
+    if not than or unit != other or first == second:
+        return " ".join(told)
+    is_so = (first > second) != bool(_SAYS["lower"].search(than[2]))
+    return f"{'Yes' if is_so else 'No'}. {' '.join(told)}"
 
 
 def _candidates(words: set[str]) -> Iterator[tuple[frozenset[str], str]]:
