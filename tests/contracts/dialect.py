@@ -32,6 +32,11 @@ ANSWER = events.TurnStarted("r1", "i2", "i1", True, events.ResponseRequested(), 
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
 """More than a second of audio, the maximum of one message."""
 
+COSTS: dict[str, Any] = {
+    f"cost_{name}_ms": 1.234 * number
+    for number, name in enumerate(("encode", "llm", "tts", "token2wav", "all"), start=1)
+}
+
 REASONS: tuple[events.EndReason, ...] = (
     "done",
     "disconnected",
@@ -69,6 +74,9 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     units.done(0, text="Hi", pcm=SOUND, context_tokens=40),
     units.done(1, end_of_turn=True, context_tokens=50),
     units.done(2, is_listen=True, context_tokens=60),
+    units.done(3, text="You", text_tokens=5, speech_tokens=6, **COSTS),
+    ANSWER,
+    events.TurnCompleted(1, ""),
     events.SessionPaused(60.0),
     events.SessionResumed(),
     events.SessionInterrupted(),

@@ -70,6 +70,10 @@ def test_turn_detection_keeps_what_a_change_does_not_name_and_never_times_out():
         audio={"input": {"turn_detection": {"silence_duration_ms": 900, "idle_timeout_ms": 6000}}},
     )
 
+    third = changed(second, audio={"output": {"voice": "ash"}})
+    assert third["audio"]["output"]["voice"] == "ash"
+    assert third["audio"] == {**second["audio"], "output": third["audio"]["output"]}
+
     detection = second["audio"]["input"]["turn_detection"]
     names = ("threshold", "silence_duration_ms", "idle_timeout_ms")
     assert [detection[name] for name in names] == [0.7, 900, None]

@@ -264,6 +264,24 @@ async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> 
     assert not worker.leases
 
 
+async def test_a_resumed_session_waits_until_its_previous_connection_is_gone(young: Young) -> None:
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    connection, relayed = Mock(), AsyncMock()
+    resumption = young.resumption(relay=Mock(run=relayed))
+    upstream = Mock(lease=young.kept.take(lease_of(young.pool, "lease")))
+
+    with ExitStack() as held:
+        with young.admission.claim("call"):
+            work = resumption._continue(connection, upstream, Mock(), held)
+            continuing = asyncio.create_task(work)
+            await asyncio.sleep(0.01)
+            relayed.assert_not_called()
+        await asyncio.wait_for(continuing, HANG_S)
+
+    relayed.assert_awaited_once()
+    connection.close.assert_not_called()
+
+
 async def test_neither_side_is_joined_to_the_other_when_a_worker_is_lost() -> None:
     loop = asyncio.get_running_loop()
     client, worker = (Mock(closed=loop.create_future()) for _ in range(2))
