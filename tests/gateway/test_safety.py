@@ -15,9 +15,11 @@ from tests.support.gateways import (
     refusal_of,
     running_gateway,
     turned_away,
+    until,
 )
 from tests.support.patience import HANG_S
 from tests.support.raw_sockets import raw_client
+from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, hear
 from websockets.asyncio.client import connect
 
@@ -25,7 +27,7 @@ from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthor
 from parley.gateway.admission import Admission
 from parley.gateway.standby import refuse
 from parley.gateway.worker_control import MESSAGE_LIMIT_BYTES
-from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.protocol.control import CALLER_HEADER, CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
 from parley.transport import UvicornServer
@@ -185,6 +187,19 @@ async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(
 async def test_the_secret_is_shown_to_the_worker_too(gateway):
     async with connect(gateway.ws(PATHS["realtime"])) as client:
         assert (await hear(client))["type"] == "session.queue_done"
+
+
+@pytest.mark.parametrize(("security", "word"), [({}, "admin"), ({"admin_token": "t0ken"}, "")])
+async def test_the_worker_learns_who_owns_what_its_client_makes(security, word: str):
+    async with (
+        running_gateway(security=security) as gateway,
+        StandInWorker(gateway.url) as worker,
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        await hear(client)
+        await until(lambda: worker.headers)
+
+    assert worker.headers[0][CALLER_HEADER] == word
 
 
 async def test_a_page_cannot_pose_as_a_worker(gateway):
