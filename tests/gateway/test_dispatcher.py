@@ -288,12 +288,12 @@ def served(parts: GatewayParts, tickets: list[Ticket]) -> list[Ticket]:
 
 def test_of_one_caller_the_first_is_served_first_though_its_sessions_have_ended_since():
     queue = Queue(limit=4)
-    first, second = (Ticket(Kind.CHAT, name, address="10.0.0.1") for name in ("first", "second"))
+    tickets = [Ticket(Kind.CHAT, name, address="10.0.0.1") for name in ("a", "b", "c")]
 
-    queue.join(first, held=5)
-    queue.join(second, held=0)
+    for ticket, held in zip(tickets, (0, 5, 0), strict=True):
+        queue.join(ticket, held=held)
 
-    assert (first.position, second.position) == (1, 2)
+    assert [ticket.position for ticket in tickets] == [1, 2, 3]
 
 
 def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others(parts):
