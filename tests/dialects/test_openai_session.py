@@ -1,11 +1,13 @@
 """Settings of a session of OpenAI Realtime, as the runner takes them."""
 
+import json
 from typing import Any
 
 import pytest
 
 from parley.dialects import openai_session as sessions
 from parley.dialects.events import TurnDetection
+from parley.dialects.openai_fields import shown
 from parley.dialects.openai_session import LIMIT_TOKENS
 from parley.errors import InvalidRequest
 
@@ -32,8 +34,13 @@ def test_an_answer_has_at_most_as_many_tokens_as_asked_for_and_as_the_server_all
 
 @pytest.mark.parametrize("asked", [0, -1, True, 1.5, "7"])
 def test_what_is_no_number_of_tokens_is_refused(asked):
-    with pytest.raises(InvalidRequest, match="at least 1"):
+    with pytest.raises(InvalidRequest, match="at least 1") as refused:
         sessions.limit_of(asked, "session")
+    assert str(refused.value).endswith(f"got {json.dumps(asked)}.")
+
+
+def test_an_error_has_the_start_of_a_long_value():
+    assert shown({"é": "x" * 50}) == '{"é":"' + "x" * 34
 
 
 @pytest.mark.parametrize(

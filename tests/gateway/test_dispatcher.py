@@ -548,6 +548,14 @@ def test_a_worker_that_ends_while_it_loads_is_not_expected_and_a_quick_one_soon(
     assert (expected_s, unexpected_s, parts.ask().estimated_wait_s) == (30, None, 1)
 
 
+def test_a_worker_that_falls_silent_again_is_reported_again(parts):
+    worker = parts.worker()
+    for _ in range(2):
+        parts.clock.advance(12)
+        assert [parts.worker_pool.sweep() for _ in range(2)] == [[worker], []]
+        parts.heartbeats(worker, "idle", free=1)
+
+
 def test_a_worker_that_hangs_is_not_one_that_loads(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.worker(pid=1)

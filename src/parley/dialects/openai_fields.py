@@ -108,7 +108,7 @@ def refusal(where: str, expected: str, value: Any) -> InvalidRequest:
 
 def shown(value: Any) -> str:
     """A client's value in an error: JSON, at most 40 characters."""
-    return msgspec.json.encode(value).decode(errors="replace")[:40]
+    return msgspec.json.encode(value).decode()[:40]
 
 
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
