@@ -24,14 +24,7 @@ import msgspec
 
 from parley.client import events
 from parley.client.access import Access, ConnectionLost, SocketClosed, as_error
-from parley.client.connection import (
-    LIVE_S,
-    LONGEST_WAIT_S,
-    Attempts,
-    Link,
-    Outgoing,
-    open_socket,
-)
+from parley.client.connection import LIVE_S, LONGEST_WAIT_S, Attempts, Link, Outgoing, open_socket
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, with_query
 from parley.client.sound import ClientSound, file_out
@@ -258,8 +251,8 @@ class LiveClient(ABC):
             await self._say_goodbye()
 
     async def _say_goodbye(self) -> None:
-        if self._returning is not None and self._returning.is_possible:
-            await end_session(self._access, self._returning.session_id)
+        if (returning := self._resumable) is not None:
+            await end_session(self._access, returning.session_id)
 
     @property
     def dropped(self) -> int:
@@ -348,7 +341,8 @@ class LiveClient(ABC):
 
     async def _next(self) -> events.Event | None:
         link = self._connected()
-        frame = await link.receive(question=self._question)
+        returning = self._resumable
+        frame = await link.receive(question=None if returning is None else returning.question)
         self._in_vain = 0
         if self._returning is not None and link.sent is not None:
             if not self._returning.take(frame):
@@ -444,7 +438,7 @@ class LiveClient(ABC):
 
     def _may_come_back(self, lost: ConnectionLost) -> bool:
         return (
-            self._may_resume
+            self._resumable is not None
             and self.phase == "active"
             and not self._leaving
             and self._problem is None
@@ -453,14 +447,10 @@ class LiveClient(ABC):
         )
 
     @property
-    def _may_resume(self) -> bool:
-        return self._returning is not None and self._returning.is_possible
-
-    @property
-    def _question(self) -> Callable[[], Outgoing] | None:
-        """Makes the message that a server answers if it can resume the session; else None."""
+    def _resumable(self) -> Returning | None:
+        """Token and numbers of a session that the server can resume; else None."""
         returning = self._returning
-        return returning.question if returning is not None and returning.is_possible else None
+        return returning if returning is not None and returning.is_possible else None
 
     async def _after(self, lost: ConnectionLost) -> events.Event | None:
         if self._may_come_back(lost):
