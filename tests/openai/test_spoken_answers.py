@@ -38,6 +38,17 @@ def test_the_oldest_answer_makes_room():
         words(spoken, "audio_0")
 
 
+def test_who_has_most_answers_makes_room_for_others():
+    spoken = SpokenAnswers(ManualClock())
+    spoken.keep("Ben", "audio_b", "Ben's")
+    for index in range(MOST):
+        spoken.keep("Anna", f"audio_{index}", "words")
+
+    assert words(spoken, "audio_b", owner="Ben") == "Ben's"
+    with pytest.raises(InvalidRequest):
+        words(spoken, "audio_0")
+
+
 def test_words_that_the_client_sends_go_before_those_that_are_kept():
     spoken = SpokenAnswers(ManualClock())
     spoken.keep("Anna", "audio_1", "kept")

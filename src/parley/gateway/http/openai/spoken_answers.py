@@ -7,6 +7,7 @@ disk. Source: OpenAI API reference, chat completions, `messages[].audio`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -17,7 +18,8 @@ from parley.gateway.http.openai.completions import Completion, CompletionMessage
 
 KEPT_S: Final = 3600
 MOST: Final = 1024
-"""Number of transcripts, each of at most 4096 tokens; the oldest is dropped."""
+"""Number of transcripts, each of at most 4096 tokens; beyond that, the caller that has the most of
+them loses its oldest."""
 
 
 class SpokenAnswers:
@@ -30,7 +32,8 @@ class SpokenAnswers:
     def keep(self, owner: str, audio_id: str, transcript: str) -> None:
         self._kept[owner, audio_id] = self._clock.time() + KEPT_S, transcript
         if len(self._kept) > MOST:
-            del self._kept[next(iter(self._kept))]
+            [(most, _)] = Counter(owner for owner, _ in self._kept).most_common(1)
+            del self._kept[next(key for key in self._kept if key[0] == most)]
 
     def resolved(self, asked: Completion, owner: str) -> Completion:
         """The request with the words of the answers that its messages refer to.
