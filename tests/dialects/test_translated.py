@@ -101,6 +101,7 @@ def opened(talk: Talk, *, extensions: bool) -> Dialect:
         extensions=extensions,
         abilities=frozenset(get_args(Ability)),
         clock=ManualClock(),
+        limit_s=3600.0,
     )
     return installed().settle(provisional(context), json.dumps(talk.says[0]))
 

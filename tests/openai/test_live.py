@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -63,6 +64,7 @@ async def test_a_session_from_start_to_close():
 
     assert started.session.status == "active"
     assert started.session.instructions == "Be kind."
+    assert 1700 < started.session.expires_at - time.time() <= 1800  # limits.duplex_session_s
     # Nobody asked to be told of interruptions: sound comes as it is played.
     assert len(base64.b64decode(said.delta)) == 2 * RATE_HZ // 10
     assert said.end_ms == said.start_ms + 100

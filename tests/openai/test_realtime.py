@@ -349,6 +349,8 @@ async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():
     assert first["type"] == "session.created"
     assert chosen == "realtime"
     assert 0 < secret.expires_at - time.time() <= 60
+    for session in (first["session"], secret.session.model_dump()):
+        assert 1700 < session["expires_at"] - time.time() <= 1800  # limits.half_duplex_session_s
     assert caught.value.response.status_code == 401
 
 

@@ -62,6 +62,7 @@ class SessionContext:
         parameters: query parameters that are listed in `Dialect.parameters`.
         abilities: of the model; unknown at the gateway.
         clock: for times in messages.
+        limit_s: maximum length of the session; unknown at the gateway.
     """
 
     session_id: str
@@ -70,6 +71,7 @@ class SessionContext:
     parameters: Mapping[str, str] = field(default_factory=dict)
     abilities: frozenset[Ability] = frozenset()
     clock: Clock = field(default_factory=SystemClock)
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

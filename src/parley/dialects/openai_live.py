@@ -146,7 +146,7 @@ class OpenAILiveDialect(OpenAIDialect):
         self._output = OpenAIOutput(form["type"])
         self._session |= {
             "model": str(session.get("model", "")),
-            "expires_at": int(self.context.clock.time()) + sessions.EXPIRES_S,
+            "expires_at": int(self.context.clock.time() + self.context.limit_s),
             "instructions": instructions,
             "audio": {"format": form, "output": {"voice": voice}},
             "delegation": _delegation(session.get("delegation")),

@@ -35,7 +35,6 @@ _function = Converter(values.ToolFunction)
 
 OWN_VOICE: Final = "default"
 PCM: Final = {"type": "audio/pcm", "rate": 24_000}
-EXPIRES_S: Final = 3600
 LIMIT_TOKENS: Final = 2048
 """Maximum length of an answer; `inf` means this."""
 EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
@@ -59,7 +58,7 @@ class RealtimeSettings:
 
 
 def default_session(
-    session_id: str, model: str, now_s: float, *, kind: str = "realtime"
+    session_id: str, model: str, expires_s: float, *, kind: str = "realtime"
 ) -> dict[str, Any]:
     """Initial values of a session, complete for both kinds; see `sent`."""
     return {
@@ -76,7 +75,7 @@ def default_session(
         "truncation": "auto",
         "prompt": None,
         "include": None,
-        "expires_at": int(now_s) + EXPIRES_S,
+        "expires_at": int(expires_s),
         "audio": {
             "input": {
                 "format": dict(PCM),

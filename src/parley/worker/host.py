@@ -253,6 +253,7 @@ class Host:
                     parameters=lease.parameters,
                     abilities=frozenset(_abilities(self.engine.spec)),
                     clock=self.clock,
+                    limit_s=self._limit_s(lease.kind),
                 ),
             )
             meter = held.meter = SessionMeter(self.meter, lease.kind)
@@ -541,6 +542,10 @@ class Host:
                     voices=voices,
                     seed=seed,
                 )
+
+    def _limit_s(self, kind: Kind) -> float:
+        limits = self.limits
+        return limits.duplex_session_s if kind.is_duplex else limits.half_duplex_session_s
 
     def _call_left_s(self, lease: LeasedSlot) -> float:
         """Remaining total time, which started when the client joined the queue."""

@@ -75,7 +75,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         is_asked = context.parameters.get("intent") == "transcription"
         kind = "transcription" if is_asked else "realtime"
         self._session = sessions.default_session(
-            context.session_id, model, context.clock.time(), kind=kind
+            context.session_id, model, context.clock.time() + context.limit_s, kind=kind
         )
         self._sound = OpenAIInput()
         self._settings = sessions.settings_of(self._session)

@@ -159,7 +159,9 @@ def routes(runtime: GatewayRuntime, models: ModelList) -> Router:
         settings = packed(order.session) if order.session else ""
         model = order.session.get("model")
         started = default_session(
-            values.make_id("sess"), model if isinstance(model, str) else models.current, now_s
+            values.make_id("sess"),
+            model if isinstance(model, str) else models.current,
+            now_s + runtime.settings.limits.half_duplex_session_s,
         )
         session = merged(started, order.session, calls_tools=models.can("tools"))
         if session["type"] == "transcription" and not models.can("transcription"):
