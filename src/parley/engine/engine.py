@@ -137,6 +137,11 @@ class Engine:
         """Time since the start of the current step; 0 between steps."""
         return self._loop.step_took_s
 
+    @property
+    def stepped_s(self) -> float:
+        """Total time spent in steps, the current one included."""
+        return self._loop.stepped_s
+
     def take_stats(self) -> Stats:
         """Durations and counts since the previous call."""
         return self._loop.take_stats()

@@ -138,6 +138,7 @@ class EngineLoop:
         self.fault: str | None = None
         """Id of the device fault that broke the engine; None while the device works."""
         self._step_began_s: float | None = None
+        self._stepped_s = 0.0
         self._stats_lock = threading.Lock()
         self._stats = Stats()
         self._has_servers = isinstance(model, WaitsForServers)
@@ -151,6 +152,12 @@ class EngineLoop:
         """Time since the start of the current step; 0 between steps."""
         began_s = self._step_began_s
         return 0.0 if began_s is None else self._clock.monotonic() - began_s
+
+    @property
+    def stepped_s(self) -> float:
+        """Total time spent in steps, the current one included."""
+        # In this order a step that ends meanwhile counts twice rather than not at all.
+        return self.step_took_s + self._stepped_s
 
     def submit(self, request: SlotRequest) -> None:
         """Add a request to its slot's queue."""
@@ -334,8 +341,9 @@ class EngineLoop:
         try:
             self._model.step(stage, jobs)
         finally:
-            self._step_began_s = None
             ended_s = self._clock.monotonic()
+            self._stepped_s += ended_s - started_s
+            self._step_began_s = None
             with self._stats_lock:
                 self._stats.steps[stage] += 1
                 self._stats.rows_stepped[stage] += len(jobs)

@@ -446,7 +446,7 @@ class WorkerSettings(Part):
     `ignore`."""
     cleanup_limit_s: float = Field(10.0, gt=0)
     """Time within which an ended session must release its slot, else its worker restarts; six times
-    as long while a single step of the model runs."""
+    as long while the model is busy."""
     heartbeat_limit_s: float = Field(60.0, gt=5)
     """`parley serve` replaces a worker without a heartbeat for this long."""
     loading_limit_s: float = Field(1800.0, gt=0)

@@ -73,7 +73,7 @@ CLEANUP_GRACE_S: Final = 4.0
 timeout for the handshake."""
 
 STEP_LIMITS: Final = 6
-"""Number of cleanup limits after which a step that delays a cleanup counts as stuck."""
+"""Number of cleanup limits after which a session counts as stuck even if the model was busy."""
 
 MOVE_S: Final = 10.0
 """Minimum time for which a stopping worker waits for its sessions to move to other workers."""
@@ -466,9 +466,11 @@ class Host:
         closing = asyncio.create_task(close())
         try:
             for _ in range(STEP_LIMITS):
+                before_s = self.engine.stepped_s
                 await asyncio.wait({closing}, timeout=self.cleanup_limit_s)
-                # No step is interrupted. On a slow host one may take longer than the limit.
-                if closing.done() or self.engine.step_took_s < self.cleanup_limit_s / 2:
+                # No step is interrupted. On a slow host the steps in progress and those of other
+                # sessions may take longer than the limit.
+                if closing.done() or self.engine.stepped_s - before_s < self.cleanup_limit_s / 2:
                     break
             if closing.done():
                 closing.result()
