@@ -214,11 +214,19 @@ def test_every_language_has_its_lists():
     languages = {"en", "es", "fr", "de", "zh", "hi"}
     lists = (COMMANDS, ACKNOWLEDGEMENT_SOUNDS, ACKNOWLEDGEMENTS, UNFINISHED)
     assert all(set(each) == languages for each in lists)
-    assert all(
-        map(is_acknowledgement, ("Oh, I see.", "Okay, that's very nice.", "Uh-huh.", "हाँ", "嗯。"))
+    # As people say them and as a recogniser writes them: without accents, with other signs.
+    said = (
+        "Oh, I see.|Okay, that's very nice.|Uh-huh.|Mm-hm, gotcha.|Mhmm.|Okay then.|"
+        "Sí, claro que sí.|Si, si.|Aja|Ya veo.|Bien sûr.|Tres bien.|D’accord.|C'est ça.|Na klar.|"
+        "Alles klar.|Achso.|Sehr gut.|हाँ|बिल्कुल|समझ गया|हां ठीक है|嗯。|对对对|沒錯|知道了|好吧"
     )
-    others = ("", "That's", "Really?", "Okay?", "No.", "Yes, but why?", "I see a dog.", "Stop.")
-    assert not any(map(is_acknowledgement, others))
+    assert [one for one in said.split("|") if not is_acknowledgement(one)] == []
+    others = (
+        "|That's|Really?|Okay?|No.|Yes, but why?|I see a dog.|Stop.|Ya basta.|No, eso no.|Non.|"
+        "Je vois un chien.|Nein.|Moment mal.|Gut, aber warum|बस करो|नहीं|不对|等等|"
+        "我明白你的意思但是"
+    )
+    assert [one for one in others.split("|") if is_acknowledgement(one)] == []
 
 
 def test_repeated_acknowledgements_are_divided_in_one_way_only():

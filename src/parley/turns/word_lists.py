@@ -70,15 +70,24 @@ ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
 }
 
 ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
-    "en": "mhm|mm|mmm|mm-hmm|m-hm|hm|hmm|uh huh|uh-huh|aha|ah|oh|uh|yeah|yes|yep|yup|okay|ok|right|"
-    "all right|alright|sure|i see|got it|i got it|great|good|nice|cool|fine|true|exactly|correct|"
-    "indeed|of course|wow|makes sense|interesting|absolutely|definitely|totally|perfect|lovely|"
-    "amazing|fair enough|understood|i understand",
-    "es": "sí|vale|claro|ya|bien|bueno|ajá|entiendo|de acuerdo|muy bien",
-    "fr": "oui|ouais|d'accord|bien|ah bon|je vois|voilà|très bien",
-    "de": "ja|jaja|gut|genau|stimmt|richtig|klar|ach so|schön|verstehe|aha",
-    "zh": "嗯|对|对对|是|是的|好|好的|行|明白",
-    "hi": "हाँ|हां|हम्म|अच्छा|ठीक|ठीक है|सही|जी|जी हाँ",
+    "en": "mhm|mm|mmm|mm-hmm|m-hm|hm|hmm|uh huh|uh-huh|aha|ah|oh|uh|yeah|yes|yep|yup|okay|ok|"
+    "right|all right|alright|sure|i see|got it|i got it|great|good|nice|cool|fine|true|exactly|"
+    "correct|indeed|of course|wow|makes sense|interesting|absolutely|definitely|totally|perfect|"
+    "lovely|amazing|fair enough|understood|i understand|i see what you mean|gotcha|good to know|"
+    "oh really|okay then|alright then|all right then|for sure|mhmm|mm-hm|hm-hm",
+    "es": "sí|si|vale|claro|claro que sí|claro que si|ya|ya veo|bien|bueno|ajá|aja|entiendo|"
+    "lo entiendo|entendido|de acuerdo|muy bien|qué bien|que bien|qué bueno|que bueno|perfecto|"
+    "por supuesto|genial|exacto|eso es|okey",
+    "fr": "oui|ouais|ouai|d'accord|d accord|daccord|bien|ah bon|je vois|je comprends|voilà|voila|"
+    "très bien|tres bien|bien sûr|bien sur|parfait|exactement|c'est ça|c'est ca|c'est vrai|super|"
+    "ça marche|ca marche|hum|tout à fait|tout a fait",
+    "de": "ja|jaja|ach ja|gut|sehr gut|genau|stimmt|richtig|klar|na klar|alles klar|ach so|achso|"
+    "schön|schon|verstehe|ich verstehe|verstanden|aha|super|in ordnung|natürlich|naturlich|"
+    "jawohl|eben",
+    "zh": "嗯|嗯嗯|对|对对|对对对|對|是|是的|是啊|没错|沒錯|好|好的|好吧|好啊|行|可以|明白|"
+    "明白了|我明白|我明白了|知道了|我知道了|懂了|我懂了|了解|原来如此|原來如此|当然|當然|哦|啊",
+    "hi": "हाँ|हां|हा|हूँ|हूं|हम्म|अच्छा|बहुत अच्छा|ओह|ठीक|ठीक है|ठीक हैं|सही|सही है|सच है|जी|जी हाँ|जी हां|बिल्कुल|"
+    "बिलकुल|समझ गया|समझ गई|मैं समझ गया|मैं समझ गई|बढ़िया|ओके",
 }
 """Spellings. After an interruption by sound that turns out to be one of them, an answer resumes."""
 
