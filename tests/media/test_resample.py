@@ -1,4 +1,5 @@
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -95,3 +96,14 @@ def test_a_downsampling_continues_from_what_was_remembered():
         assert np.array_equal(other.feed(piece).samples, found[-1].samples)
 
     np.testing.assert_allclose(join(found, 16_000).samples, whole.samples, atol=1e-5)
+
+
+def test_a_long_message_takes_little_more_memory_than_its_sound():
+    pcm = Pcm.silence(60 * 24_000, 24_000)
+    tracemalloc.start()
+
+    RateStream(24_000, 16_000).feed(pcm)
+
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 4 * pcm.samples.nbytes

@@ -16,6 +16,9 @@ from parley.media.pcm import Pcm, Samples
 
 _QUALITY = "HQ"
 _KAISER_BETA: Final = 8.0
+WINDOWS_AT_ONCE: Final = 1024
+"""Windows of a `RateStream` that are copied at a time, half a megabyte: a message may have a
+thousand seconds of sound, and larger products would start threads of the matrix library."""
 
 
 def resample(pcm: Pcm, rate_hz: int) -> Pcm:
@@ -110,7 +113,12 @@ class RateStream:
         self.rest = samples[step * count :].copy()
         strides = (step * samples.itemsize, samples.itemsize)
         windows = np.lib.stride_tricks.as_strided(samples, (count, taps), strides)
-        # A copy, because multiplying overlapping windows is slow and holds the interpreter lock.
-        found = (windows.copy() @ kernels).reshape(-1)
+        found = np.empty((count, kernels.shape[1]), np.float32)
+        for start in range(0, count, WINDOWS_AT_ONCE):
+            part = slice(start, start + WINDOWS_AT_ONCE)
+            # A copy, because multiplying overlapping windows is slow and holds the interpreter
+            # lock.
+            np.matmul(windows[part].copy(), kernels, out=found[part])
+        found = found.reshape(-1)
         np.clip(found, -1.0, 1.0, out=found)
         return Pcm(found, self.to_hz)
