@@ -21,7 +21,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.resume import hash_of
 from parley.session.arrivals import LATE_LIMIT_S, Arrivals
 from parley.session.listener import TurnListener
-from parley.session.listening import SoundQueue
+from parley.session.listening import SoundQueue, find
 from parley.session.resumable import ResumeRefused
 
 AWAY_S = 8.0
@@ -159,6 +159,16 @@ def test_ten_samples_at_a_time_that_wait_for_the_detector_are_kept_in_few_pieces
 
     assert len(queue) < 110
     assert np.array_equal(again.joined().samples, said)
+
+
+async def test_a_long_message_is_examined_in_pieces_between_which_others_may_work() -> None:
+    said = np.random.default_rng(0).random(25 * INPUT_RATE_HZ, np.float32)
+    finder = MagicMock(feed=MagicMock(side_effect=lambda pcm: [pcm]))
+
+    examined: Any = await find(finder, Pcm(said, INPUT_RATE_HZ))
+
+    assert [pcm.duration_s for pcm in examined] == [10.0, 10.0, 5.0]
+    assert np.array_equal(np.concatenate([pcm.samples for pcm in examined]), said)
 
 
 async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:

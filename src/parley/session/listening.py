@@ -24,6 +24,10 @@ AT_ONCE_SAMPLES: Final = INPUT_RATE_HZ // 8
 millisecond for it, and passing it to a thread would take the same time. Streaming clients send
 pieces of 20 to 100 ms."""
 
+THREAD_SAMPLES: Final = 10 * INPUT_RATE_HZ
+"""Maximum length of audio that is examined in a thread at a time, about a tenth of a second of
+work: messages may be a thousand seconds long, and other sessions share the threads."""
+
 QUIET: Final = "quiet"
 """The deadline that is set while the user pauses, in case the client stops sending audio."""
 
@@ -36,7 +40,11 @@ async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
     thread for a long one or if a pause may have to be judged."""
     if len(pcm) <= AT_ONCE_SAMPLES and not finder.may_judge(len(pcm)):
         return finder.feed(pcm)
-    return await asyncio.to_thread(finder.feed, pcm)
+    found: list[VadEvent] = []
+    for start in range(0, max(1, len(pcm)), THREAD_SAMPLES):
+        piece = pcm.slice(start, start + THREAD_SAMPLES)
+        found += await asyncio.to_thread(finder.feed, piece)
+    return found
 
 
 def wait_for_silence(session: Session, finder: UtteranceFinder) -> None:
