@@ -1,13 +1,16 @@
 """Sound in another format than the published one, in whole sessions."""
 
 import base64
+import threading
 from typing import Any
 
 import pytest
+from tests.support.patience import until
 from tests.support.sessions import Talk, worker_harness
 from tests.support.talking import b64
 from tests.support.timeline import chunks, silence, sound, speak
 
+from parley.dialects.duplex import DuplexDialect
 from parley.media import coding
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import binary, codec
@@ -85,6 +88,24 @@ async def test_a_call_in_opus_takes_at_most_eight_kilobytes_a_second(
         assert heard.duration_s > 3
         assert (client.sent_bytes + talk.socket.sent_bytes) / call.duration_s < 8192
         assert client.sent_bytes / call.duration_s < 4300
+
+
+@pytest.mark.parametrize(("length_s", "on_loop"), [(0.02, True), (1.0, False)])
+async def test_a_second_of_opus_is_not_decoded_on_the_event_loop(monkeypatch, length_s, on_loop):
+    decoded_by: list[int] = []
+
+    def decode(self, frame, phase):
+        decoded_by.append(threading.get_ident())
+        return None
+
+    async with worker_harness() as harness:
+        talk = await harness.ready("duplex", audio_format=OPUS)
+        monkeypatch.setattr(DuplexDialect, "decode", decode)
+        packets = coding.encoder("opus", INPUT_RATE_HZ).encode(sound(speak(length_s)))
+        talk.say(binary.pack('{"type":"audio_chunk"}', packets))
+        await until(lambda: decoded_by)
+
+    assert (decoded_by == [threading.get_ident()]) is on_loop
 
 
 @pytest.mark.parametrize(

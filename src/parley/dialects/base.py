@@ -163,6 +163,10 @@ class Dialect(ABC):
     """Subclasses of these errors that end it all the same."""
     close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
 
+    on_loop_bytes: int = 65_536
+    """Longer messages are decoded in a thread, so that a large one does not delay other sessions.
+    A second of float32 is longer than this."""
+
     not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
     """Attributes that `remembered` omits."""
 

@@ -71,7 +71,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.transcribe
                 self.wants_resume = message.resume
-                self.sound.agree(message.audio_format, extensions=self.extensions)
+                self.agree(message.audio_format)
                 return _setup(message, cuts_by_time=self.extensions)
             case duplex.AudioChunk():
                 return self._input(message)

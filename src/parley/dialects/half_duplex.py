@@ -61,7 +61,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.config.transcribe
                 self.wants_resume = message.resume
-                self.sound.agree(message.config.audio_format, extensions=self.extensions)
+                self.agree(message.config.audio_format)
                 return _setup(message)
             case half_duplex.HalfDuplexAudioChunk():
                 return self._input(message)

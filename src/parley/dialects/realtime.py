@@ -99,7 +99,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 self.extensions = self.extensions or message.extensions
                 self._wants_transcript = message.session.transcribe
                 self.wants_resume = message.session.resume
-                self.sound.agree(message.session.audio_format, extensions=self.extensions)
+                self.agree(message.session.audio_format)
                 return setup_of(message.session, cuts_by_time=self.extensions)
             case realtime.Append():
                 if self.sound.format.input == "float32":

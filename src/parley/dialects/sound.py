@@ -27,6 +27,10 @@ from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 T = TypeVar("T")
 
 
+OPUS_ON_LOOP_BYTES: Final = 512
+"""About a tenth of a second in base64. A packet of one byte takes as long as one of hundreds."""
+
+
 def pcm_text(pcm: Pcm | None) -> str | None:
     """Base64 of little-endian float32 samples; None for no audio."""
     if pcm is None or not len(pcm):
@@ -151,7 +155,7 @@ class SoundDialect(Dialect):
     """Field of a client's message with its audio."""
     said_field: ClassVar[str]
     """Field of a server's message with its audio."""
-    not_kept = Dialect.not_kept | {"sound"}
+    not_kept = Dialect.not_kept | {"sound", "on_loop_bytes"}
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -162,7 +166,13 @@ class SoundDialect(Dialect):
 
     def restore(self, remembered: Mapping[str, Any]) -> None:
         super().restore(remembered)
-        self.sound.agree(remembered["audio_format"], extensions=True)
+        self.agree(remembered["audio_format"])
+
+    def agree(self, wanted: AudioFormat) -> None:
+        """Use the requested format from now on; see `WireSound.agree`."""
+        self.sound.agree(wanted, extensions=self.extensions)
+        if self.sound.format.input == "opus":
+            self.on_loop_bytes = OPUS_ON_LOOP_BYTES
 
     def ready_fields(self, event: SessionReady) -> dict[str, Any]:
         """Fields of the message that reports a ready session, in each of these dialects."""

@@ -38,10 +38,6 @@ from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
 
-PARSE_ON_LOOP_BYTES = 65_536
-"""Longer messages are parsed in a thread, so that a large one does not delay other sessions. A
-second of audio is longer than this, so every unit is parsed in a thread."""
-
 NEARLY_FULL = 0.9
 """Share of the context above which a client that requested it is warned that the session will
 end."""
@@ -551,7 +547,7 @@ class Session:
             self._settle = None
         # A character takes at most four bytes, and counting the exact size would take longer.
         most_bytes = len(frame) if frame.isascii() else 4 * len(frame)
-        if most_bytes <= PARSE_ON_LOOP_BYTES:
+        if most_bytes <= self._dialect.on_loop_bytes:
             return self._dialect.decode(frame, self.phase)
         return await asyncio.to_thread(self._dialect.decode, frame, self.phase)
 
