@@ -507,6 +507,10 @@ test('W21: the time left is counted from the limit that the server reports', asy
   assert.equal(told.call.leftS(), 60);
   const unlimited = await live({ limitS: null });
   assert.equal(unlimited.call.leftS(), null);
+  unlimited.clock.pass(1_740_000);
+  unlimited.socket.say({ type: 'session.going_away', time_left_s: 60, reason: 'time' });
+  unlimited.clock.pass(20_000);
+  assert.equal(unlimited.call.leftS(), 40);
 });
 
 test('W15: another microphone in mid-call belongs to the call', async () => {

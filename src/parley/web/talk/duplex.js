@@ -364,18 +364,6 @@ export class DuplexCall extends Call {
     this.set({ phase: 'live', activity: 'listening' });
   }
 
-  /** Returns the seconds left of the total limit; null if there is none to show. */
-  leftS() {
-    if (!this.client?.limitS || !this.client.isOpen) return null;
-    return Math.max(0, this.client.limitS - (this.now() - this.client.openedAt) / 1000);
-  }
-
-  /** Returns the remaining fraction of the total limit, from 1 to 0; null if there is none to show. */
-  leftPart() {
-    const left = this.leftS();
-    return left === null || !this.client?.limitS ? null : left / this.client.limitS;
-  }
-
   /** Returns the ms since the last answer, or since the oldest unanswered second was sent. */
   waitingMs() {
     const [oldest] = this.#sentAt;

@@ -90,6 +90,11 @@ export class Connection extends Emitter {
   /** Reason why the socket is about to close, set by the dialect from the last message. @type {Partial<Ending>} */
   #farewell = {};
   #hasOpened = false;
+  /**
+   * Time limit of the call in seconds; null: none to show. The server announces a long one shortly before it is reached.
+   * @type {number | null}
+   */
+  limitS = null;
   #backlog = new Backlog();
   /** State for resuming the session, from the first message on; null if resuming is off. @type {Returning | null} */
   #returning = null;
@@ -229,6 +234,9 @@ export class Connection extends Emitter {
     // A reason applies only to the close that follows it directly.
     this.#farewell = {};
     this.emit('wire', { out: false, message });
+    if (message.type === 'session.going_away' && message.reason === 'time') {
+      this.limitS = (this.now() - this.openedAt) / 1000 + message.time_left_s;
+    }
     this.onMessage(message);
   }
 

@@ -58,8 +58,6 @@ export const CONTEXT_TOKENS = 8192;
 /** @extends {LegacyConnection<DuplexEvents>} */
 export class DuplexClient extends LegacyConnection {
   canPause = true;
-  /** Time limit of the call in seconds; the legacy dialect has no short one to show. @type {number | null} */
-  limitS = null;
 
   /**
    * @param {DuplexOptions} options

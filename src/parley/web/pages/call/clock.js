@@ -8,9 +8,9 @@ import { clock, t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** Seconds left at which the user is notified, and from which the time is shown in a half-duplex call. */
+/** Seconds left at which the user is notified, and from which the end of a silence is shown. */
 const HINT_AT_S = 30;
-/** Seconds left from which the time is shown in a full-duplex call. */
+/** Seconds left from which the time is shown. */
 const NEAR_S = 60;
 /** Fraction of the context from which it is shown. */
 const NEARLY_FULL = 0.8;
@@ -79,22 +79,19 @@ export class CallClock {
     const { calls, duplex, half } = this.page;
     this.recorded.hidden = !(calls.isOn && calls.state.recordingId);
     this.drawSignal();
-    const left = duplex?.leftS() ?? half?.idleLeftS() ?? null;
-    const isNear = left !== null && left <= (half ? HINT_AT_S : NEAR_S);
+    const total = (duplex ?? half)?.leftS() ?? null;
+    const left = total ?? half?.idleLeftS() ?? null;
+    const isNear = left !== null && left <= (total === null ? HINT_AT_S : NEAR_S);
     this.timer.toggleAttribute('data-near', isNear);
     // Time and context are shown when little is left, and always in developer mode.
     this.timer.hidden = !calls.isOn || !(isNear || this.timer.hasAttribute('data-full') || isDeveloper());
-    if (left !== null && duplex) say(this.#time, 'call.left', { time: clock(left) });
+    if (total !== null) say(this.#time, 'call.left', { time: clock(total) });
     else if (left !== null && isNear) say(this.#time, 'call.idle_left', { time: clock(left) });
     else this.#time.textContent = clock(this.#runningS());
     this.onTime(
-      calls.isOn
-        ? left !== null && duplex && isNear
-          ? t('call.left', { time: clock(left) })
-          : clock(this.#runningS())
-        : '',
+      calls.isOn ? (total !== null && isNear ? t('call.left', { time: clock(total) }) : clock(this.#runningS())) : '',
     );
-    if (duplex?.isOn && left !== null && left <= HINT_AT_S) this.#tellOnce('call.soon_over', { seconds: HINT_AT_S });
+    if (calls.isOn && total !== null && total <= HINT_AT_S) this.#tellOnce('call.soon_over', { seconds: HINT_AT_S });
     if (duplex?.isOn) this.#drawMemory(duplex);
     else if (half) this.page.metrics.show(halfMetrics(half, this.page.answerTime.ms));
   }
