@@ -80,6 +80,18 @@ def test_chunks_of_any_length_give_the_same_opus_packets(spoken):
     assert parts == whole
 
 
+@pytest.mark.parametrize("rate_hz", [INPUT_RATE_HZ, OUTPUT_RATE_HZ])
+def test_opus_is_decoded_within_two_milliseconds_of_its_packet(spoken, rate_hz):
+    encoder, decoder = coding.encoder("opus", INPUT_RATE_HZ), coding.decoder("opus", rate_hz)
+    decoded_s = 0.0
+
+    for packet in range(1, 11):
+        start = (packet - 1) * 320
+        decoded_s += decoder.decode(encoder.encode(spoken.slice(start, start + 320))).duration_s
+
+        assert 0 <= 0.02 * packet - decoded_s < 0.002
+
+
 def test_what_fills_no_packet_is_kept_until_the_answer_ends_or_forgotten():
     encoder = coding.encoder("opus", OUTPUT_RATE_HZ)
 

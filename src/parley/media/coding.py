@@ -26,16 +26,16 @@ from parley.media.pcm import (
     to_float32_bytes,
     to_pcm16_bytes,
 )
-from parley.media.resample import ResampleStream
+from parley.media.resample import RateStream
 from parley.protocol.values import AudioCoding
 
 OPUS_BITS_PER_S: Final = 24_000
 OPUS_PACKET_S: Final = 0.02
 OPUS_RATE_HZ: Final = 48_000
 """Output rate of an Opus decoder, regardless of the input rate."""
-OPUS_TAIL_PACKETS: Final = 2
-"""Number of packets of silence after the last audio, because decoder and resampler buffer a few
-milliseconds."""
+OPUS_TAIL_PACKETS: Final = 1
+"""Number of packets of silence after the last audio, because encoder, decoder and resampler buffer
+a few milliseconds."""
 MOST_S: Final = 10.0
 """Maximum length of the audio in one message."""
 
@@ -145,7 +145,7 @@ class _OpusDecoder:
         import av
 
         self._rate_hz = rate_hz
-        self._resampler = ResampleStream(OPUS_RATE_HZ, rate_hz)
+        self._resampler = RateStream(OPUS_RATE_HZ, rate_hz)
         self._context: Any = av.CodecContext.create("libopus", "r")
         self._context.layout = "mono"
         self._context.sample_rate = OPUS_RATE_HZ

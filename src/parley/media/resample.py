@@ -1,7 +1,7 @@
 """Rate conversion, of whole audio or as a stream, by soxr at its high-quality setting.
 
-For OpenAI's rates there is a stream whose state is a value, for sessions that may continue on
-another worker.
+For live sound at OpenAI's rates and Opus's there is a stream with a short filter; its state is a
+value, for sessions that may continue on another worker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def resample(pcm: Pcm, rate_hz: int) -> Pcm:
 class ResampleStream:
     """Converts audio piece by piece; the concatenated pieces equal the result of `resample`.
 
-    The first pieces are shorter than their input (filter delay); `last=True` returns the rest,
-    after which the stream must not be used.
+    The first pieces are shorter than their input (soxr works in blocks and returns up to 33 ms
+    late); `last=True` returns the rest, after which the stream must not be used.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
@@ -79,6 +79,8 @@ _FILTERS: Final = {
     (24_000, 16_000): (3, _kernels(128, (0.0, 1.5), from_hz=24_000, cutoff_hz=7600.0)),
     (24_000, 8_000): (3, _kernels(192, (0.0,), from_hz=24_000, cutoff_hz=3700.0)),
     (8_000, 16_000): (1, _kernels(64, (0.0, 0.5), from_hz=8_000, cutoff_hz=3700.0)),
+    (48_000, 16_000): (3, _kernels(128, (0.0,), from_hz=48_000, cutoff_hz=7600.0)),
+    (48_000, 24_000): (2, _kernels(128, (0.0,), from_hz=48_000, cutoff_hz=11_400.0)),
 }
 """Of a conversion: the number of input samples per period of its kernels, and the kernels."""
 
@@ -86,7 +88,7 @@ _FILTERS: Final = {
 @dataclass(slots=True, eq=False)
 class RateStream:
     """Converts the rate piece by piece; each output sample is computed from the input samples
-    around it (2.7 to 4 ms on either side). The concatenated pieces are the whole, without the
+    around it (1.3 to 4 ms on either side). The concatenated pieces are the whole, without the
     filter's delay, which is never returned.
 
     Args:
