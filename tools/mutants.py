@@ -155,12 +155,6 @@ MUTANTS: Final = [
         ("self.text(last, ends=ends) or", "self.text(last) or"),
         ("        raise InvalidPayload(str(error), field=error.what) from error", "        raise"),
         ("        if not extensions:\n            return\n", ""),
-        ("pcm.rate_hz * length_ms // 1000", "pcm.rate_hz * 2 * length_ms // 1000"),
-    ),
-    *_mutants(
-        "half-duplex", "dialects/half_duplex.py", DIALECT_TESTS,
-        ("self._extra_chunks += more", "pass"),
-        ("said.is_final and number == more,\n                duration", "said.is_final,\n                duration"),
     ),
     *_mutants(
         "duplex", "dialects/duplex.py", DIALECT_TESTS,

@@ -246,26 +246,14 @@ def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
 
     deltas = written(connection("realtime"), speaking)
     results = written(duplex(), speaking)
-    chunks = written(connection("half_duplex", extensions=True), events.OutputDelta(0, "hi", LONG))
-    later = written(connection("half_duplex", extensions=True), events.OutputDelta(1, "", LONG))
-    pieces = written(connection("chat"), events.OutputDelta(0, "hi", LONG))
 
-    for messages, field in (
-        (deltas, "audio"),
-        (results, "audio_data"),
-        (chunks, "audio_data"),
-        (pieces, "audio_data"),
-    ):
+    for messages, field in ((deltas, "audio"), (results, "audio_data")):
         sounds = [base64.b64decode(each[field]) for each in messages]
         assert [len(sound) // 4 for sound in sounds] == [24_000, 6_720]
         assert np.array_equal(np.frombuffer(b"".join(sounds), "<f4"), LONG.samples)
-    for messages in (deltas, results):
         assert [each["text"] for each in messages] == ["hi", ""]
         assert [each["end_of_turn"] for each in messages] == [False, True]
     assert [each["cost_all_ms"] for each in results] == [50.0, 0.0]
-    assert [each["text_delta"] for each in chunks + pieces] == ["hi", None, "hi", None]
-    assert [each["chunk_index"] for each in chunks] == [0, 1]
-    assert [each["chunk_index"] for each in later] == [1, 2]
 
 
 def test_a_result_says_when_it_was_sent_and_what_it_cost():
@@ -567,20 +555,6 @@ def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts,
 def test_a_failure_that_a_session_outlives_closes_it_when_it_is_its_end():
     for event, code in ((events.Failed, None), (partial(events.SessionEnded, "error"), 1011)):
         assert duplex().encode(event(InferenceFailed())).close_code == code
-
-
-def answer_in_pieces(name: str) -> list[dict]:
-    """Two answers, each of two pieces that are longer than a second."""
-    turn = connection(name, extensions=True)
-    pieces = events.OutputDelta(0, "hi", LONG), events.OutputDelta(1, "", LONG, is_final=True)
-    return [message for piece in 2 * pieces for message in written(turn, piece)]
-
-
-def test_chunks_of_an_answer_are_counted_on_and_only_the_last_is_final():
-    chunks = answer_in_pieces("half_duplex")
-
-    assert [each["chunk_index"] for each in chunks] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert [each["is_final"] for each in chunks] == 2 * [False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["duplex", "realtime"])

@@ -1,4 +1,6 @@
 import asyncio
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from tests.support.patience import until
@@ -16,13 +18,16 @@ from tests.support.sessions import (
 from tests.support.timeline import chunks, click, silence, sound, speak
 
 from parley.clock import ManualClock
-from parley.dialects.events import InputCommitted
+from parley.dialects.events import InputCommitted, ResponseRequested, ServerEvent
+from parley.dialects.sound import WireSound
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import StopTurn
 from parley.recording import lines
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
+from parley.session.response import Response
+from parley.session_log.items import ConversationItem
 from parley.turns import TurnJudges
 from parley.views.half_duplex import HalfDuplexView
 
@@ -64,6 +69,69 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order_and_adds_up():
         assert 1000 * total / 24_000 == pytest.approx(done["audio_duration_ms"], abs=1)
         assert [m["chunk_index"] for m in said] == list(range(len(said)))
         assert [m["is_final"] for m in said] == [False] * (len(said) - 1) + [True]
+
+
+def speak_whole_clauses(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The model's words come with all of their sound, as of a voice that speaks whole clauses."""
+    generate = HalfDuplexView.generate
+
+    async def whole(view, *args, **more):
+        async for chunk in generate(view, *args, **more):
+            audio = None if chunk.audio is None else Pcm.silence(round(24_000 * seconds), 24_000)
+            yield replace(chunk, audio=audio)
+
+    monkeypatch.setattr(HalfDuplexView, "generate", whole)
+
+
+async def test_each_second_of_a_clause_is_sent_before_the_next_is_encoded(monkeypatch):
+    speak_whole_clauses(monkeypatch, 2.28)
+    sent: list[int] = []
+    encode = WireSound.text
+
+    async with worker_harness() as harness:
+        talk = await prepared(harness)
+
+        def text(sound, pcm, **more):
+            if pcm is not None:
+                sent.append(sum(bool(one.get("audio_data")) for one in talk.socket.sent))
+            return encode(sound, pcm, **more)
+
+        monkeypatch.setattr(WireSound, "text", text)
+        feed(talk, SENTENCE)
+        done = await talk.until("turn_done")
+
+    said = [one for one in talk.socket.sent if one["type"] == "chunk"]
+    voiced = [one for one in said if one["audio_data"]]
+    assert sent == list(range(len(voiced)))
+    assert [one["duration_ms"] for one in voiced[:4]] == [1000, 1000, 280, 1000]
+    assert [len(heard(one["audio_data"])) for one in voiced[:3]] == [24_000, 24_000, 6720]
+    assert [one["text_delta"] for one in voiced[1:3]] == [None, None]
+    assert "".join(one["text_delta"] or "" for one in said) == done["text"]
+    assert [one["chunk_index"] for one in said] == list(range(len(said)))
+    assert [one["is_final"] for one in said] == [False] * (len(said) - 1) + [True]
+
+
+async def test_nothing_more_of_a_clause_is_sent_once_its_answer_was_stopped(monkeypatch):
+    speak_whole_clauses(monkeypatch, 2.28)
+    encode = WireSound.text
+
+    async with worker_harness() as harness:
+        talk = await prepared(harness)
+
+        def stopped(sound, pcm, **more):
+            if pcm is not None:
+                asyncio.get_running_loop().call_soon(
+                    harness.host.stop_turn, StopTurn("r", talk.lease.lease_id)
+                )
+            return encode(sound, pcm, **more)
+
+        monkeypatch.setattr(WireSound, "text", stopped)
+        feed(talk, SENTENCE)
+        done = await talk.until("turn_done")
+        await talk.drained()
+
+    assert done["interrupted"]
+    assert sum(bool(one.get("audio_data")) for one in talk.socket.sent) == 1
 
 
 async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(monkeypatch):
@@ -396,3 +464,21 @@ async def test_a_chunk_without_sound_is_ignored_and_a_stop_answered():
 
         assert await talk.over() == 1000
         assert talk.socket.sent[1:] == [{"type": "stopped", "session_id": "session"}]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sent"),
+    [((1, 3, 1), [(1, 2), (2, 0)]), ((1, 1, 1), [(2, 0)]), ((1, 2, 1), [(2, 0)])],
+)
+def test_what_was_received_is_not_sent_again_even_if_a_voice_now_speaks_faster(pieces, sent):
+    found: list[Any] = []
+    answer = Response(
+        0, ResponseRequested(), ConversationItem.of_answer("i"), is_spoken=True, send=found.append
+    )
+    answer.skips = (1, 2)
+
+    for number, count in enumerate(pieces):
+        for piece in range(count):
+            answer.emit(cast("ServerEvent", (number, piece)), is_whole=piece == count - 1)
+
+    assert found == sent

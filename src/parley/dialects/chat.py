@@ -11,7 +11,7 @@ from parley.dialects import events
 from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
 from parley.dialects.legacy import LegacyDialect, phrase
-from parley.dialects.sound import in_pieces, pcm_text
+from parley.dialects.sound import pcm_text
 from parley.errors import BadInput, ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
@@ -134,14 +134,12 @@ class ChatDialect(LegacyDialect):
 def _chunks(delta: events.OutputDelta) -> Sequence[chat.Chunk]:
     if not delta.text and not delta.pcm and not delta.logprobs:
         return ()
-    first, *others = in_pieces(delta.pcm) or (None,)
     return (
         chat.Chunk(
             text_delta=delta.text or None,
-            audio_data=pcm_text(first),
+            audio_data=pcm_text(delta.pcm),
             logprobs=delta.logprobs or msgspec.UNSET,
         ),
-        *(chat.Chunk(audio_data=pcm_text(each)) for each in others),
     )
 
 

@@ -10,9 +10,8 @@ import msgspec
 
 from parley import errors
 from parley.dialects import events
-from parley.dialects.base import SessionContext
 from parley.dialects.legacy import LegacyDialect, phrase, written
-from parley.dialects.sound import SoundDialect, in_pieces, reference
+from parley.dialects.sound import SoundDialect, reference
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
@@ -39,10 +38,6 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
     extra_types = frozenset({"input_text"})
     heard_field = "audio_base64"
     said_field = "audio_data"
-
-    def __init__(self, context: SessionContext) -> None:
-        super().__init__(context)
-        self._extra_chunks = 0
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -98,7 +93,15 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             case events.TurnTranscribed():
                 return self.transcript(event)
             case events.OutputDelta():
-                return self._chunks(event)
+                return (
+                    half_duplex.HalfDuplexChunk(
+                        text_delta=event.text or None,
+                        audio_data=self.sound.text(event.pcm, ends=event.is_final),
+                        chunk_index=event.index,
+                        is_final=event.is_final,
+                        duration_ms=event.duration_ms,
+                    ),
+                )
             case events.TurnCompleted():
                 return (
                     half_duplex.HalfDuplexTurnDone(
@@ -112,24 +115,6 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             case _:
                 # Requests, units, pauses: this dialect has no such messages.
                 return ()
-
-    def _chunks(self, said: events.OutputDelta) -> list[half_duplex.HalfDuplexChunk]:
-        """A piece of an answer, in chunks of at most a second of audio."""
-        if said.index == 0:
-            self._extra_chunks = 0
-        sounds = in_pieces(said.pcm) or (None,)
-        first, more = said.index + self._extra_chunks, len(sounds) - 1
-        self._extra_chunks += more
-        return [
-            half_duplex.HalfDuplexChunk(
-                text_delta=None if number else said.text or None,
-                audio_data=self.sound.text(sound, ends=said.is_final and number == more),
-                chunk_index=first + number,
-                is_final=said.is_final and number == more,
-                duration_ms=said.duration_ms if sound is None else sound.duration_ms,
-            )
-            for number, sound in enumerate(sounds)
-        ]
 
     # ---- errors and the end ----------------------------------------------------------------
 

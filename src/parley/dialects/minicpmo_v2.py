@@ -20,9 +20,9 @@ from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.chat_request import requested
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import in_pieces, pcm_text
+from parley.dialects.sound import pcm_text
 from parley.errors import ParleyError, UpstreamFailed
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, in_pieces
 from parley.protocol import minicpmo_v2 as wire
 from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CloseReason

@@ -19,9 +19,9 @@ from parley.dialects import openai_session as sessions
 from parley.dialects.base import Reply, SessionContext
 from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import object_of
-from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
+from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, within
 from parley.errors import BadInput, InvalidRequest, NotReady, ParleyError
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, in_pieces
 from parley.protocol import codec
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase

@@ -17,6 +17,7 @@ from parley.media.pcm import (
     OUTPUT_RATE_HZ,
     Pcm,
     from_pcm16_bytes,
+    in_pieces,
     to_float32_bytes,
     to_pcm16_bytes,
 )
@@ -196,18 +197,6 @@ class SoundDialect(Dialect):
         if not sound or text is None:
             return text
         return binary.pack(text, codec.from_base64(sound, field=self.said_field))
-
-
-def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
-    """Audio in pieces of at most this length; empty if there is no audio.
-
-    No delta has more than a second of audio, even if a model returns more at a time: at the end of
-    a turn the speech decoder returns its buffered audio. Source: service.md 4.5.
-    """
-    if pcm is None:
-        return []
-    size = pcm.rate_hz * length_ms // 1000
-    return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
 
 
 def reference(data: bytes | None) -> Sound | None:

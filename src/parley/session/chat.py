@@ -26,7 +26,7 @@ from parley.dialects.events import (
 )
 from parley.engine.work import PrefillResult
 from parley.errors import BadInput, ContextFull, InvalidRequest, WrongPhase
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, in_pieces, join
 from parley.media.room import ContextRoom
 from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
@@ -196,10 +196,12 @@ class RequestRun:
         """The next piece; it is kept if the client wants only the whole answer."""
         self._text += text
         if self._asked.is_streaming:
-            if text or sound is not None or logprobs or not self._asked.tools:
-                delta = OutputDelta(self._pieces, text, sound, logprobs=logprobs)
-                self._session.emit(delta)
-                self._pieces += 1
+            for piece in in_pieces(sound) or (None,):
+                if text or piece is not None or logprobs or not self._asked.tools:
+                    delta = OutputDelta(self._pieces, text, piece, logprobs=logprobs)
+                    self._session.emit(delta)
+                    self._pieces += 1
+                text, logprobs = "", ()
         elif sound is not None:
             self._sounds.append(sound)
 

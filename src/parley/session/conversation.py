@@ -56,7 +56,7 @@ from parley.errors import (
     UpstreamFailed,
     WrongPhase,
 )
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, in_pieces
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import FRAMES_LIMIT, make_id
 from parley.results import HeardWords
@@ -470,7 +470,7 @@ class ConversationRunner:
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
         response = self._made(self._turns - 1, request, item, is_spoken=state["is_spoken"])
-        response.response_id, response.skips = state["response_id"], state["emitted"]
+        response.response_id, response.skips = state["response_id"], tuple(state["place"])
         # Function calls have random ids: messages about them cannot be repeated.
         response.is_cancelled = state["has_calls"]
         return response
@@ -674,10 +674,10 @@ class ConversationRunner:
                 continue
             text = response.calls.add(chunk.text_delta or "")
             # Function calls are not spoken.
-            self._say(response, text, None if response.calls.has_started else chunk.audio)
-            await self._session.room()
+            await self._say(response, text, None if response.calls.has_started else chunk.audio)
         if not response.has_ended:
-            self._say(response, response.calls.finish(), None)
+            await self._say(response, response.calls.finish(), None)
+        if not response.has_ended:
             response.emit(OutputDelta(response.index, is_final=True))
         decoded = self._view.decoded
         assert decoded is not None
@@ -697,10 +697,19 @@ class ConversationRunner:
         else:
             self._finish(response, decoded.ending)
 
-    def _say(self, response: Response, text: str, sound: Pcm | None) -> None:
-        """The next piece of an answer."""
-        if not text and sound is None:
-            return
+    async def _say(self, response: Response, text: str, sound: Pcm | None) -> None:
+        """The next words of an answer; each second of their audio is sent before the next is
+        encoded."""
+        pieces: list[Pcm | None] = [*in_pieces(sound)] or [None]
+        for number, piece in enumerate(pieces, start=1):
+            if not response.has_ended and (text or piece is not None):
+                self._say_piece(response, text, piece, is_last=number == len(pieces))
+            text = ""
+            await self._session.room()
+
+    def _say_piece(
+        self, response: Response, text: str, sound: Pcm | None, *, is_last: bool
+    ) -> None:
         self._silence.end()
         response.text += text
         response.item.say(text, response.audio_ms)
@@ -708,7 +717,8 @@ class ConversationRunner:
         self._listener.interruptions.say(text, sound, duration_ms)
         if sound is not None:
             response.audio_ms += 1000 * sound.duration_s
-        response.emit(OutputDelta(response.index, text, sound, duration_ms=duration_ms))
+        delta = OutputDelta(response.index, text, sound, duration_ms=duration_ms)
+        response.emit(delta, is_whole=is_last)
         response.index += 1
         response.calls.last_id = response.item.item_id
 

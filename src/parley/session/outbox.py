@@ -77,8 +77,9 @@ class Outbox:
         return dropped_ms
 
     async def room(self) -> None:
-        """Wait until the queue is at most half full. For runners that generate faster than a client
-        reads, who would otherwise be disconnected."""
+        """Let the queued messages be sent, and wait until the queue is at most half full. For
+        runners that generate faster than a client reads, who would otherwise be disconnected."""
+        await asyncio.sleep(0)
         while self.waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
             self._sent.clear()
             await self._sent.wait()

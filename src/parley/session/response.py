@@ -48,10 +48,11 @@ class Response:
     text: str = ""
     audio_ms: float = 0.0
     index: int = 0
-    emitted: int = 0
-    """Number of its events that were emitted, without its start."""
-    skips: int = 0
-    """Number of these that the client received from another worker."""
+    place: tuple[int, int] = (0, 0)
+    """Number of its events that were emitted, without its start; and of the next one, the number
+    of pieces."""
+    skips: tuple[int, int] = (0, 0)
+    """The place up to which the client received it from another worker."""
     is_filled: bool = False
     """True if the context contains everything that it answers."""
     is_started: bool = False
@@ -64,11 +65,13 @@ class Response:
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
-    def emit(self, event: ServerEvent) -> None:
-        """Emit one of its events, except its start and end."""
-        self.emitted += 1
-        if self.emitted > self.skips:
+    def emit(self, event: ServerEvent, *, is_whole: bool = True) -> None:
+        """Emit one of its events, except its start and end. `is_whole`: False if more pieces of it
+        follow: another worker's voice may need fewer of them, but as many events."""
+        if self.place >= self.skips:
             self.send(event)
+        events, pieces = self.place
+        self.place = (events + 1, 0) if is_whole else (events, pieces + 1)
 
     def remembered(self) -> dict[str, Any]:
         """What the client knows of it, as values."""
@@ -79,7 +82,7 @@ class Response:
             "is_spoken": self.is_spoken,
             "text": self.text,
             "audio_ms": self.audio_ms,
-            "emitted": max(self.emitted, self.skips),
+            "place": max(self.place, self.skips),
             "has_calls": self.calls.has_started,
             "has_ended": self.has_ended,
         }

@@ -10,7 +10,7 @@ import msgspec
 
 from parley.dialects import events
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
-from parley.dialects.sound import OpenAIOutput, in_pieces
+from parley.dialects.sound import OpenAIOutput
 from parley.protocol import openai_realtime as wire
 from parley.protocol.kinds import Ending
 from parley.protocol.values import ToolCallPart
@@ -155,7 +155,7 @@ class ResponseEvents:
             return [*found, *words]
         if event.text:
             found.append(wire.TranscriptDelta(**self._place, delta=event.text))
-        for pcm in in_pieces(event.pcm):
+        if (pcm := event.pcm) is not None and len(pcm):
             self.items.speak(self.started.item_id, pcm.duration_ms)
             found.append(wire.ResponseAudioDelta(**self._place, delta=self._sound.text(pcm)))
         return found
