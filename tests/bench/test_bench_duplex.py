@@ -171,13 +171,16 @@ def test_the_table_of_recorded_people_says_what_was_cut_and_what_failed():
     half, *_ = duplex_people.WAYS
     one = duplex_people.WayOutcome(half, {300: [False] * 12, 900: [True] * 2 + [False] * 10})
     one.first_ms += [400.0, 600.0, None]
-    one.failures.append("ServerLost: gone")
+    one.failures += 2 * ["ServerLost: gone"]
     head, row, _, *rest = duplex_people.as_table([one]).splitlines()
 
     assert head.split()[-6:] == ["first", "sound", "(median", "/", "p95)", "aim"]
     cells = "half-duplex 0 of 12 - - 2 of 12 - 500 / 590 ms 500 / 900 ms"
     assert " ".join(row.split()) == cells
-    assert rest == ["half-duplex: 1 sentences were not answered", "half-duplex: ServerLost: gone"]
+    assert rest == [
+        "half-duplex: 1 sentences were not answered",
+        "half-duplex: ServerLost: gone (2 times)",
+    ]
 
 
 @pytest.mark.timeout(120)

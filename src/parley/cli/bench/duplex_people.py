@@ -10,6 +10,7 @@ spread evenly over the seconds of a client that sends whole ones.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -206,5 +207,8 @@ def as_table(outcomes: Sequence[WayOutcome]) -> str:
     for one in outcomes:
         missed = one.first_ms.count(None)
         lines += [f"{one.way.name}: {missed} sentences were not answered"] if missed else []
-        lines += [f"{one.way.name}: {failure}" for failure in one.failures]
+        lines += [
+            f"{one.way.name}: {failure} ({count} times)"
+            for failure, count in Counter(one.failures).items()
+        ]
     return "\n".join(lines)
