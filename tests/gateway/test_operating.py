@@ -348,6 +348,7 @@ async def test_an_admin_drains_and_restarts_a_worker(gateway, http):
     path = "/api/admin/workers/w0"
     drained = await http.put(path, json={"draining": True})
     listed = (await http.get("/workers")).json()["workers"][0]
+    metrics = (await http.get("/metrics")).text
     back = await http.put(path, json={"draining": False})
     restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
     await until(lambda: gateway.runtime.dispatcher.worker_pool.find("w0") is None)
@@ -356,6 +357,7 @@ async def test_an_admin_drains_and_restarts_a_worker(gateway, http):
 
     assert (drained.status_code, drained.json()["free_slots"]) == (200, 0)
     assert listed["draining"] is True
+    assert 'parley_workers{state="draining"} 1.0' in metrics
     assert back.json()["draining"] is False
     assert restarted.json() == {"success": True}
     assert unknown.status_code == 404

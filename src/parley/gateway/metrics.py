@@ -223,7 +223,8 @@ class Metrics:
         yield _counter("parley_generated_tokens", how, tokens, "mode")
         yield from self._of_logs()
         yield from self._of_connections()
-        yield _gauge("parley_workers", "Workers by state.", Tally(w.view for w in pool), "state")
+        views = Tally("draining" if w.is_draining and w.view == "idle" else w.view for w in pool)
+        yield _gauge("parley_workers", "Workers by state.", views, "state")
         yield _gauge(
             "parley_workers_without_device",
             "Workers that a cluster has no place for yet.",
