@@ -24,6 +24,7 @@ from parley.media import wav
 from parley.media.pcm import Pcm
 from parley.protocol.control import Durations, Heartbeat
 from parley.protocol.kinds import Kind
+from parley.session_log.redis_logs import RedisSessionLogs
 
 
 @pytest.mark.usefixtures("worker")
@@ -242,10 +243,12 @@ async def test_pages_learn_what_answers_for_how_long_what_is_kept_and_whom_they_
     assert told["api_hosts"] == ["talk.example.org:8006"]
 
 
-async def test_limits_are_shown_as_they_are_after_a_reload():
+async def test_limits_are_shown_and_hold_as_they_are_after_a_reload():
     async with running_gateway() as gateway, gateway.http() as http:
         settings = gateway.runtime.settings
-        limits = {"realtime_audio_s": 50.0, "sessions_per_client": 3}
+        redis = RedisSessionLogs("redis://localhost:1", window_s=30.0)
+        gateway.runtime.stores.session_logs = redis
+        limits = {"realtime_audio_s": 50.0, "sessions_per_client": 3, "resume_window_s": 300.0}
         changed = taken_over(
             settings,
             settings.model_copy(update={"limits": settings.limits.model_copy(update=limits)}),
@@ -257,6 +260,7 @@ async def test_limits_are_shown_as_they_are_after_a_reload():
 
     assert defaults["session_limits_s"]["audio"] == 50.0
     assert {name: capabilities["limits"][name] for name in limits} == limits
+    assert redis.ttl_ms == 1_200_000
 
 
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):

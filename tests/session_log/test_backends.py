@@ -82,7 +82,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield FileSessionLogs(tmp_path / "logs")
         return
     with redis_server(tmp_path) as server:
-        stored = RedisSessionLogs(server.url, keep_s=60.0)
+        stored = RedisSessionLogs(server.url, window_s=15.0)
         yield stored
         await stored.close()
 
@@ -548,7 +548,7 @@ async def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
 
 @pytest.fixture
 async def stored(server: RedisServer) -> AsyncIterator[RedisSessionLogs]:
-    logs = RedisSessionLogs(server.url, keep_s=60.0)
+    logs = RedisSessionLogs(server.url, window_s=15.0)
     yield logs
     await logs.close()
 
@@ -561,7 +561,8 @@ async def scripts(server: RedisServer) -> AsyncIterator[RedisScripts]:
 
 
 async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -> None:
-    stored = RedisSessionLogs(server.url, keep_s=0.2)
+    stored = RedisSessionLogs(server.url, window_s=15.0)
+    stored.ttl_ms = 200
     writer = stored.create(logged())
     await append(writer, update(b"head", whole=True, outputs=(1,)))
 
@@ -725,7 +726,7 @@ async def test_a_request_can_be_cancelled_at_any_moment(scripts: RedisScripts) -
 @contextlib.asynccontextmanager
 async def a_forgotten_log(server: RedisServer) -> AsyncIterator[RedisSessionLogs]:
     """A log at rest that the block makes Redis forget; leaving waits until it is asked for."""
-    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    stored = RedisSessionLogs(server.url, window_s=15.0)
     writer = created(stored, logged())
     asked = asyncio.Event()
     writer.on_forgotten = asked.set

@@ -24,6 +24,7 @@ from parley.protocol.control import (
     StopResult,
 )
 from parley.protocol.resume import hash_of
+from parley.session_log.redis_logs import RedisSessionLogs
 
 HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
 
@@ -188,12 +189,17 @@ async def test_a_session_is_handed_over_if_another_worker_can_continue_it(is_log
 async def test_new_limits_are_for_sessions_that_start_from_now_on():
     async with worker_harness() as harness:
         before = harness.host.limits
+        redis = harness.host.session_logs = RedisSessionLogs("redis://localhost:1", window_s=30.0)
 
         harness.host.change_limits({"duplex_silence_s": 7.0, "unknown": 1})
         assert harness.host.limits == before.model_copy(update={"duplex_silence_s": 7.0})
+        assert redis.ttl_ms == 120_000
+
+        harness.host.change_limits({"resume_window_s": 300.0})
+        assert redis.ttl_ms == 1_200_000
 
         harness.host.change_limits({"duplex_silence_s": "long"})
-        assert harness.host.limits.duplex_silence_s == 7.0
+        assert harness.host.limits.resume_window_s == 300.0
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ class Stores:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
+        self.session_logs.keep_for(settings.limits.resume_window_s)
         self.log_sweep.total_bytes = round(settings.limits.session_logs_mb * MIB)
 
 

@@ -211,6 +211,10 @@ class SessionLogs:
     async def touch(self, log_id: str) -> None:
         """Prevent a log that currently has no writer from expiring."""
 
+    def keep_for(self, window_s: float) -> None:
+        """Keep the log of a session whose processes have died long enough for a client that has
+        this long to return."""
+
     def claim(self) -> bool:
         """Become the gateway that lists and removes logs here; returns False if another one is.
         Safe to repeat."""

@@ -24,8 +24,6 @@ MEMORY_BYTES: Final = 256 << 20
 no other session is logged any more."""
 FOLDER: Final = "running"
 """Folder in the data folder, if there is no folder in memory."""
-KEEP_WINDOWS: Final = 4.0
-"""Number of resume windows for which Redis keeps the log of a session whose processes have died."""
 ABANDONED_S: Final = 3600.0
 """Age of the newest file in a server's folder in memory at which all its sessions are over, because
 no resume window is that long."""
@@ -52,7 +50,7 @@ def open_session_logs(settings: Settings) -> SessionLogs:
                 hint="Use rediss:// (TLS). Until then a lost host loses its sessions.",
             )
     if where is not None and "://" in where:
-        return RedisSessionLogs(where, keep_s=max(60.0, KEEP_WINDOWS * limits.resume_window_s))
+        return RedisSessionLogs(where, window_s=limits.resume_window_s)
     return _files([Path(where)] if where else _folders(settings.storage.data_dir))
 
 

@@ -41,6 +41,10 @@ ANSWER_S: Final = 2.0
 """Timeout of a request to Redis."""
 REFRESH_S: Final = 20.0
 """Interval at which a writer refreshes its log, which would otherwise expire."""
+KEEP_WINDOWS: Final = 4.0
+KEEP_LEAST_S: Final = 60.0
+"""Number of resume windows, and minimum time, for which the log of a session is kept after the last
+refresh of its writer."""
 RETURNS_S: Final = 5.0
 """Maximum time for which Redis may be unreachable while a session is taken over."""
 LOOK_S: Final = 1.0
@@ -213,13 +217,13 @@ class RedisSessionLogs(SessionLogs):
 
     Args:
         url: `rediss://[user:password@]host:port/number`, `redis://localhost…` or `unix://…`.
-        keep_s: time for which a log is kept after its writer's last refresh.
+        window_s: as for `keep_for`.
 
     Raises:
         SetupError: the address is invalid, or the package is not installed.
     """
 
-    def __init__(self, url: str, *, keep_s: float) -> None:
+    def __init__(self, url: str, *, window_s: float) -> None:
         if not is_private(url):
             raise SetupError(
                 "storage.session_logs would send sessions unencrypted to another host.",
@@ -231,12 +235,15 @@ class RedisSessionLogs(SessionLogs):
         place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
         self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self.ttl_ms = round(1000 * keep_s)
+        self.keep_for(window_s)
         self._writers: dict[str, _RedisWriter] = {}
         self._run_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._complaints = logs.Complaints()
+
+    def keep_for(self, window_s: float) -> None:
+        self.ttl_ms = round(1000 * max(KEEP_LEAST_S, KEEP_WINDOWS * window_s))
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
         return _RedisWriter(self, session, epoch=1)

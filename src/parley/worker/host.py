@@ -721,6 +721,7 @@ class Host:
         except ValueError as error:
             _log.error("limits_not_changed", why=str(error))
             return
+        self.session_logs.keep_for(self.limits.resume_window_s)
         _log.info("limits_changed")
 
     def leave(
