@@ -6,7 +6,7 @@ from tests.support import noises
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 from tests.vad.test_utterance import Loud
 
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, join
 from parley.protocol.values import InterruptionOptions
 from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad.silero import SileroModel
@@ -62,17 +62,23 @@ def test_what_is_shorter_than_asked_is_nothing():
     assert scripted(STOP, silence(1.024), windows(1, 0.95), silence(1.0)) == []
 
 
-def test_a_voice_that_turns_out_to_be_much_softer_than_the_user_does_not_interrupt():
+@pytest.mark.parametrize(
+    ("quiet_s", "kinds"), [(20, ["suspected"]), (600, ["suspected", "interrupted"])]
+)
+def test_a_voice_that_turns_out_to_be_much_softer_than_the_last_user_does_not_interrupt(
+    quiet_s: float, kinds: list[str]
+):
     detector = InterruptionDetector(Script(speak(4.0)), STOP)
     user, other = (Pcm(each, INPUT_RATE_HZ) for each in (tone(0.3), tone(0.03)))
     detector.learn(sound(silence(2.0)))
-    detector.learn(user)
+    # In one piece; only the last half minute of it is learned.
+    detector.learn(join((user, sound(silence(quiet_s))), INPUT_RATE_HZ))
 
     events = detector.feed(user.slice(0, 3200), 0.2)
     for at_s in (0.7, 1.2, 1.7):
         events += detector.feed(other.slice(0, 8000), at_s)
 
-    assert [event.kind for event in events] == ["suspected"]
+    assert [event.kind for event in events] == kinds
 
 
 def tone(peak: float) -> Samples:

@@ -88,6 +88,10 @@ NOISE_QUANTILE: Final = 0.2
 NOISE_LEAST_S: Final = 0.5
 """Before this time, the room is assumed to be quiet."""
 
+LEARNT_S: Final = 30.0
+"""Maximum length that is learned of one piece: the state covers no more. A client may send ten
+minutes in one message, which would take a second."""
+
 COMPARED_HALVES: Final = 12
 """Number of half windows that are compared with the played audio: 384 ms."""
 
@@ -207,8 +211,9 @@ class InterruptionDetector:
             self._was_echo = self._is_sure = False
             self._position += len(self._rest)
             self._rest = np.empty(0, np.float32)
-        whole = len(pcm) - len(pcm) % HALF_SAMPLES
-        for half in pcm.samples[:whole].reshape(-1, HALF_SAMPLES):
+        newest = pcm.samples[-round(LEARNT_S * RATE_HZ) :]
+        whole = len(newest) - len(newest) % HALF_SAMPLES
+        for half in newest[:whole].reshape(-1, HALF_SAMPLES):
             level = self._level_dbfs(half)
             if self._stands_out(level):
                 self._voice.learn(power_of(half))
