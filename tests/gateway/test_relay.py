@@ -6,6 +6,7 @@ import json
 
 import pytest
 import websockets
+from structlog.testing import capture_logs
 from tests.support.gateways import RunningGateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
@@ -84,9 +85,12 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped(gatew
         client = await connect(gateway.ws(PATHS["duplex"]), max_queue=1)
         await hear(client)
         client.transport.pause_reading()
-        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
+        with capture_logs() as lines:
+            await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
         client.transport.abort()
 
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
         assert sent < 100
         assert 'parley_errors_total{code="slow_client"' in gateway.runtime.metrics.page().decode()
+        (ended,) = [line for line in lines if line["event"] == "session_ended"]
+        assert ended["reason"].endswith("bytes unread")

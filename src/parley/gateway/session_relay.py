@@ -88,6 +88,7 @@ class SessionRelay:
                 lasted_s=round(clock.monotonic() - began_at, 1),
                 by=end.who if end else "gateway",
                 code=end.closure.code if end else None,
+                **({"reason": end.closure.reason} if end and end.closure.reason else {}),
             )
 
     def _is_cut(self, end: RelayEnd, lease: Lease) -> bool:
