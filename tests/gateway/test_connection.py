@@ -11,6 +11,7 @@ from tests.support.gateways import until
 from tests.support.patience import HANG_S
 
 from parley.clock import ManualClock
+from parley.settings import LimitSettings
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.allowance import Allowance
 from parley.transport.connection import INBOX_MESSAGES, TURN_FRAMES, Connection
@@ -174,15 +175,16 @@ async def test_there_is_room_when_the_peer_has_read_or_is_gone():
 
 
 async def test_output_that_does_not_move_for_the_limit_ends_the_connection():
-    connection, wire = open_connection(stall_s=10)
+    # By default a program may block in a handler for 20 s.
+    connection, wire = open_connection(stall_s=LimitSettings().output_stall_s, ping_every_s=100)
     now = asyncio.get_running_loop().time()
     connection.send_text(b"x" * 1000)
     wire.stuck_bytes = 1000
 
     connection.tick(now + 1)
-    connection.tick(now + 10)
+    connection.tick(now + 30)
     still_open = connection.is_open
-    connection.tick(now + 11.1)
+    connection.tick(now + 31.1)
 
     assert still_open
     assert connection.closed.result().is_slow

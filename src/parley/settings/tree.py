@@ -315,7 +315,7 @@ class LimitSettings(Part):
     """Largest message of the other dialects, in MiB."""
     output_mb: float = Field(8.0, gt=0)
     """Clients with more unread output are disconnected, in MiB."""
-    output_stall_s: float = Field(10.0, gt=0)
+    output_stall_s: float = Field(30.0, gt=0)
     """Clients that read nothing for this long are disconnected."""
     resume_window_s: float = Field(30.0, ge=0, le=600)
     """A session whose client was cut off keeps its slot for this long, if the client requested it;

@@ -17,7 +17,7 @@ class ConnectionLimits:
 
     message_bytes: int = 16 << 20
     output_bytes: int = 8 << 20
-    stall_s: float = 10.0
+    stall_s: float = 30.0
     """Time for which output may wait without progress."""
     in_flight_s: float | None = None
     """Time for which output may be in flight without any acknowledgement; None: the system's
