@@ -5,10 +5,10 @@ reads of its values, and copies from the host that are not asynchronous. Modes o
 thread, so every thread that computes must call `use_card`.
 """
 
+import sys
 import threading
-import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 CARD = torch.device("cuda", 0)
 
@@ -114,9 +113,13 @@ def replace_cuda(patched: pytest.MonkeyPatch) -> None:
 
 def _place() -> str:
     """Name of the module that called a function of torch."""
-    here = "/src/parley/models/minicpmo45/"
-    names = [one.filename.rpartition(here)[2] for one in traceback.extract_stack()]
-    return next((name for name in reversed(names) if not name.startswith("/")), "elsewhere")
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        _, is_here, name = frame.f_code.co_filename.rpartition("/src/parley/models/minicpmo45/")
+        if is_here:
+            return name
+    return "elsewhere"
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
@@ -127,6 +130,17 @@ def _tensors(given: Any) -> Iterator[Tensor]:
     elif isinstance(given, list | tuple):
         for one in given:
             yield from _tensors(one)
+
+
+def _mapped(change: Callable[[Tensor], Tensor], given: Any) -> Any:
+    """`given` with `change` of each tensor in it."""
+    if isinstance(given, Tensor):
+        return change(given)
+    if isinstance(given, dict):
+        return {name: _mapped(change, one) for name, one in given.items()}
+    if isinstance(given, list | tuple) and not isinstance(given, torch.Size):
+        return type(given)(_mapped(change, one) for one in given)
+    return given
 
 
 def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -145,29 +159,31 @@ def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in READS and on_card:
         watched.waits[f"{_place()}: {name}"] += 1
     is_made_there = bool(on_card)
-    if func is not torch.device and name != "_parse_to" and kwargs.get("device") is not None:
-        is_made_there = torch.device(kwargs["device"]).type == "cuda"
+    device = kwargs.get("device")
+    if device is not None and func is not torch.device and name != "_parse_to":
+        is_made_there = torch.device(device).type == "cuda"
+    if not on_card and not is_made_there:
+        return func(*args, **kwargs)
+    if device is not None:
         kwargs = {**kwargs, "device": "cpu"}
         if is_made_there and name in ("tensor", "as_tensor"):
             watched.sent[f"{_place()}: {name}"] += 1
-    host = [one for one in tensors if not isinstance(one, OnCard) and one.dim() > 0]
+    host = any(not isinstance(one, OnCard) and one.dim() > 0 for one in tensors)
     if on_card and host:
         is_async = name == "copy_" and (kwargs.get("non_blocking") or True in args[2:])
         place = f"{_place()}: {name}"
         (watched.waits if name == "copy_" else watched.mixed)[place] += not is_async
         watched.sent[place] += name == "copy_"
-    contents = tree_map(lambda one: one.content if isinstance(one, OnCard) else one, (args, kwargs))
+    contents = _mapped(lambda one: one.content if isinstance(one, OnCard) else one, (args, kwargs))
     with torch._C.DisableTorchFunctionSubclass():
         made = func(*contents[0], **contents[1])
     known = {id(one.content): one for one in on_card}
 
-    def wrapped(one: Any) -> Any:
-        if not isinstance(one, Tensor) or not is_made_there:
-            return one
+    def wrapped(one: Tensor) -> Tensor:
         found = known.get(id(one))
         return OnCard(one) if found is None else found
 
-    return tree_map(wrapped, made)
+    return _mapped(wrapped, made) if is_made_there else made
 
 
 def _target(name: str, rest: Any, kwargs: dict[str, Any]) -> torch.device | None:

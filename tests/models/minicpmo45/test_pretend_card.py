@@ -31,6 +31,7 @@ from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
+from parley.models.minicpmo45.tts.turns import SpokenTurn
 from parley.models.minicpmo45.vision_encoder import pictures
 from parley.settings import ModelSettings
 
@@ -99,6 +100,10 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(ladder, "why_no_kernel", lambda device: None)
     for trial in ("attention", "fused", "products", "precision"):
         monkeypatch.setattr(trials, trial, lambda *given, **named: None)
+    # A random voice seldom ends by itself; what follows is the same step again.
+    options = SpokenTurn.__init__.__kwdefaults__
+    assert options is not None
+    monkeypatch.setitem(options, "block_limit", 60)
     monkeypatch.setattr(slot_attention, "attend", test_ladder.by_hand)
     monkeypatch.setattr(products, "few_rows", test_ladder.plain_few_rows)
     monkeypatch.setattr(fused, "add_norm", test_ladder.plain_add_norm)
