@@ -35,7 +35,7 @@ from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport import TlsListener, handshakes, listen
 from parley.transport.clients import OpenConnections
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
-from parley.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
+from parley.transport.http import BYTES_PER_S, HEAD_LIMIT_BYTES, BoundedHttp
 
 SECRET = {"worker_secret": "right"}
 
@@ -130,6 +130,11 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
                 answer = await client.rest()
             assert answer.split()[1] in (b"408", b"404", b"405"), answer
         assert gateway.runtime.access.admission.sessions_by_address == {}
+
+
+def test_networks_that_carry_a_call_carry_bodies_and_answers():
+    # 48 kbit/s: docs/do/operate.md, "What a call needs of the network".
+    assert 8 * BYTES_PER_S <= 40_000
 
 
 async def test_bodies_that_come_after_their_answers_end_no_connection_but_large_ones_do(

@@ -44,8 +44,8 @@ PIECE_BYTES: Final = 64
 number of bytes on average. Each piece costs a call, and a chunk of one byte takes six on the
 wire."""
 
-BYTES_PER_S: Final = 16 << 10
-"""Minimum rate; no working network is slower for long."""
+BYTES_PER_S: Final = 4 << 10
+"""Minimum rate, 33 kbit/s; a call in Opus needs more."""
 BODY_GRACE_S: Final = 30.0
 BODY_LIMIT_S: Final = 600.0
 """A body must arrive at `BYTES_PER_S` on average and may pause for the grace period, up to a limit,
