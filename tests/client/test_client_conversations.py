@@ -334,6 +334,7 @@ async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
     async with in_duplex(transcript, video=True, session_id="omni_demo") as (server, talk):
         ready = await talk.ready()
         events: list[Event] = []
+        talk.loudspeaker = lambda: 0.5
         talk.send_unit(SECOND, frames=[JPEG])
         units = 1
         async for event in talk:
@@ -362,6 +363,7 @@ async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
     assert (speaking.text, len(speaking.sound)) == ("Hello", 240)
     assert server.paths == ["/ws/duplex/omni_demo?extensions=true"]
     assert server.heard[0][-2]["force_listen"] is True
+    assert server.heard[0][-2]["playback"] == {"received_ms": 20, "buffered_ms": 500}
 
 
 async def test_a_full_context_says_so_at_the_end() -> None:

@@ -391,7 +391,7 @@ def test_a_live_session_hears_nothing_only_while_it_is_muted():
 
 def test_the_conversation_before_a_live_session_is_in_its_prompt():
     items = [
-        {"role": role, "content": [{"type": "input_text", "text": text}]}
+        {"role": role, "content": [{"type": "input_text", "text": text}, "not a part"]}
         for role, text in (("developer", "Be kind."), ("user", "Hi"))
     ]
     dialect = connection("openai_live")

@@ -27,7 +27,7 @@ class Filling:
         view.can_rollback = AsyncMock(return_value=True)
         view.spec = Mock(can_speak=False, audio_tokens_per_s=10.0)
         view.kv_cache_length = view.kept_tokens = 0
-        view.reset_session.side_effect = lambda *_, **more: self.filled.clear()
+        view.reset_session.side_effect = lambda *_, **more: self._hold([])
         view.prefill.side_effect = self._prefill
         self.context = ItemContext("s", view, ManualClock(), voices=Voices(9.0), seed=None)
         self.items = [item("a")]
@@ -36,13 +36,19 @@ class Filling:
         texts = [part.text for each in request.messages for part in each.parts]  # type: ignore[union-attr]
         if self.failing in texts:
             raise InferenceFailed
-        self.filled += texts
+        self._hold([*self.filled, *texts])
         return PrefillResult(0, 0)
 
-    async def fill(self, answer: str) -> None:
+    def _hold(self, texts: list[str]) -> None:
+        self.filled = texts
+        self.view.kept_tokens = len(texts)
+
+    async def fill(self, answer: str) -> int:
+        """Number of tokens (here: texts) that were in the context already."""
         asked, setup = ResponseRequested(), HalfDuplexSetup(system=())
-        await self.context.fill(self.items, answer, asked, setup, speaks=False)
+        filled = await self.context.fill(self.items, answer, asked, setup, speaks=False)
         self.items.append(item(answer, "assistant"))
+        return filled.tokens.cached
 
 
 def item(name: str, role: Any = "user") -> ConversationItem:
@@ -54,8 +60,9 @@ async def test_an_item_that_was_deleted_is_not_in_the_context_any_more() -> None
     await talk.fill("1")
 
     talk.items = [*talk.items[1:], item("b")]
-    await talk.fill("2")
+    cached = await talk.fill("2")
 
+    assert cached == 0
     assert talk.filled == ["1", "b"]
 
 
@@ -64,8 +71,9 @@ async def test_an_answer_that_the_client_brings_precedes_what_follows_it() -> No
     await talk.fill("1")
 
     talk.items += [item("brought", "assistant"), item("b")]
-    await talk.fill("2")
+    cached = await talk.fill("2")
 
+    assert cached == 1
     assert talk.filled == ["a", "brought", "b"]
 
 

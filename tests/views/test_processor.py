@@ -43,6 +43,11 @@ async def test_a_switch_ends_the_conversation_of_the_other_view():
         assert not await half.can_rollback()
         with pytest.raises(InvalidRequest):
             await anext(half.generate("h"))
+        for _ in range(2):
+            duplex = processor.set_duplex_mode()
+            await duplex.prepare()
+            assert (await duplex.unit(speak(1))).current_time == 1
+            processor.set_chat_mode()
 
 
 async def test_a_processor_has_to_be_started():
