@@ -42,10 +42,10 @@ def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str
     text = _halves(as_digits(re.sub(r"\b(\d+),(?=\d{3}\b)", r"\1", low)))
     if BEYOND.search(text):
         return None
-    if _OF_THAT.search(text):
+    if _OF_THAT.search(text) or _MANY_OF_THAT.search(text):
         said = " ".join((before, *answers[-1:])).replace(",", "")
         *_, amount = _AMOUNT.findall(as_digits(said)) or ("that",)
-        text = _OF_THAT.sub(f"{amount} ", text)
+        text = _OF_THAT.sub(f"{amount} ", _MANY_OF_THAT.sub(rf"\1 {amount}", text))
     for rule in _RULES:
         found = rule(text)
         if found:
@@ -54,8 +54,11 @@ def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str
 
 
 _OF_THAT: Final = re.compile(r"\b(?:that|it|this) (?=(?:in|to|into) (?:degrees )?[a-z]+\W*$)")
+_MANY_OF_THAT: Final = re.compile(
+    r"\b(how (?:many|much) [a-z]+ (?:is|are|in)) (?:that|it|this)\W*$"
+)
 _AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?")
-"""For `What is that in miles?`"""
+"""For `What is that in miles?` and `How many seconds is that?`"""
 
 
 def _half_more(found: re.Match[str]) -> str:
@@ -226,7 +229,7 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     for verb, word in _DONE_TO_IT:
         text = verb.sub(rf"{word} \1", text)
     found = re.fullmatch(
-        rf"\W*(?:and |now |then |okay |ok |so |(?:what )?if (?:i |you |we )?)*"
+        rf"\W*(?:and |now |then |okay |ok |so |(?:what|how) about |(?:what )?if (?:i |you |we )?)*"
         r"(?:(?:what(?:'s| is) )?(?:that|it|this) )?"
         rf"(plus|minus|times|divided by|multiplied by) {_N}\W*",
         text,
@@ -236,7 +239,8 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     last = answers[-1].replace(",", "") if answers else ""
     before = re.search(rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$", last)
     if not before:
-        return "From which number? Tell me the whole sum, please."
+        # "What about minus 10?" may also ask for another temperature.
+        return None if "about" in text else "From which number? Tell me the whole sum, please."
     return chain(before[1], [(found[1], found[2])])
 
 

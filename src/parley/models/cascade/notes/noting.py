@@ -439,7 +439,9 @@ def _with_others(found: re.Match[str], asked: str, note: Callable[[str], str | N
     numbers = re.findall(r"\d+", found["new"])
     # A number replaces another number, if there is one.
     has_digit = bool(numbers and re.search(r"\d", asked))
-    spans = [(at, size) for size in (1, 2, 3) for at in range(len(words) - size, 0, -1)]
+    # A question opens with a word that stays, unless it is a number: "12 percent of 50".
+    first = 0 if words and words[0].isdigit() else 1
+    spans = [(at, size) for size in (1, 2, 3) for at in range(len(words) - size, first - 1, -1)]
 
     def likeness(span: tuple[int, int]) -> tuple[int, int]:
         at, size = span
