@@ -12,6 +12,7 @@ import pytest
 from tests.support.faults import Gated
 from tests.support.gateway_control import FakeGatewayControl, fake_gateway_control
 from tests.support.patience import HANG_S
+from tests.support.programs import python
 from tests.support.raw_sockets import raw_client
 from tests.support.sessions import KINDS
 from websockets.asyncio.client import ClientConnection, connect
@@ -165,6 +166,28 @@ async def test_stopping_while_the_model_loads_ends_immediately():
 
     assert await asyncio.wait_for(task, HANG_S) == DONE
     never.set()
+
+
+STOPPED_WHILE_LOADING = """
+import atexit, os, runpy, signal, sys, threading
+from parley import models
+
+def load(settings):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait()
+
+models.load = load
+atexit.register(print, "The interpreter ends.")
+sys.argv = ["parley", "worker", "--vad", "energy", "--model", "parrot"]
+runpy.run_module("parley", run_name="__main__")
+"""
+
+
+def test_no_interpreter_ends_under_a_thread_that_loads_the_model(tmp_path):
+    done = python("-c", STOPPED_WHILE_LOADING, cwd=tmp_path)
+
+    assert (done.returncode, "Shutting down" in done.stdout + done.stderr) == (0, True)
+    assert "The interpreter ends." not in done.stdout
 
 
 async def test_a_model_that_cannot_be_loaded_is_a_set_up_error():

@@ -68,7 +68,13 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
         reload=None if is_supervised() else lambda: running.reload(read),
         others={ORPHANED: lambda: running.stop(is_orphan=True)} if is_supervised() else {},
     ):
-        return await running.run()
+        code = await running.run()
+    if running.is_loading:
+        # The end of the interpreter crashes a thread that is in a library of C++.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _leave_at_last(code: int) -> None:

@@ -136,6 +136,8 @@ class WorkerProcess:
         self._load_model = load_model or (lambda: models.load(settings.model))
         self.host: Host | None = None
         """The host; set once the model is warm."""
+        self.is_loading = False
+        """True if `run` returned while the model was loading, which continues in a thread."""
         self._drain_s = 0.0
         self._moves_s = MOVE_S
         self._tracing = Tracing.of(settings.trace, "parley-worker")
@@ -221,6 +223,7 @@ class WorkerProcess:
             if not loading.done():
                 # Loading cannot be interrupted; the process exits all the same.
                 loading.cancel()
+                self.is_loading = True
                 return DONE
             model, detectors, judges = loading.result()
             async with Engine(model, self._clock) as engine:
