@@ -11,6 +11,7 @@ torch.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from parley.media.pcm import Pcm
 
 __version__ = "0.1.0"
+
+# Before anything imports ONNX Runtime, which otherwise collects events for its maker.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "ChatClient",

@@ -1,8 +1,11 @@
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.support.noises import VOICES
+from tests.support.programs import python
 from tests.support.speech import say
 from tests.support.timeline import click, silence, sound, speak
 
@@ -160,3 +163,14 @@ def test_a_network_with_unknown_inputs_is_refused_with_both_facts():
 
     with pytest.raises(SetupError, match=r"\['input', 'sr', 'state'\].*knows c, h and input"):
         SileroModel(other)
+
+
+def test_onnx_runtime_collects_nothing_for_its_maker(tmp_path: Path) -> None:
+    """It would keep an identifier of the machine and a database of events in the cache."""
+    program = "from parley.vad.silero import SileroModel; SileroModel()"
+    inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+
+    done = python("-c", program, env={**inherited, "HOME": str(tmp_path)})
+
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.rglob("*"))
