@@ -30,6 +30,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "sentence"),
     [
         (["chat", "x", "--image", "words.txt"], "words.txt: The file is not a JPEG"),
+        (["chat", "x", "--image", "good.wav"], "good.wav: The file is not a JPEG"),
         (["chat", "x", "--image", "huge.jpg"], "huge.jpg: The file has 200 MiB. A picture may"),
         (["chat", "x", "--video", "huge.mp4"], "huge.mp4: The file has 200 MiB. A clip may"),
         (["chat", "x", "--video", "empty"], "empty: The file is empty."),

@@ -53,18 +53,20 @@ def test_messages_come_out_whole_however_the_stream_is_cut(messages, masked, pie
 @given(
     st.lists(st.binary(max_size=90), min_size=1, max_size=8),
     st.lists(st.integers(0, 1 << 10), max_size=20),
+    st.booleans(),
 )
-def test_a_masked_message_in_fragments_becomes_one_frame(contents, pieces):
+def test_a_message_in_fragments_becomes_one_frame(contents, pieces, masked):
     opcodes = [BINARY, *[CONTINUATION] * (len(contents) - 1)]
     opcodes[-1] |= 0x80
     keys = (bytes([7, index, 99, 255]) for index in range(8))
-    stream = b"".join(map(masked_frame, opcodes, contents, keys))
+    sent = map(masked_frame, opcodes, contents, keys)
+    plain = (bytes([code, len(each)]) + each for code, each in zip(opcodes, contents, strict=True))
 
-    (event,) = read(stream, masked=True, pieces=pieces)
+    (event,) = read(b"".join(sent if masked else plain), masked=masked, pieces=pieces)
 
     assert isinstance(event, Message)
     assert event.payload() == b"".join(contents)
-    again = read(b"".join(event.parts), masked=True)
+    again = read(b"".join(event.parts), masked=masked)
     assert [(one.opcode, one.payload()) for one in again] == [(BINARY, b"".join(contents))]
 
 

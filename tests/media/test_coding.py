@@ -99,6 +99,7 @@ def test_what_fills_no_packet_is_kept_until_the_answer_ends_or_forgotten():
     encoder.forget()
     assert encoder.encode(Pcm.empty(OUTPUT_RATE_HZ), ends=True) == b""
     assert encoder.encode(Pcm.silence(300, OUTPUT_RATE_HZ), ends=True) != b""
+    assert encoder.encode(Pcm.empty(OUTPUT_RATE_HZ), ends=True) == b""
 
 
 @pytest.mark.parametrize(
