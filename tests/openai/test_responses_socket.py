@@ -100,6 +100,8 @@ def test_a_message_becomes_the_body_of_a_streaming_request():
     assert json.loads(body_of(raw)) == {"input": "ä", "stream": True}
     assert body_of(b"[1]") == b"[1]"
     assert body_of(b"{") == b"{"
+    with pytest.raises(UnknownEvent, match=r"\(none\)"):
+        body_of(b"{}")
     with pytest.raises(UnknownEvent, match=r"response\.cancel"):
         body_of(b'{"type":"response.cancel"}')
     with pytest.raises(UnknownEvent):

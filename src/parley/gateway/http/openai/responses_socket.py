@@ -94,7 +94,7 @@ def body_of(raw: bytes) -> bytes:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return raw
-    name = bytes(fields.pop("type", b""))
+    name = bytes(fields.pop("type", b"(none)"))
     if name != CREATE:
         raise UnknownEvent(name.decode(errors="replace").strip('"'))
     if bytes(fields.pop("generate", b"true")) == b"false":
