@@ -91,14 +91,18 @@ async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() ->
     assert talk.filled == ["a", "1", "brought", "b"]
 
 
-async def test_an_answer_with_calls_behind_it_cannot_be_taken_back_alone() -> None:
+@pytest.mark.parametrize("has_calls", [True, False], ids=["calls behind it", "no way back"])
+async def test_an_answer_that_cannot_be_taken_back_alone(has_calls: bool) -> None:
     talk = Filling()
     await talk.fill("1")
-    talk.context.add(["call"])
+    if has_calls:
+        talk.context.add(["call"])
+    talk.view.can_rollback.return_value = has_calls
 
     assert not await talk.context.take_back("1")
     talk.items[1:] = [item("b")]
-    await talk.fill("2")
+    cached = await talk.fill("2")
 
+    assert cached == 0
     assert talk.filled == ["a", "b"]
     talk.view.rollback.assert_not_awaited()
