@@ -42,7 +42,7 @@ def _mutants(name: str, file: str, tests: str, *changes: tuple[str, str]) -> lis
     ]
 
 
-DIALECT_TESTS: Final = "tests/dialects/test_translation.py tests/dialects/test_dialects.py"
+DIALECT_TESTS: Final = "tests/dialects"
 POOL_TESTS: Final = "tests/gateway/test_dispatcher.py"
 
 MUTANTS: Final = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any, get_args
 
@@ -27,6 +28,7 @@ from parley.errors import (
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import QueuePlace, ToolCallPart
+from parley.results import PrefillResult
 
 ANSWER = events.TurnStarted("r1", "i2", "i1", True, events.ResponseRequested(), speech_ms=900)
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
@@ -36,6 +38,13 @@ COSTS: dict[str, Any] = {
     f"cost_{name}_ms": 1.234 * number
     for number, name in enumerate(("encode", "llm", "tts", "token2wav", "all"), start=1)
 }
+
+SPENT = units.done(
+    3, text="You", text_tokens=5, speech_tokens=6, context_tokens=70,
+    prefilled=PrefillResult(0, 0, vision_slices=8, vision_tokens=9), **COSTS,
+)  # fmt: skip
+TOKENS = events.TokenCounts(input=20, cached=6, audio=8, image=5, output=3, speech=4)
+"""Each value is another one."""
 
 REASONS: tuple[events.EndReason, ...] = (
     "done",
@@ -57,7 +66,7 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.OutputDelta(0, "Hi", SOUND),
     events.OutputDelta(1, is_final=True),
     events.AnswerDone("Hi", 1, 12, SOUND),
-    events.TurnCompleted(0, "Hi", audio_ms=1250),
+    events.TurnCompleted(0, "Hi", audio_ms=1250, tokens=TOKENS),
     events.SpeechStarted("i1", 100),
     events.SpeechStopped("i1", 900),
     events.InputCommitted("i1", Pcm(SOUND.samples[:100], 16_000), 900, "Look", (b"picture",)),
@@ -74,7 +83,7 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     units.done(0, text="Hi", pcm=SOUND, context_tokens=40),
     units.done(1, end_of_turn=True, context_tokens=50),
     units.done(2, is_listen=True, context_tokens=60),
-    units.done(3, text="You", text_tokens=5, speech_tokens=6, **COSTS),
+    replace(SPENT, wall_ms=10.0, time_ms=4321),
     ANSWER,
     events.TurnCompleted(1, ""),
     events.SessionPaused(60.0),

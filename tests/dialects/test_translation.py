@@ -5,12 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tests.contracts.dialect import SPENT
 from tests.support import units
 from tests.support.dialects import connection
 from tests.support.sessions import pcm64
 from tests.support.talking import b64
 
-from parley.clock import ManualClock
 from parley.dialects import events
 from parley.dialects.base import Dialect, close_reason
 from parley.dialects.openai_realtime.items import NothingToRetrieve
@@ -25,7 +25,6 @@ from parley.protocol.values import (
     AudioFormat,
     TextPart,
 )
-from parley.results import PrefillResult
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
 RAW = VOICE.samples.tobytes()
@@ -256,48 +255,6 @@ def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
     assert [each["cost_all_ms"] for each in results] == [50.0, 0.0]
 
 
-def test_a_result_says_when_it_was_sent_and_what_it_cost():
-    (result,) = written(duplex(), replace(unit(cost_llm_ms=12.34, cost_all_ms=50.0), time_ms=4321))
-
-    assert result["server_send_ts"] == ManualClock().time()
-    assert (result["cost_llm_ms"], result["cost_all_ms"]) == (12.3, 50.0)
-    assert result["current_time"] == 4321
-
-
-SPENT = unit(
-    cost_encode_ms=1.0,
-    cost_llm_ms=2.0,
-    cost_tts_ms=3.0,
-    cost_token2wav_ms=4.0,
-    cost_all_ms=20.0,
-    text_tokens=5,
-    speech_tokens=6,
-    context_tokens=7,
-    prefilled=PrefillResult(0, 0, vision_slices=8, vision_tokens=9),
-)
-
-
-def test_each_fact_of_a_unit_has_its_field_in_a_result():
-    (result,) = written(duplex(), replace(SPENT, wall_ms=10.0))
-
-    names = ["llm", "tts", "token2wav", "all"]
-    assert [result[f"cost_{name}_ms"] for name in names] == [2.0, 3.0, 4.0, 20.0]
-    assert (result["n_tokens"], result["n_tts_tokens"], result["kv_cache_length"]) == (5, 6, 7)
-    assert (result["vision_slices"], result["vision_tokens"]) == (8, 9)
-    assert result["wall_clock_ms"] == 10.0
-
-
-def test_each_fact_of_a_unit_has_its_field_in_a_delta_of_v2():
-    (delta,) = written(connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX), SPENT)
-
-    metrics = delta["metrics"]
-    names = ("prefill_ms", "generate_ms", "cost_llm_ms", "cost_tts_ms", "cost_token2wav_ms")
-    assert [metrics[name] for name in names] == [1.0, 19.0, 2.0, 3.0, 4.0]
-    assert (metrics["n_tokens"], metrics["n_tts_tokens"], metrics["kv_cache_length"]) == (5, 6, 7)
-    assert (metrics["vision_slices"], metrics["vision_tokens"]) == (8, 9)
-    assert delta["chunk_usage"]["output_token_details"] == {"text_tokens": 5, "audio_tokens": 6}
-
-
 def test_units_of_one_turn_are_one_response_of_v2():
     dialect = connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX)
     turns = [unit(), unit(end_of_turn=True), unit(), units.done(6, is_listen=True), unit()]
@@ -512,18 +469,6 @@ def test_sound_is_read_in_the_format_that_was_set_last():
     heard = act(dialect, {"type": "input_audio_buffer.append", "audio": b64(b"\xff" * 8000)})[-1]
 
     assert heard.pcm.duration_s > 0.9
-
-
-def test_usage_of_openai_has_each_count_in_its_field():
-    tokens = events.TokenCounts(input=20, cached=6, audio=8, image=5, output=3, speech=4)
-    _, response = openai_response(tokens=tokens)
-
-    usage = response["usage"]
-    totals = [usage[f"{name}_tokens"] for name in ("total", "input", "output")]
-    details = usage["input_token_details"]
-    kinds = [details[f"{name}_tokens"] for name in ("text", "audio", "image", "cached")]
-    assert (totals, kinds) == ([27, 20, 7], [7, 8, 5, 6])
-    assert usage["output_token_details"] == {"text_tokens": 3, "audio_tokens": 4}
 
 
 def test_an_answer_apart_from_the_conversation_cannot_be_retrieved_from_it():
