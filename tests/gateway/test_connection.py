@@ -46,6 +46,8 @@ class Wire:
     def get_write_buffer_size(self) -> int:
         return self.stuck_bytes
 
+    def get_extra_info(self, name: str) -> None: ...
+
     def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def pause_reading(self) -> None:
@@ -231,6 +233,41 @@ async def test_a_path_that_carries_nothing_ends_the_connection(
     assert connection.closed.result().code == 1006
     assert "acknowledged" in connection.closed.result().reason
     assert wire.is_aborted
+
+
+@pytest.mark.parametrize("place", ["here", "in flight"])
+async def test_a_close_frame_may_take_as_long_as_the_output_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("parley.transport.connection.CLOSE_LIMIT_S", 0.0)
+    monkeypatch.setattr(socket, "TCP_INFO", 11, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    connection, wire = open_connection()
+    kernel = Kernel()
+    monkeypatch.setattr(wire, "get_extra_info", lambda name: kernel, raising=False)
+    connection.send_text(b"x" * 1000)
+    kernel.in_flight, wire.stuck_bytes = (9, 0) if place == "in flight" else (0, 1000)
+
+    connection.close(1000, "done")
+    for _ in range(9):
+        await asyncio.sleep(0)
+    was_aborted = wire.is_aborted
+    kernel.in_flight = wire.stuck_bytes = 0
+    await until(lambda: wire.is_aborted)
+
+    assert not was_aborted
+
+
+async def test_what_stands_still_before_a_close_frame_ends_with_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.transport.connection.CLOSE_LIMIT_S", 0.0)
+    connection, wire = open_connection(stall_s=0.0)
+    wire.stuck_bytes = 1000
+
+    connection.close(1000, "done")
+
+    await until(lambda: wire.is_aborted)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")

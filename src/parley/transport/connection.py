@@ -51,7 +51,10 @@ TURN_BYTES = 256_000
 """A read of this size ends the connection's turn: uvloop, whose buffer it fills, would read the
 same connection again immediately."""
 CLOSE_LIMIT_S = 5.0
-"""Time for the peer to answer a close frame."""
+"""Time for the peer to answer a close frame that is not behind other output."""
+SLOWEST_BYTES_PER_S = 4096
+"""Rate at which output before a close frame must be read, beyond the time that it may stand still;
+a call in Opus needs more."""
 HIGH_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES = 1 << 18
 
@@ -227,7 +230,11 @@ class Connection(asyncio.Protocol):
         else:
             self._read_holds -= {"inbox", "congestion"}
             self._apply_reading()
-            self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)
+            now = self._now()
+            until = now + self._limits.stall_s + self._limits.output_bytes / SLOWEST_BYTES_PER_S
+            self._close_timer = self._loop.call_later(
+                CLOSE_LIMIT_S, self._end_closing, self._unread(), now, until
+            )
 
     def abort(self) -> None:
         """Drop the connection now."""
@@ -522,6 +529,30 @@ class Connection(asyncio.Protocol):
         self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)
         if self._transport is not None:
             self._transport.close()
+
+    def _end_closing(self, seen: tuple[int, int | None], moved_at: float, until: float) -> None:
+        """The peer has not answered the close frame: perhaps it is still reading what comes before.
+
+        Args:
+            seen: what `_unread` returned when it last changed, at `moved_at`.
+            until: time at which the connection ends in any case.
+        """
+        now, unread = self._now(), self._unread()
+        if unread != seen:
+            moved_at = now
+        if unread == (0, None) or now >= until or now - moved_at >= self._limits.stall_s:
+            self.abort()
+            return
+        self._close_timer = self._loop.call_later(
+            CLOSE_LIMIT_S, self._end_closing, unread, moved_at, until
+        )
+
+    def _unread(self) -> tuple[int, int | None]:
+        """Output that waits here, and what was acknowledged of output in flight. With TLS, output
+        may wait where only the second one shows it."""
+        if self._transport is None:
+            return 0, None
+        return self._transport.get_write_buffer_size(), acknowledged_bytes(self._transport)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
