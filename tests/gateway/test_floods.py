@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -27,6 +28,7 @@ from tests.support.patience import HANG_S
 from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client, raw_websocket
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import hear, say
+from uvicorn.protocols.http.flow_control import FlowControl
 from websockets.asyncio.client import connect
 
 from parley.gateway.http.bodies import Transfers
@@ -445,6 +447,26 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
         await reader.send(b"GET /static/large.wav HTTP/1.1\r\nHost: a\r\n\r\n")
         await until(lambda: gateway.runtime.access.open_connections.by_address)
         await until(lambda: not gateway.runtime.access.open_connections.by_address)
+
+
+@pytest.mark.parametrize("place", ["here", "in flight"])
+async def test_a_connection_is_not_idle_while_its_answer_is_read(
+    monkeypatch: pytest.MonkeyPatch, place: str
+):
+    acknowledged = iter([None, None] if place == "here" else [7, 8, 8])
+    monkeypatch.setattr("parley.transport.http.acknowledged_bytes", lambda _: next(acknowledged))
+    transport = Mock(is_closing=lambda: False)
+    http = BoundedHttp.__new__(BoundedHttp)
+    http.transport, http.flow, http._delivered = transport, FlowControl(transport), None
+    http.loop, http.timeout_keep_alive = asyncio.get_running_loop(), 0
+
+    http.flow.write_paused = place == "here"
+    http.timeout_keep_alive_handler()
+    was_closed = transport.close.called
+    http.flow.write_paused = False
+    await until(lambda: transport.close.called)
+
+    assert not was_closed
 
 
 async def test_unread_answers_are_memory_of_their_address(web: Path):

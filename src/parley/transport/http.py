@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH
 
 from parley.protocol.networks import network_of
+from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.clients import OpenConnections
 from parley.transport.limits import Budget
 
@@ -98,6 +99,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._budget: Budget | None = self.app_state.get("budget")
         self._unread: tuple[int, str] | None = None
         """Bytes of a response that are counted, and their owner."""
+        self._delivered: int | None = None
+        """Bytes that the client had acknowledged when its connection was last found idle."""
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -216,6 +219,17 @@ class BoundedHttp(HttpToolsProtocol):
         self._is_draining = True
         self._body_bytes = 0
         self._after(self.body_grace_s, self.transport.close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        delivered = acknowledged_bytes(self.transport)
+        if self.flow.write_paused or delivered not in (None, self._delivered):
+            # The last answer is still being read. Closing a TLS connection would break it off.
+            self._delivered = delivered
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
         super().pause_writing()
