@@ -8,6 +8,7 @@ import pytest
 from parley.clock import ManualClock
 from parley.dialects.events import HalfDuplexSetup, ResponseRequested
 from parley.errors import InferenceFailed
+from parley.media.pcm import Pcm
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart
 from parley.results import PrefillResult
@@ -43,9 +44,9 @@ class Filling:
         self.filled = texts
         self.view.kept_tokens = len(texts)
 
-    async def fill(self, answer: str) -> int:
+    async def fill(self, answer: str, asked: ResponseRequested | None = None) -> int:
         """Number of tokens (here: texts) that were in the context already."""
-        asked, setup = ResponseRequested(), HalfDuplexSetup(system=())
+        setup, asked = HalfDuplexSetup(system=()), asked or ResponseRequested()
         filled = await self.context.fill(self.items, answer, asked, setup, speaks=False)
         self.items.append(item(answer, "assistant"))
         return filled.tokens.cached
@@ -106,3 +107,26 @@ async def test_an_answer_that_cannot_be_taken_back_alone(has_calls: bool) -> Non
     assert cached == 0
     assert talk.filled == ["a", "b"]
     talk.view.rollback.assert_not_awaited()
+
+
+async def test_a_response_apart_that_fails_leaves_no_context_that_counts() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    talk.failing = "bad"
+    with pytest.raises(InferenceFailed):
+        await talk.fill("", ResponseRequested(items=(item("bad", "assistant").message,)))
+    talk.items.append(item("b"))
+
+    await talk.fill("2")
+
+    assert talk.filled == ["a", "1", "b"]
+
+
+async def test_an_early_answer_has_the_options_of_the_session() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    setup = HalfDuplexSetup(system=())
+
+    await talk.context.answer_early(Pcm.silence(160, 16_000), setup)
+
+    assert talk.view.prefill_early.await_args.kwargs["answer"] is setup.generation
