@@ -108,7 +108,21 @@ class Turns:
         sooner_ms = SOONER_MS if samples >= RATE_HZ else SHORT_SOONER_MS
         return replace(self, sooner_ms=sooner_ms)
 
-    def take(self, window: Samples, probability: float) -> Turns:
+    def is_far(self, window: Samples, probability: float) -> bool:
+        """True if this window of the open utterance is of a distant speaker."""
+        return self.is_open and self._level_with(window, probability).is_far
+
+    def _level_with(self, window: Samples, probability: float) -> SpeakerLevel:
+        if probability < QUIET:
+            return self.level
+        return self.level.heard(window, is_certain=probability >= SPEECH)
+
+    def take(self, window: Samples, probability: float, *, is_far: bool | None = None) -> Turns:
+        """Add a window.
+
+        Args:
+            is_far: see `is_far`; None: judged here, by the sound.
+        """
         if not self.is_open:
             # Of a whisper, the detector becomes sure only after some words.
             before_ms = PRE_ROLL_MS + (UNSURE_MS if probability >= UNLIKELY else -WINDOW_MS)
@@ -118,12 +132,11 @@ class Turns:
             level = SpeakerLevel().heard(window, is_certain=True)
             opened = replace(self.without(), sound=kept, level=level, onset=len(kept) - 1)
             return replace(opened, speech_ms=WINDOW_MS, is_open=True)
-        level = self.level
-        if probability >= QUIET:
-            level = level.heard(window, is_certain=probability >= SPEECH)
+        level = self._level_with(window, probability)
+        is_far = level.is_far if is_far is None else is_far
         heard = replace(self, sound=(*self.sound, window), level=level)
         is_speech = probability >= (QUIET if self.quiet_ms == 0 else SPEECH)
-        if is_speech and not level.is_far:
+        if is_speech and not is_far:
             return replace(heard, speech_ms=self.speech_ms + WINDOW_MS, quiet_ms=0, needed_ms=None)
         after = replace(heard, quiet_ms=self.quiet_ms + WINDOW_MS)
         if after.quiet_ms >= PAUSE_MS and after.speech_ms < CLICK_MS:

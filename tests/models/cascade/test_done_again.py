@@ -128,22 +128,26 @@ def test_from_every_point_it_continues_as_the_first(
         done += len(step)
 
 
-def test_words_of_a_long_turn_are_known_without_its_sound():
+@pytest.mark.parametrize("seconds", [0, 3], ids=["no sound", "sound up to an interruption"])
+def test_words_of_a_long_turn_are_known_without_its_sound(seconds):
     model = cascade()
     cast = Cast(model)
     steps = units(LONG)
     first = cast.play(0, [work for step in steps for work in step])
 
     again: list[Any] = [copied(outcome) for outcome in first]
-    for index, work in enumerate(again):
-        if isinstance(work, Prefill) and isinstance(work.segments[-1], Audio):
-            mute = replace(work.segments[-1], pcm=work.segments[-1].pcm.silenced())
-            again[index] = replace(work, segments=(*work.segments[:-1], mute))
-    cast.play(1, again)
+    heard = [at for at, work in enumerate(again) if work.__class__ is Prefill]
+    for index in heard[1 + seconds :]:
+        *others, sound = again[index].segments
+        mute = replace(sound, pcm=sound.pcm.silenced())
+        again[index] = replace(again[index], segments=(*others, mute))
+    second = cast.play(1, again)
 
     histories = [model._conversations[row].state.history for row in (0, 1)]  # type: ignore[union-attr]
     assert histories[0].lines[0].text.count("You took") == 2
     assert [line.text for line in histories[0].lines] == [line.text for line in histories[1].lines]
+    ended = [[getattr(each.result, "ending", None) for each in one] for one in (first, second)]
+    assert ended[0] == ended[1]
 
 
 def test_only_speech_that_may_still_be_heard_is_made(monkeypatch):

@@ -46,6 +46,7 @@ class Listened:
         quiet_ms: duration of the quiet that was judged.
         coupling: how loud our echo can be, if it is known (`echo.coupling_of`).
         user_power: power of the last speech that was addressed to us; 0 if it is unknown.
+        far: for each probability, true if a distant speaker is heard.
     """
 
     probabilities: tuple[float, ...]
@@ -56,6 +57,7 @@ class Listened:
     quiet_ms: int = 0
     coupling: float | None = None
     user_power: float = 0.0
+    far: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,8 +356,10 @@ class PrefillJob(CascadeJob):
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
         rest = sound[whole:]
-        listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
-        turns = self._taken(windows, listened.probabilities, is_ours=listened.is_echo)
+        listened = self._choices.listened(lambda: self._judged_far(detector, windows, rest))
+        turns, _ = self._taken(
+            windows, listened.probabilities, is_ours=listened.is_echo, far=listened.far
+        )
         if listened.needed_ms is not None:
             quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
             turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
@@ -389,6 +391,12 @@ class PrefillJob(CascadeJob):
             if is_new or turns.wants_words:
                 yield piece, is_settled
 
+    def _judged_far(self, detector: Detector, windows: Samples, rest: Samples) -> Listened:
+        """See `_detect`. By its sound, which may be left out of the log."""
+        found = self._detect(detector, windows, rest)
+        _, far = self._taken(windows, found.probabilities, is_ours=found.is_echo)
+        return replace(found, far=far)
+
     def _detect(self, detector: Detector, windows: Samples, rest: Samples) -> Listened:
         """Find the speech in a unit, and judge whether it is an echo or an interruption.
 
@@ -407,7 +415,7 @@ class PrefillJob(CascadeJob):
             said = slice(int(spoken[0]), int(spoken[-1]) + WINDOW_SAMPLES)
             if self._is_echo(unit, said, ours):
                 return Listened(found, kept, is_echo=True, user_power=self._state.user_power)
-        turns = self._taken(windows, found)
+        turns, _ = self._taken(windows, found)
         telling, coupling = self._state.telling, self._state.coupling
         is_playing = telling is not None and not self._state.is_interrupted
         user_power = self._state.user_power
@@ -428,15 +436,23 @@ class PrefillJob(CascadeJob):
         )
 
     def _taken(
-        self, windows: Samples, probabilities: tuple[float, ...], *, is_ours: bool = False
-    ) -> Turns:
-        """The speech since the last answer with a unit, (B, `WINDOW_SAMPLES`)."""
+        self,
+        windows: Samples,
+        probabilities: tuple[float, ...],
+        *,
+        is_ours: bool = False,
+        far: tuple[bool, ...] | None = None,
+    ) -> tuple[Turns, tuple[bool, ...]]:
+        """The speech since the last answer with a unit, (B, `WINDOW_SAMPLES`), and `Listened.far`
+        (None: judged by the sound)."""
         turns = self._continued(self._state.turns, probabilities)
-        for window, probability in zip(windows, probabilities, strict=True):
-            turns = turns.take(window, probability)
+        found: list[bool] = []
+        for at, (window, probability) in enumerate(zip(windows, probabilities, strict=True)):
+            found.append(turns.is_far(window, probability) if far is None else far[at])
+            turns = turns.take(window, probability, is_far=found[-1])
             if is_ours and turns.quiet_ms >= PAUSE_MS:
                 turns = turns.without()
-        return turns
+        return turns, tuple(found)
 
     def _continued(self, turns: Turns, probabilities: tuple[float, ...]) -> Turns:
         """Reopen the utterance that was considered an echo if the unit continues it for long enough
