@@ -337,12 +337,28 @@ def test_what_was_not_understood_is_asked_for_in_other_words_each_time():
 @pytest.mark.parametrize(
     ("heard", "confidence", "answers"),
     [
-        ("I will not do it.", -0.6, ["Did you say: I will not do it?"]),
-        ("I will not do it. | Yes, I did.", -0.6, ["Did you say", "I'm so sorry"]),
-        ("I will not do it. | No.", -0.6, ["Did you say", "I'm sorry. What did you mean?"]),
-        ("I will not do it. | No, what is 2 plus 3?", -0.6, ["Did you say", "2 plus 3 is 5."]),
-        ("I will not do it. | I will not do it.", -0.6, ["Did you say", "I'm so sorry"]),
-        ("I will not do it.", -0.4, ["I'm not sure that I understand you. Is anyone in danger?"]),
+        ("I am not going to make it.", -0.6, ["Did you say: I am not going to make it?"]),
+        ("I am not going to make it. | Yes, I did.", -0.6, ["Did you say", "I'm so sorry"]),
+        (
+            "I am not going to make it. | No.",
+            -0.6,
+            ["Did you say", "I'm sorry. What did you mean?"],
+        ),
+        (
+            "I am not going to make it. | No, what is 2 plus 3?",
+            -0.6,
+            ["Did you say", "2 plus 3 is 5."],
+        ),
+        (
+            "I am not going to make it. | I am not going to make it.",
+            -0.6,
+            ["Did you say", "I'm so sorry"],
+        ),
+        (
+            "I am not going to make it.",
+            -0.4,
+            ["I'm not sure that I understand you. Is anyone in danger?"],
+        ),
         ("I want to kill myself.", -0.7, ["I'm so sorry"]),
     ],
 )

@@ -54,7 +54,7 @@ def test_what_is_said_has_the_note_it_deserves(said, note):
     assert talked(*said.split(" > "))[-1] == note
 
 
-DOUBTFUL = "I won't survive another Monday."
+DOUBTFUL = "I won't survive this."
 BERLIN = "The capital of Germany is Berlin."
 
 
@@ -302,7 +302,12 @@ def cases(name: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("name", "caught", "false"),
-    [("lines.txt", 0.997, 0.025), ("blind.txt", 0.85, 0.06), ("by_ear.txt", 0.8, 0.25)],
+    [
+        ("lines.txt", 0.997, 0.025),
+        ("blind.txt", 0.88, 0.05),
+        ("by_ear.txt", 0.8, 0.2),
+        ("near.txt", 0.85, 0.09),
+    ],
 )
 def test_the_judge_knows_what_it_was_taught_and_most_of_what_it_was_not(name, caught, false):
     is_noted = [(kind, care_note(text, ()) is not None) for kind, text in cases(name)]
