@@ -307,6 +307,7 @@ async def test_who_may_interrupt_sends_on_and_is_told_what_was_heard() -> None:
     told = [event for event in events if isinstance(event, Interruption)]
     assert told == [Interruption("suspected", 1, "Once"), Interruption("stopped", 2, "Once upon")]
     assert server.heard[0][0]["config"]["interruption"]["mode"] == "stop"
+    assert not any("playback" in message for message in server.heard[0])
 
 
 async def test_interruptions_and_holes_of_a_recording_are_told_in_every_live_dialect() -> None:

@@ -199,7 +199,7 @@ async def test_a_scripted_session_leaves_the_files_that_are_kept(tmp_path, diale
 
 
 @pytest.mark.parametrize("dialect", SCRIPTS)
-async def test_a_journal_of_another_format_is_refused_by_name(tmp_path, dialect):
+async def test_a_journal_of_another_format_or_without_a_head_is_refused(tmp_path, dialect):
     await _record(tmp_path, dialect)
     (folder,) = RecordingFolders(tmp_path)
     head, *more = folder.journal.read_text().splitlines(keepends=True)
@@ -211,6 +211,9 @@ async def test_a_journal_of_another_format_is_refused_by_name(tmp_path, dialect)
     folder.recording.unlink()
     assert store.read_recording(folder) is None
     assert recover(RecordingFolders(tmp_path)) == []
+    folder.journal.write_text("".join(more))
+    with pytest.raises(lines.NoHead):
+        lines.read(folder.journal)
 
 
 async def _write() -> None:
