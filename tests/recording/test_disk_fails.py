@@ -13,7 +13,7 @@ from tests.support.sessions import loud, quiet, worker_harness
 
 from parley.dialects.events import SessionPaused, SessionReady
 from parley.recording import finish, journal_writer, layout, lines, store
-from parley.recording.entry_media import WavFile
+from parley.recording.entry_media import WavFile, write_new
 from parley.recording.finish import recover
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
@@ -41,6 +41,8 @@ class FailingDisk:
         def failing(write):
             def write_unless_full(path, data):
                 if self.error:
+                    if write is write_bytes:
+                        path.touch()
                     raise OSError(self.error, os.strerror(self.error))
                 return write(path, data)
 
@@ -82,6 +84,13 @@ def read(folder: Folder):
     recording = store.read_recording(folder)
     assert recording is not None
     return recording
+
+
+def test_a_small_file_without_room_is_removed(tmp_path, failing):
+    with failing.full(), pytest.raises(OSError, match="No space left"):
+        write_new(tmp_path / "picture.jpg", b"picture")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_units_lost_on_a_full_disk_are_counted_and_told_where_they_are_missing(
