@@ -282,7 +282,7 @@ class PrefillJob(CascadeJob):
         heard, history = self._hearing.heard, self._state.history
         assert heard is not None
         pieces = self._conversation.pieces
-        if self._piece not in pieces:
+        if self._piece not in pieces and not self._choices.is_again:
             heard = self._parts.understood(self._acknowledged(heard), history, self._hearing)
         if self._piece is not None and not self._choices.is_again:
             pieces[self._piece] = heard
