@@ -50,6 +50,37 @@ def clock() -> ManualClock:
     return ManualClock(monotonic_s=5.0)
 
 
+@pytest.fixture(autouse=True)
+def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The disk's free bytes, which no other program changes."""
+    found = [10_000_000_000]
+    monkeypatch.setattr(maintenance, "free_bytes", lambda path: found[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("max_gb", "less", "is_cleaned"),
+    [
+        (0, 15_999_999, False),
+        (0, 16_000_000, True),
+        (1, 99_999_999, False),
+        (-1, 9_000_000_000, False),
+    ],
+)
+async def test_a_limited_folder_is_cleaned_as_it_grows(
+    tmp_path, clock, free, max_gb, less, is_cleaned
+):
+    async with runtime(tmp_path, clock, max_gb) as one:
+        clock.advance(60)
+        await one.stores.maintenance.round()
+        month_old(tmp_path, clock, "old")
+        free[0] -= less
+        clock.advance(10)
+        await one.stores.maintenance.round()
+
+    assert left(tmp_path) == (set() if is_cleaned else {"old"})
+
+
 async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
     month_old(tmp_path, clock, "first")
     async with runtime(tmp_path, clock) as one:

@@ -2,7 +2,7 @@
 
 At the start it restores switches, estimates and keys. While the server runs it saves changes,
 completes the recordings of workers that died, keeps the index in sync with the folders and cleans
-up once a day. The disk is accessed in threads.
+up: once a day, and whenever a limited folder may have grown. The disk is accessed in threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.gateway.usage import KeyUsage
 from parley.protocol.kinds import Kind
 from parley.recording import retention, store
 from parley.recording.finish import recover
-from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.layout import GB, Folder, RecordingFolders, free_bytes
 from parley.recording.retention import DAY_S, CleanReport
 from parley.recording.store import BrokenRecording
 from parley.recording.timeline import iso
@@ -38,6 +38,11 @@ SAVE_EVERY_S: Final = 10.0
 FIRST_CLEAN_S: Final = 60.0
 CLEAN_EVERY_S: Final = 86_400.0
 """Source of both values: service.md 6.5."""
+
+GROWN_SHARE: Final = 0.1
+GROWN_LEAST_BYTES: Final = 16_000_000
+"""The folder may have grown if the disk has lost this share of `max_gb` since the last clean-up,
+and at least this much: a full disk would stop recording until the next day."""
 
 JUMP_S: Final = 2 * DAY_S
 CONFIRMED_S: Final = 0.9 * DAY_S
@@ -76,6 +81,8 @@ class Maintenance:
         self._hopeless: set[str] = set()
         """Recordings of dead workers that cannot be completed; each is logged once."""
         self._clean_at = self.clock.monotonic() + FIRST_CLEAN_S
+        self._free_bytes = 0
+        """Of the disk, after the last clean-up; 0: there was none yet."""
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
 
@@ -136,10 +143,12 @@ class Maintenance:
             if self._rounds % RECOVER_EVERY == 0:
                 await self._recover()
             now = self.clock.monotonic()
-            if now >= self._clean_at:
+            free = await asyncio.to_thread(free_bytes, self.folders.root)
+            if now >= self._clean_at or self._may_have_grown(free):
                 self._clean_at = now + FIRST_CLEAN_S
                 await self.clean(dry_run=False, now_s=await self._trusted_time())
                 self._clean_at = now + CLEAN_EVERY_S
+                self._free_bytes = await asyncio.to_thread(free_bytes, self.folders.root)
                 await self.state.trim_audit()
             await self.save()
             # Another server on the same folder may have revoked one.
@@ -154,6 +163,11 @@ class Maintenance:
             self.failures += 1
             log.exception("periodic_maintenance_failed")
         self._rounds += 1
+
+    def _may_have_grown(self, free: int) -> bool:
+        limit = self.storage.max_gb * GB
+        least = max(GROWN_SHARE * limit, GROWN_LEAST_BYTES)
+        return limit >= 0 and self._free_bytes - free >= least
 
     async def save(self) -> None:
         eta = self.eta
