@@ -6,7 +6,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,15 +16,16 @@ from tests.support.transcripts import Conversation, find
 
 from parley.cli import files
 from parley.cli.screen import Screen
-from parley.cli.talk import FileSource, TalkLoop
+from parley.cli.talk import ENDS_BECAUSE, FileSource, TalkLoop
 from parley.client import devices
 from parley.client.duplex import DuplexClient
-from parley.client.events import Reconnected, Speaking, TurnDone, Waiting
+from parley.client.events import EndsSoon, Reconnected, Speaking, TurnDone, Waiting
 from parley.client.half_duplex import HalfDuplexClient
 from parley.clock import ManualClock
 from parley.errors import SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm, join
+from parley.protocol.resume import AwayReason
 
 
 @pytest.fixture
@@ -231,6 +232,16 @@ async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answe
 
     assert before == [False, True, False, False, False]
     assert sent.count(True) == 2
+
+
+@pytest.mark.parametrize("reason", get_args(AwayReason))
+async def test_talk_says_that_the_call_will_end_and_why(reason, capsys) -> None:
+    client = DuplexClient("http://localhost:1")
+    talk = TalkLoop(client, sound=None, tail_s=0.0, plays=False)
+
+    talk._show(EndsSoon(59.8, reason))
+
+    assert f"the call ends in 60 s: {ENDS_BECAUSE[reason]}" in capsys.readouterr().err
 
 
 async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

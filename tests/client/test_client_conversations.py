@@ -19,6 +19,7 @@ from parley.client.events import (
     Answer,
     Assigned,
     Ended,
+    EndsSoon,
     Event,
     Interruption,
     Listening,
@@ -168,19 +169,22 @@ async def test_a_half_duplex_conversation_reads_like_one() -> None:
     assert [part["type"] for part in content] == ["text", "audio", "text"]
 
 
-async def test_a_conversation_continues_when_its_recording_has_holes() -> None:
+async def test_notices_about_a_session_do_not_end_its_conversation() -> None:
     transcript = find("half_duplex", "two turns")
     hole = {"type": "recording_lost", "entries": 1}
+    warning = {"type": "session.going_away", "time_left_s": 60, "reason": "time"}
+    later = {"type": "session.of_a_later_version"}
     is_server = [line.sender == "server" for line in transcript.lines]
     third = [place for place, sent in enumerate(is_server) if sent][2]
-    transcript.lines.insert(third, Line("server", json.dumps(hole), hole))
+    for message in (hole, later, warning):
+        transcript.lines.insert(third, Line("server", json.dumps(message), message))
     async with in_half_duplex(transcript, **DEMO) as (_, talk):
         await talk.ready()
         talk.send_audio(HALF_SECOND)
-        events = [await anext(talk) for _ in range(2)]
+        events = [await anext(talk) for _ in range(3)]
 
-    assert events[0] == RecordingIncomplete(1)
-    assert isinstance(events[1], Voice)
+    assert events[:2] == [EndsSoon(60, "time"), RecordingIncomplete(1)]
+    assert isinstance(events[2], Voice)
 
 
 async def test_sound_is_not_sent_while_the_answer_plays_nor_shortly_after() -> None:

@@ -36,6 +36,13 @@ ABOVE_ROOM_DB: Final = 10.0
 """A chunk must be this much louder than the quietest one to count as speech, because microphones
 pick up the room."""
 
+ENDS_BECAUSE: Final = {
+    "time": "it reaches its maximum length",
+    "context": "the model's context is nearly full",
+    "shutdown": "the server is shutting down",
+}
+"""Sentence per reason of `events.EndsSoon`."""
+
 
 @reach.at_server
 def talk(
@@ -377,6 +384,8 @@ class TalkLoop:
                 screen.note(f"[you: {text}]")
             case events.RecordingIncomplete(entries=entries):
                 screen.note(f"the recording is incomplete: {entries} of its entries were lost")
+            case events.EndsSoon(time_left_s=left_s, reason=reason):
+                screen.note(f"the call ends in {left_s:.0f} s: {ENDS_BECAUSE[reason]}")
             case events.Problem(error=error):
                 screen.note(f"problem: {error}")
             case events.Ended(reason=reason):

@@ -11,6 +11,7 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol import values
 from parley.protocol.legacy import CloseReason
+from parley.protocol.resume import AwayReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,16 @@ class RecordingIncomplete:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsSoon:
+    """The session will end in `time_left_s`, because it reaches its maximum length (`time`), its
+    context is nearly full (`context`) or the server shuts down (`shutdown`). Sent once for each
+    reason."""
+
+    time_left_s: float
+    reason: AwayReason
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A request was refused or failed; the session continues."""
 
@@ -254,6 +265,7 @@ Event = (
     | Interruption
     | Transcript
     | RecordingIncomplete
+    | EndsSoon
     | Problem
     | Answer
     | Ended

@@ -31,7 +31,7 @@ from parley.client.sound import ClientSound, file_out
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, SetupError, TimedOut, UnknownEvent
 from parley.media.pcm import Pcm
-from parley.protocol import legacy, realtime
+from parley.protocol import legacy, realtime, resume
 from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
 
@@ -39,6 +39,18 @@ IN_VAIN_LIMIT: Final = 3
 """Number of connections without a message after which no other one is tried."""
 SHORTEST_WAIT_S: Final = 0.1
 """Pause between the first attempts to resume a session."""
+
+
+_warning = msgspec.json.Decoder(resume.GoingAway)
+
+
+def _going_away(frame: str | bytes) -> events.EndsSoon | None:
+    """The warning that a session will end; None: the message belongs to a later version."""
+    try:
+        message = _warning.decode(frame)
+    except msgspec.MsgspecError:
+        return None
+    return events.EndsSoon(message.time_left_s, message.reason)
 
 
 def common_event(message: Any) -> events.Event | None:
@@ -352,7 +364,7 @@ class LiveClient(ABC):
         try:
             message = self._decode(frame)
         except UnknownEvent:
-            return None  # The message belongs to a later version.
+            return _going_away(frame)
         event = self._translate(message)
         match event:
             case events.Waiting(ticket_id=ticket_id):
