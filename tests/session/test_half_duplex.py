@@ -83,7 +83,7 @@ def speak_whole_clauses(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None
     monkeypatch.setattr(HalfDuplexView, "generate", whole)
 
 
-async def test_each_second_of_a_clause_is_sent_before_the_next_is_encoded(monkeypatch):
+async def test_each_piece_of_a_clause_is_sent_before_the_next_is_encoded(monkeypatch):
     speak_whole_clauses(monkeypatch, 2.28)
     sent: list[int] = []
     encode = WireSound.text
@@ -103,9 +103,9 @@ async def test_each_second_of_a_clause_is_sent_before_the_next_is_encoded(monkey
     said = [one for one in talk.socket.sent if one["type"] == "chunk"]
     voiced = [one for one in said if one["audio_data"]]
     assert sent == list(range(len(voiced)))
-    assert [one["duration_ms"] for one in voiced[:4]] == [1000, 1000, 280, 1000]
-    assert [len(heard(one["audio_data"])) for one in voiced[:3]] == [24_000, 24_000, 6720]
-    assert [one["text_delta"] for one in voiced[1:3]] == [None, None]
+    assert [one["duration_ms"] for one in voiced[:5]] == [200, 1000, 1000, 80, 200]
+    assert [len(heard(one["audio_data"])) for one in voiced[:4]] == [4800, 24_000, 24_000, 1920]
+    assert [one["text_delta"] for one in voiced[1:4]] == [None, None, None]
     assert "".join(one["text_delta"] or "" for one in said) == done["text"]
     assert [one["chunk_index"] for one in said] == list(range(len(said)))
     assert [one["is_final"] for one in said] == [False] * (len(said) - 1) + [True]

@@ -86,8 +86,9 @@ def join(parts: Sequence[Pcm], rate_hz: int) -> Pcm:
     return Pcm(np.concatenate([part.samples for part in parts]), rate_hz)
 
 
-def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
-    """Audio in pieces of at most this length; empty if there is no audio.
+def in_pieces(pcm: Pcm | None, length_ms: int = 1000, *, first_ms: int = 0) -> list[Pcm]:
+    """Audio in pieces of at most this length; empty if there is no audio. `first_ms`: length of the
+    first one, if there are several.
 
     No delta has more than a second of audio, even if a model returns more at a time: at the end of
     a turn the speech decoder returns its buffered audio. Source: service.md 4.5.
@@ -95,7 +96,9 @@ def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
     if pcm is None:
         return []
     size = pcm.rate_hz * length_ms // 1000
-    return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
+    first = pcm.rate_hz * first_ms // 1000 if len(pcm) > size else 0
+    begin = [pcm.slice(0, first)] if first else []
+    return begin + [pcm.slice(start, start + size) for start in range(first, len(pcm), size)]
 
 
 def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:

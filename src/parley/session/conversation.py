@@ -83,6 +83,10 @@ TYPED_LIMIT: Final = 8
 PAST_ITEMS: Final = 2
 """Number of items that are kept if the past never changes: the newest turn and its answer."""
 
+FIRST_PIECE_MS: Final = 200
+"""Length of the first piece of audio of more than a second. Coding and decoding a second of Opus
+takes 30 ms, for which the person who asked would wait."""
+
 _log = logs.get(__name__)
 
 
@@ -698,9 +702,9 @@ class ConversationRunner:
             self._finish(response, decoded.ending)
 
     async def _say(self, response: Response, text: str, sound: Pcm | None) -> None:
-        """The next words of an answer; each second of their audio is sent before the next is
+        """The next words of an answer; each piece of their audio is sent before the next is
         encoded."""
-        pieces: list[Pcm | None] = [*in_pieces(sound)] or [None]
+        pieces: list[Pcm | None] = [*in_pieces(sound, first_ms=FIRST_PIECE_MS)] or [None]
         for number, piece in enumerate(pieces, start=1):
             if not response.has_ended and (text or piece is not None):
                 self._say_piece(response, text, piece, is_last=number == len(pieces))
