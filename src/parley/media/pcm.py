@@ -96,7 +96,7 @@ def in_pieces(pcm: Pcm | None, length_ms: int = 1000, *, first_ms: int = 0) -> l
     if pcm is None:
         return []
     size = pcm.rate_hz * length_ms // 1000
-    first = pcm.rate_hz * first_ms // 1000 if len(pcm) > size else 0
+    first = pcm.rate_hz * first_ms // 1000 if first_ms and len(pcm) > size else 0
     begin = [pcm.slice(0, first)] if first else []
     return begin + [pcm.slice(start, start + size) for start in range(first, len(pcm), size)]
 
