@@ -81,6 +81,19 @@ async def test_a_limited_folder_is_cleaned_as_it_grows(
     assert left(tmp_path) == (set() if is_cleaned else {"old"})
 
 
+async def test_a_clean_up_of_a_grown_folder_that_fails_is_tried_again_after_a_minute(
+    tmp_path, clock, free, monkeypatch
+):
+    clean = AsyncMock(side_effect=[None, OSError("no disk"), None])
+    async with runtime(tmp_path, clock) as one:
+        monkeypatch.setattr(one.stores.maintenance, "clean", clean)
+        for advanced_s, less, cleaned in ((60, 0, 1), (10, 10**8, 2), (10, 10**8, 2), (50, 0, 3)):
+            clock.advance(advanced_s)
+            free[0] -= less
+            await one.stores.maintenance.round()
+            assert clean.call_count == cleaned
+
+
 async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
     month_old(tmp_path, clock, "first")
     async with runtime(tmp_path, clock) as one:

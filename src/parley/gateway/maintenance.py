@@ -82,7 +82,7 @@ class Maintenance:
         """Recordings of dead workers that cannot be completed; each is logged once."""
         self._clean_at = self.clock.monotonic() + FIRST_CLEAN_S
         self._free_bytes = 0
-        """Of the disk, after the last clean-up; 0: there was none yet."""
+        """Of the disk, after the last clean-up; 0: there was none yet, or it failed."""
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
 
@@ -143,12 +143,11 @@ class Maintenance:
             if self._rounds % RECOVER_EVERY == 0:
                 await self._recover()
             now = self.clock.monotonic()
-            free = await asyncio.to_thread(free_bytes, self.folders.root)
-            if now >= self._clean_at or self._may_have_grown(free):
-                self._clean_at = now + FIRST_CLEAN_S
+            if now >= self._clean_at or await self._may_have_grown():
+                self._clean_at, self._free_bytes = now + FIRST_CLEAN_S, 0
                 await self.clean(dry_run=False, now_s=await self._trusted_time())
-                self._clean_at = now + CLEAN_EVERY_S
                 self._free_bytes = await asyncio.to_thread(free_bytes, self.folders.root)
+                self._clean_at = now + CLEAN_EVERY_S
                 await self.state.trim_audit()
             await self.save()
             # Another server on the same folder may have revoked one.
@@ -164,10 +163,13 @@ class Maintenance:
             log.exception("periodic_maintenance_failed")
         self._rounds += 1
 
-    def _may_have_grown(self, free: int) -> bool:
+    async def _may_have_grown(self) -> bool:
+        """True if the folder has a limit and the disk has lost much since the last clean-up."""
         limit = self.storage.max_gb * GB
-        least = max(GROWN_SHARE * limit, GROWN_LEAST_BYTES)
-        return limit >= 0 and self._free_bytes - free >= least
+        if limit < 0 or not self._free_bytes:
+            return False
+        lost = self._free_bytes - await asyncio.to_thread(free_bytes, self.folders.root)
+        return lost >= max(GROWN_SHARE * limit, GROWN_LEAST_BYTES)
 
     async def save(self) -> None:
         eta = self.eta
