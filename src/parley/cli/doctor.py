@@ -288,9 +288,7 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         key = ("parley:doctor",)
         yield asyncio.run(_redis(name, scripts, lambda: scripts.run(STORE, key, limit_s=5.0)))
     if stored is not None and "://" in stored:
-        session_logs = RedisSessionLogs(stored, window_s=0.0)
-        # The trial's keys vanish even if this process ends before it removes them.
-        session_logs.ttl_ms = 1000
+        session_logs = RedisSessionLogs(stored, window_s=settings.limits.resume_window_s)
         yield asyncio.run(
             _redis("storage.session_logs", session_logs.scripts, session_logs.try_out)
         )

@@ -45,6 +45,8 @@ KEEP_WINDOWS: Final = 4.0
 KEEP_LEAST_S: Final = 60.0
 """Number of resume windows, and minimum time, for which the log of a session is kept after the last
 refresh of its writer."""
+TRIAL_MS: Final = 1000
+"""Time for which a trial's log is kept, if its process ends before it removes it."""
 RETURNS_S: Final = 5.0
 """Maximum time for which Redis may be unreachable while a session is taken over."""
 LOOK_S: Final = 1.0
@@ -349,9 +351,9 @@ class RedisSessionLogs(SessionLogs):
             one of `failures`.
         """
         keys, log_id = self.keys("doctor"), "doctor"
-        await self.ask(APPEND, keys, 1, 1, "-", "-", 0, 1, self.ttl_ms, log_id, 1, "-", "-", 1, "-")
-        await self.ask(READ, keys[:3], self.ttl_ms, 0)
-        await self.ask(DROP, keys, log_id, 1, self.ttl_ms)
+        await self.ask(APPEND, keys, 1, 1, "-", "-", 0, 1, TRIAL_MS, log_id, 1, "-", "-", 1, "-")
+        await self.ask(READ, keys[:3], TRIAL_MS, 0)
+        await self.ask(DROP, keys, log_id, 1, TRIAL_MS)
 
     def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a writer's task, and refresh its log from now on."""
