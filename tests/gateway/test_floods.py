@@ -37,7 +37,8 @@ from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport import TlsListener, handshakes, listen
 from parley.transport.clients import OpenConnections
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
-from parley.transport.http import BYTES_PER_S, HEAD_LIMIT_BYTES, BoundedHttp
+from parley.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
+from parley.transport.limits import SLOWEST_BYTES_PER_S
 
 SECRET = {"worker_secret": "right"}
 
@@ -136,7 +137,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 def test_networks_that_carry_a_call_carry_bodies_and_answers():
     # 48 kbit/s: docs/do/operate.md, "What a call needs of the network".
-    assert 8 * BYTES_PER_S <= 40_000
+    assert 8 * SLOWEST_BYTES_PER_S <= 40_000
 
 
 async def test_bodies_that_come_after_their_answers_end_no_connection_but_large_ones_do(

@@ -40,7 +40,7 @@ from parley.transport.framing import (
     parse_close,
 )
 from parley.transport.keepalive import Keepalive
-from parley.transport.limits import Budget, ConnectionLimits, Traffic
+from parley.transport.limits import SLOWEST_BYTES_PER_S, Budget, ConnectionLimits, Traffic
 from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 INBOX_MESSAGES = 32
@@ -52,9 +52,6 @@ TURN_BYTES = 256_000
 same connection again immediately."""
 CLOSE_LIMIT_S = 5.0
 """Time for the peer to answer a close frame that is not behind other output."""
-SLOWEST_BYTES_PER_S = 4096
-"""Rate at which output before a close frame must be read, beyond the time that it may stand still;
-a call in Opus needs more."""
 HIGH_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES = 1 << 18
 

@@ -22,7 +22,7 @@ from websockets.http11 import MAX_LINE_LENGTH
 from parley.protocol.networks import network_of
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.clients import OpenConnections
-from parley.transport.limits import Budget
+from parley.transport.limits import SLOWEST_BYTES_PER_S, Budget
 
 HEAD_LIMIT_S: Final = 20.0
 """Time limit from the connection, or the first byte after a response, to the end of a request's
@@ -45,16 +45,14 @@ PIECE_BYTES: Final = 64
 number of bytes on average. Each piece costs a call, and a chunk of one byte takes six on the
 wire."""
 
-BYTES_PER_S: Final = 4 << 10
-"""Minimum rate, 33 kbit/s; a call in Opus needs more."""
 BODY_GRACE_S: Final = 30.0
 BODY_LIMIT_S: Final = 600.0
-"""A body must arrive at `BYTES_PER_S` on average and may pause for the grace period, up to a limit,
-because it occupies memory and one of few places meanwhile."""
+"""A body must arrive at `SLOWEST_BYTES_PER_S` on average and may pause for the grace period, up to
+a limit, because it occupies memory and one of few places meanwhile."""
 
 STALL_S: Final = 30.0
-"""While a response waits for its reader, it must be read at `BYTES_PER_S`; this is the measuring
-interval."""
+"""While a response waits for its reader, it must be read at `SLOWEST_BYTES_PER_S`; this is the
+measuring interval."""
 
 DRAIN_BYTES: Final = 64 << 20
 DRAIN_PAUSE_S: Final = 0.0025
@@ -194,7 +192,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
             raise BadHead(f"The chunks of a long body must have {PIECE_BYTES} bytes on average.")
         pause_due = self.loop.time() + self.body_grace_s
-        self._body_due = min(self._body_due + len(body) / BYTES_PER_S, pause_due)
+        self._body_due = min(self._body_due + len(body) / SLOWEST_BYTES_PER_S, pause_due)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -349,7 +347,7 @@ class BoundedHttp(HttpToolsProtocol):
 
         def check() -> None:
             waiting = self.transport.get_write_buffer_size()
-            if before - waiting < self.stall_s * BYTES_PER_S:
+            if before - waiting < self.stall_s * SLOWEST_BYTES_PER_S:
                 self._open.ended["slow_reader"] += 1
                 self.transport.abort()
             else:
