@@ -184,6 +184,16 @@ test('after running dry the queue refills once instead of stuttering', () => {
   assert.ok(buffer.delayMs > 200, 'a late chunk makes it more patient');
 });
 
+test('a chunk that comes when the last sample has just been read leaves no gap', () => {
+  const { buffer, listen, speech, names } = player();
+  buffer.push(0, speech(300));
+  listen(200 + 300);
+  buffer.push(0, speech(300), true);
+
+  assert.ok(heardMs(listen(300)) >= 290);
+  assert.deepEqual(names(), ['started', 'drained']);
+});
+
 test('patience has an end', () => {
   const { buffer, listen, speech } = player();
   buffer.push(0, speech(100));

@@ -787,6 +787,17 @@ test('on an even line a turn is heard sooner; after a hole nothing is taken on t
   assert.equal(start.ms(300), 40);
 });
 
+test('that a model listens quickly does not show that it speaks quickly', () => {
+  const start = new HeadStart();
+  for (const ms of [50, 60, 55]) start.answered(ms, false);
+  assert.equal(start.ms(300), 40, 'the next part may take as long as the first');
+  start.answered(400, false);
+  assert.equal(start.ms(300), 150, 'but an uneven line counts');
+  for (const ms of [100, 110, 105]) start.answered(ms);
+  for (let i = 0; i < 8; i++) start.answered(50, false);
+  assert.equal(start.ms(300), 0, 'later parts take less time than the first');
+});
+
 test('a clock that is set spoils the sign of quality for half a minute, not for ever', async () => {
   const { talk, socket, words } = await call('duplex');
   const listen = (agoS) => ({ ...words.listen(), wall_clock_ms: 90, server_send_ts: Date.now() / 1000 - agoS });

@@ -51,7 +51,8 @@ export class PlaybackBuffer {
     this.gaps = 0;
     this.shiftMs = 0;
     this.waitedFrom = 0;
-    this.starvedFrom = 0;
+    /** Number of the first sample that was missing; -1: none was. */
+    this.starvedFrom = -1;
     this.turnBegan = -1;
     this.turnPushed = 0;
     this.pushTurn = -1;
@@ -87,7 +88,11 @@ export class PlaybackBuffer {
     if (samples.length > 0) {
       this.queue.push({ turn, samples, from: 0 });
       this.ahead += samples.length;
-      if (this.state === 'idle' || this.state === 'starved') {
+      if (this.state === 'starved' && this.clock === this.starvedFrom) {
+        // Just in time: no sample was missing.
+        this.starvedFrom = -1;
+        this.state = 'playing';
+      } else if (this.state === 'idle' || this.state === 'starved') {
         if (this.state === 'idle') this.starvedFrom = -1;
         this.state = 'filling';
         this.waitedFrom = this.clock;
@@ -223,7 +228,7 @@ export class PlaybackBuffer {
       this.#drained();
     } else {
       this.state = 'starved';
-      this.starvedFrom = this.clock;
+      this.starvedFrom = this.clock + 1;
     }
   }
 

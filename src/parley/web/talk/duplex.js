@@ -236,7 +236,7 @@ export class DuplexCall extends Call {
     else metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
     if (metrics.responseMs !== null) {
       this.#quality.answered(metrics.responseMs);
-      if (!isSpeaking || this.#isTurnOpen) this.#headStart.answered(metrics.responseMs);
+      if (!isSpeaking || this.#isTurnOpen) this.#headStart.answered(metrics.responseMs, isSpeaking);
     }
     metrics.contextTokens = contextTokens;
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;

@@ -1,7 +1,7 @@
 /**
  * Delay before a turn is played, so that its next part arrives in time.
  *
- * The next part is expected to be as late as the latest of the last ones. If the first part, which takes longer to
+ * The next part is expected to be as late as the latest of the last ones. If the first part, which can take longer to
  * generate, was later than that, no delay is needed. After a gap in the voice the default delay is used until enough
  * new parts have arrived. Pure.
  */
@@ -19,16 +19,22 @@ const LEAST_MS = 40;
 const MARGIN = 1.5;
 
 export class HeadStart {
-  /** @type {number[]} */
-  #answers = [];
+  /** Lateness of the last parts of speech. @type {number[]} */
+  #spoken = [];
+  /** Lateness of the last answers without speech. @type {number[]} */
+  #silent = [];
   #wanted = ENOUGH;
   #seen = 0;
 
-  /** @param {number} ms lateness of a part that was not the first of its turn, compared with others */
-  answered(ms) {
+  /**
+   * @param {number} ms lateness of an answer that was not the first of its turn, compared with others
+   * @param {boolean} [isSpoken] false: the model only listened
+   */
+  answered(ms, isSpoken = true) {
     this.#seen++;
-    this.#answers.push(ms);
-    if (this.#answers.length > REMEMBERED) this.#answers.shift();
+    const answers = isSpoken ? this.#spoken : this.#silent;
+    answers.push(ms);
+    if (answers.length > REMEMBERED) answers.shift();
   }
 
   /** Called on a gap in the playback. */
@@ -45,7 +51,9 @@ export class HeadStart {
    */
   ms(first, { ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {
     if (isFixed || this.#seen < this.#wanted) return most;
-    const later = Math.max(...this.#answers) - first;
+    // Listening takes less time than speaking: only speech shows that the next part comes sooner than the first.
+    const least = this.#spoken.length < ENOUGH ? 0 : -Infinity;
+    const later = Math.max(least, Math.max(...this.#spoken, ...this.#silent) - first);
     return Math.min(most, Math.max(0, LEAST_MS + Math.min(0, later), Math.round(later * MARGIN)));
   }
 }
