@@ -54,6 +54,18 @@ async def gateway():
             yield running
 
 
+async def test_a_reload_fails_if_the_certificate_cannot_be_used(
+    gateway: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook of certbot's runs it."""
+    problem = "The certificate cert.pem cannot be used: No such file or directory."
+    monkeypatch.setattr(gateway.gateway, "reload_certificate", lambda: problem)
+
+    code, _, err = await parley(capsys, gateway.url, "reload")
+
+    assert (code, problem in err) == (1, True)
+
+
 async def test_status_says_whether_sessions_are_taken(gateway: Any, capsys: Any) -> None:
     code, out, _ = await parley(capsys, gateway.url, "status")
     assert (code, out.splitlines()[0]) == (1, "ready: no. No worker can take a session.")

@@ -15,6 +15,7 @@ from tests.support import certificates
 from tests.support.gateways import running_gateway
 from tests.support.patience import HANG_S
 
+from parley.certificates import make_pair
 from parley.gateway import tls
 
 pair = functools.partial(certificates.pair, days=300, name="parley", ca=False)
@@ -79,9 +80,21 @@ def test_a_pair_that_does_not_fit_is_replaced_when_it_is_ours(tmp_path: Path):
     assert tls.ensure_certificate(cert, key) == "its key is another"
 
 
+def test_ours_made_while_the_clock_was_ahead_is_replaced(tmp_path: Path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for file, content in zip((cert, key), make_pair([], 400, since_days=-365), strict=True):
+        file.write_bytes(content)
+
+    made = tls.ensure_certificate(cert, key)
+
+    assert made is not None
+    assert made.startswith("it is valid only from 20")
+    assert tls.ensure_certificate(cert, key) is None
+
+
 @pytest.mark.parametrize(
     ("days", "event", "why"),
-    [(300, "", ""), (10, "expiring", "expires"), (-1, "expired", "expired")],
+    [(300, "", ""), (10, "expiring", "expires"), (-1, "invalid", "expired")],
 )
 def test_another_is_left_alone_and_warned_about(tmp_path: Path, days: float, event: str, why: str):
     cert, key = pair(tmp_path, days=days, name="example.org", ca=True)

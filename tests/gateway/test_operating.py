@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 from tests.gateway.test_dispatcher import GatewayParts, held
 from tests.gateway.test_session_registry import hello
+from tests.support.certificates import pair
 from tests.support.gateways import (
     RunningGateway,
     occupied,
@@ -127,6 +128,8 @@ async def test_a_long_drain_ends_calls_in_their_words_and_a_second_signal_immedi
 
 
 async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_is_not(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    theirs, its_key = pair(tmp_path / "theirs", name="example.org", days=-1, ca=False)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     tls = {"http": False, "ssl_certfile": cert, "ssl_keyfile": key}
     async with running_gateway(gateway=tls) as gateway:
@@ -141,14 +144,23 @@ async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_i
         url = f"wss://127.0.0.1:{running.port}/ws/duplex/omni_1?extensions=true"
         async with connect(url, ssl=context) as open_call:
             assert (await hear(open_call))["type"] == "queued"
-            cert.write_text("half a certif")
-            assert not running.reload_certificate()
-            assert await shown() == before
+            for bad, why in (
+                ((b"half a certif", key.read_bytes()), "a file is not complete"),
+                ((theirs.read_bytes(), key.read_bytes()), "the key belongs to another certificate"),
+                ((theirs.read_bytes(), its_key.read_bytes()), "it expired on 20"),
+            ):
+                for file, content in zip((cert, key), bad, strict=True):
+                    file.write_bytes(content)
+                report = running.reload()
+                assert f"The certificate {cert} with the key {key}" in report.certificate_problem
+                assert why in report.certificate_problem
+                assert not report.certificate
+                assert await shown() == before
             renewed, private = make_pair(local_names(), 100)
             cert.write_bytes(renewed)
             key.write_bytes(private)
 
-            assert running.reload_certificate()
+            assert running.reload().certificate
 
             assert await shown() == fingerprint(renewed.decode()) == running.fingerprint
             await say(open_call, type="stop")

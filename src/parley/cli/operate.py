@@ -150,7 +150,11 @@ def drain(
 def reload(server: RemoteServer) -> VerbReport:
     """Read settings and certificate again. Running sessions continue."""
     found = server.ask("POST", "/api/admin/reload")
-    problem = found["problem"]
+    notes = []
+    if problem := found["problem"]:
+        notes.append(f"The settings were not read; the old ones hold. {problem}")
+    if problem := found.get("certificate_problem"):
+        notes.append(f"New connections get the same certificate as before. {problem}")
     lines = [f"In effect now: {', '.join(found['applied']) or 'no setting was changed'}."]
     if found["needs_restart"]:
         lines.append(f"In effect after a restart: {', '.join(found['needs_restart'])}.")
@@ -159,8 +163,8 @@ def reload(server: RemoteServer) -> VerbReport:
     return VerbReport(
         data=found,
         lines=lines,
-        notes=[f"The settings were not read; the old ones hold. {problem}"] if problem else [],
-        exit_code=1 if problem else 0,
+        notes=notes,
+        exit_code=1 if notes else 0,
     )
 
 

@@ -22,7 +22,7 @@ from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import answering_as_standby, refuse, stand_by
 from parley.gateway.state import STATE_FILE, is_locked
-from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
+from parley.gateway.tls import ShownPair, ensure_certificate, own_fingerprint, own_names
 from parley.protocol.networks import in_url
 from parley.settings import Settings
 from parley.transport import OpenConnections, UvicornServer, listen, listen_on_loopback
@@ -64,7 +64,9 @@ class Gateway:
             return make_runtime(settings, reload=self.reload)
 
         self.app = GatewayApp(settings, make_runtime=make, web=web)
-        self._server = _Server(self.app, tls=self._tls(), drain=self._drain)
+        self._shown = self._pair()
+        context = self._shown.context if self._shown else None
+        self._server = _Server(self.app, tls=context, drain=self._drain)
         self._internal: asyncio.Server | None = None
         self._drain_s = 0.0
         self._stopping = asyncio.Event()
@@ -209,7 +211,13 @@ class Gateway:
         """Apply changed settings and a changed certificate, as far as they can change while
         sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
         force. A gateway that is starting or is a standby does this again when it serves."""
-        done = Reloaded(applied=[], needs_restart=[], certificate=self.reload_certificate())
+        problem = self.reload_certificate()
+        done = Reloaded(
+            applied=[],
+            needs_restart=[],
+            certificate=problem is None and self._shown is not None,
+            certificate_problem=problem,
+        )
         runtime = self.app.runtime
         self._is_reload_due = runtime is None
         if self._reread is None or self._as_read is None or runtime is None:
@@ -239,25 +247,23 @@ class Gateway:
         """
         self._reread, self._as_read, self._has_own_workers = read, as_read, has_own_workers
 
-    def reload_certificate(self) -> bool:
-        """Use the certificate that is now in the files for new connections. Returns False if it
-        cannot be used, and the old one stays in use, or if the server speaks plain HTTP."""
-        gateway, context = self.settings.gateway, self._server.config.ssl
-        if gateway.http or context is None:
-            return False
+    def reload_certificate(self) -> str | None:
+        """Use the certificate that is now in the files for new connections. Returns why it
+        cannot be used, and the old one stays in use."""
+        gateway = self.settings.gateway
+        if self._shown is None:
+            return None
         try:
             if gateway.ssl_certfile.exists():  # An operator's may be absent while it is renewed.
                 ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
-            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            trial.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
-            context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
-        except (OSError, ssl.SSLError, SetupError) as error:
-            log.error("certificate_reload_failed", why=str(error))
-            return False
+            self._shown.load(gateway.ssl_certfile, gateway.ssl_keyfile)
+        except SetupError as error:
+            log.error("certificate_reload_failed", why=str(error), hint=error.hint)
+            return str(error)
         if self.app.runtime is not None:  # a standby has none
             self.runtime.access.admission.learn_names(own_names(gateway.ssl_certfile))
         log.info("certificate_reloaded", fingerprint=self.fingerprint)
-        return True
+        return None
 
     def stop_now(self) -> None:
         self.stop()
@@ -292,22 +298,16 @@ class Gateway:
         for connection in list(serving.connection_handler.live):
             connection.cancel()
 
-    def _tls(self) -> ssl.SSLContext | None:
+    def _pair(self) -> ShownPair | None:
         gateway = self.settings.gateway
         if gateway.http:
             return None
         why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
         if why is not None:
             log.info("certificate_made", file=str(gateway.ssl_certfile), why=why)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
-        except (OSError, ssl.SSLError) as error:
-            raise SetupError(
-                f"The certificate {gateway.ssl_certfile} cannot be used: {error}.",
-                hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
-            ) from error
-        return context
+        shown = ShownPair()
+        shown.load(gateway.ssl_certfile, gateway.ssl_keyfile)
+        return shown
 
 
 class _Server(UvicornServer):

@@ -49,6 +49,10 @@ class Reloaded(msgspec.Struct, kw_only=True):
         ),
     ]
     certificate: Annotated[bool, Meta(description="the certificate in the files is shown now")]
+    certificate_problem: Annotated[
+        str | None,
+        Meta(description="why the certificate in the files is not shown; the old one is"),
+    ] = None
     problem: Annotated[
         str | None, Meta(description="why the settings could not be read; the old ones hold")
     ] = None

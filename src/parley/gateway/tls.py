@@ -78,17 +78,18 @@ def _faults(cert: Path, key: Path) -> str | None:
     except (OSError, ValueError, TypeError):
         # The code that loads them reports what is wrong.
         return None
-    left = parsed.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    is_over = left < datetime.timedelta()
-    expires = f"it expire{'d' if is_over else 's'} on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    invalid = invalid_today(parsed)
+    why = invalid
+    if parsed.not_valid_after_utc - _now() < datetime.timedelta(days=RENEW_DAYS):
+        why = invalid or f"it expires on {parsed.not_valid_after_utc:%Y-%m-%d}"
     if not parsed.issuer == parsed.subject == our_name():
-        if left < datetime.timedelta(days=RENEW_DAYS):
-            report = log.error if is_over else log.warning
-            event = "certificate_expired" if is_over else "certificate_expiring"
-            report(event, file=str(cert), why=expires)
+        if invalid:
+            log.error("certificate_invalid", file=str(cert), why=why)
+        elif why:
+            log.warning("certificate_expiring", file=str(cert), why=why)
         return None
-    if left < datetime.timedelta(days=RENEW_DAYS):
-        return expires
+    if why:
+        return why
     if private.public_key() != parsed.public_key():
         return "its key is another"
     try:
@@ -96,6 +97,64 @@ def _faults(cert: Path, key: Path) -> str | None:
     except x509.ExtensionNotFound:
         return None
     return "it could sign others" if basics.ca else None
+
+
+def invalid_today(parsed: x509.Certificate) -> str | None:
+    """The reason why browsers refuse it today. One that is valid only later was made while the
+    machine's clock was wrong."""
+    if parsed.not_valid_after_utc < _now():
+        return f"it expired on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    if parsed.not_valid_before_utc > _now():
+        return f"it is valid only from {parsed.not_valid_before_utc:%Y-%m-%d}"
+    return None
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+class ShownPair:
+    """The certificate that a server's new connections are shown, and its key.
+
+    Attributes:
+        context: of the server.
+    """
+
+    def __init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._certificate: x509.Certificate | None = None
+
+    def load(self, cert: Path, key: Path) -> None:
+        """Show the pair in these files from now on.
+
+        Raises:
+            SetupError: it cannot be used, or is not valid today, but the one that is shown is; that
+                one stays.
+        """
+        from cryptography import x509
+
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            trial.load_cert_chain(cert, key)
+            new = x509.load_pem_x509_certificate(cert.read_bytes())
+            invalid = invalid_today(new)
+            if invalid and self._certificate and not invalid_today(self._certificate):
+                raise ValueError(invalid)
+            self.context.load_cert_chain(cert, key)
+        except (OSError, ValueError) as error:
+            raise SetupError(
+                f"The certificate {cert} with the key {key} cannot be used: {_in_words(error)}.",
+                hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
+            ) from error
+        self._certificate = new
+
+
+def _in_words(error: OSError | ValueError) -> str:
+    """OpenSSL's own words, "PEM lib", do not help an operator."""
+    if isinstance(error, ssl.SSLError):
+        is_other = error.reason == "KEY_VALUES_MISMATCH"
+        return "the key belongs to another certificate" if is_other else "a file is not complete"
+    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def _check_key(key: Path) -> None:
