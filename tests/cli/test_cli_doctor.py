@@ -58,6 +58,18 @@ def test_a_private_key_is_fine_and_a_certificate_about_to_expire_is_noted(tmp_pa
     assert "expires on" in findings[1].text
 
 
+def test_a_key_of_another_certificate_is_broken(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    certificate = (tmp_path / "cert.pem").read_bytes()
+    self_signed(tmp_path)
+    (tmp_path / "cert.pem").write_bytes(certificate)
+
+    finding = only(doctor.check_certificate(pair(tmp_path)), "certificate")
+
+    assert finding.grade == "broken"
+    assert "the key belongs to another certificate" in finding.text
+
+
 def test_half_a_pair_is_broken(tmp_path: Path) -> None:
     self_signed(tmp_path)
     (tmp_path / "key.pem").unlink()

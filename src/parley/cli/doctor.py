@@ -30,6 +30,7 @@ from parley.cli import flags
 from parley.cli.colour import paint, say
 from parley.client import sync
 from parley.errors import ParleyError, SetupError
+from parley.gateway.tls import ShownPair, invalid_today
 from parley.installation import install_command
 from parley.recording.layout import GB, free_bytes
 from parley.session_log.places import open_session_logs
@@ -227,21 +228,22 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield fine("private key", f"{key}, mode {mode:04o}")
-    yield from _validity(cert)
+    yield from _validity(cert, key)
 
 
-def _validity(cert: Path) -> Iterator[Finding]:
+def _validity(cert: Path, key: Path) -> Iterator[Finding]:
     from cryptography import x509
 
     try:
-        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
-    except (ValueError, OSError):
-        yield broken("certificate", f"{cert} is not a PEM certificate", RENEW)
+        ShownPair().load(cert, key)
+    except SetupError as error:
+        yield broken("certificate", str(error).removesuffix("."), RENEW)
         return
+    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     until = certificate.not_valid_after_utc.date().isoformat()
-    if left.total_seconds() <= 0:
-        yield broken("certificate", f"{cert} expired on {until}", RENEW)
+    if why := invalid_today(certificate):
+        yield broken("certificate", f"{cert} cannot be used: {why}", RENEW)
     elif left.days < CERTIFICATE_SOON_DAYS:
         yield note("certificate", f"{cert} expires on {until}", RENEW)
     else:
