@@ -475,7 +475,7 @@ MUTANTS: Final = [
     ),
     *_mutants("folder-gone", "session_log/file_logs.py", "tests/session_log/test_backends.py -k folder", ("if self._stored.inode() == self._inode:", "if True:")),
     *_mutants("far-voice", "vad/utterance.py", "tests/vad/test_utterance.py", ("return replace(self, far_ms=0)", "return self")),
-    *_mutants("stops", "transport/http.py", "tests/gateway/test_floods.py -k does_not_come", ("min(self._body_due + len(body) / SLOWEST_BYTES_PER_S, pause_due)", "self._body_due + len(body) / SLOWEST_BYTES_PER_S")),
+    *_mutants("stops", "transport/limits.py", "tests/gateway/test_connection.py -k slowly", ("min(self._due + earned_s, now + self._grace_s)", "self._due + earned_s")),
 ]  # fmt: skip
 
 

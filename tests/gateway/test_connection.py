@@ -16,6 +16,7 @@ from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.allowance import Allowance
 from parley.transport.connection import INBOX_MESSAGES, TURN_FRAMES, Connection
 from parley.transport.framing import (
+    BINARY,
     CLOSE,
     PING,
     PONG,
@@ -122,6 +123,29 @@ async def test_a_peer_that_answers_pings_stays():
 
     assert connection.is_open
     assert not wire.is_aborted
+
+
+@pytest.mark.parametrize(
+    ("rates", "code"),
+    [
+        ([5000] * 500, None),
+        ([5000] * 700, 1008),
+        ([1] * 55, 1008),
+        ([8000] * 100 + [1] * 35 + [8000] * 10, None),
+        ([8000] * 100 + [1] * 45, 1008),
+    ],
+)
+async def test_a_message_may_come_slowly_and_pause_but_has_an_end(rates, code):
+    connection, _ = open_connection(ping_every_s=20, ping_limit_s=20)
+    now = asyncio.get_running_loop().time()
+    message, at = frame(BINARY, bytes(sum(rates)), mask=True), 0
+
+    for second, rate in enumerate(rates):
+        connection.data_received(message[at : at + rate])
+        at += rate
+        connection.tick(now + second)
+
+    assert (connection.closed.result().code if connection.closed.done() else None) == code
 
 
 async def test_only_a_direction_that_is_silent_needs_a_ping():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.gateways import (
     until,
 )
 from tests.support.long import times
+from tests.support.raw_sockets import raw_websocket
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, hear_until, say
 from websockets.asyncio.client import connect
@@ -30,6 +32,7 @@ from parley.gateway import acquisition
 from parley.gateway.acquisition import ClientWatch
 from parley.gateway.queue import Ticket
 from parley.protocol.kinds import Kind
+from parley.transport.framing import TEXT, frame
 
 
 @pytest.mark.gateway(queue={"update_every_s": 0.2})
@@ -360,10 +363,10 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place(gateway):
         ('{"type": "stop"}', "invalid_request", 1008),
         ("[]", "invalid_request", 1008),
     ]
-    for frame, expected, code in bad:
-        told = await turned_away(gateway.ws(PATHS["chat"]), frame)
+    for content, expected, code in bad:
+        told = await turned_away(gateway.ws(PATHS["chat"]), content)
 
-        assert told == (expected, code), frame
+        assert told == (expected, code), content
     assert len(gateway.runtime.dispatcher.queue) == 0
 
 
@@ -376,5 +379,13 @@ async def test_json_in_a_binary_frame_is_called_so(gateway):
 
 
 @pytest.mark.gateway(limits={"chat_first_message_s": 0.1})
-async def test_a_chat_client_that_never_asks_is_sent_away(gateway):
-    assert await turned_away(gateway.ws(PATHS["chat"])) == ("timeout", 1008)
+async def test_a_chat_client_that_never_asks_is_sent_away_one_on_a_slow_line_is_not(
+    gateway, worker
+):
+    request = frame(TEXT, json.dumps(HELLO).encode(), mask=True)
+    async with raw_websocket(gateway.gateway.port, PATHS["chat"]) as slow:
+        await slow.send(request[:20])
+
+        assert await turned_away(gateway.ws(PATHS["chat"])) == ("timeout", 1008)
+        await slow.send(request[20:])
+        await slow.until(b'"done"')

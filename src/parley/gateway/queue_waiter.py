@@ -73,7 +73,7 @@ class QueueWaiter(ClientWatch[Message]):
 
     async def first_request(self) -> None:
         """Wait for the first request (`Dialect.asks_first`) and check everything that does not need
-        the model.
+        the model. One that has arrived in part may take as long as the connection gives it.
 
         Raises:
             Departed: the client left or was refused.
@@ -81,10 +81,10 @@ class QueueWaiter(ClientWatch[Message]):
         deadline = self._clock.monotonic() + self._first_message_s
         while self.request is None:
             left_s = deadline - self._clock.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 and not self._connection.is_in_message:
                 elapsed_s = self._first_message_s
                 self._last_word(self.dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
-            await self._event(None, timeout_s=left_s)
+            await self._event(None, timeout_s=left_s if left_s > 0 else None)
 
     def cancelled(self) -> NoReturn:
         """Tell the client that its ticket was cancelled.

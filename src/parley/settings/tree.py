@@ -306,7 +306,7 @@ class LimitSettings(Part):
     setup_s: float = Field(30.0, gt=0)
     """Time from queue_done to a valid prepare or session.update."""
     chat_first_message_s: float = Field(30.0, gt=0)
-    """Time from connecting to the request of a chat."""
+    """Time from connecting to the start of the request of a chat."""
     chat_idle_s: float = Field(180.0, gt=0)
     """A connection for several chats ends after this without one."""
     chat_frame_mb: float = Field(128.0, gt=0)

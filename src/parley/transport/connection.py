@@ -40,7 +40,7 @@ from parley.transport.framing import (
     parse_close,
 )
 from parley.transport.keepalive import Keepalive
-from parley.transport.limits import SLOWEST_BYTES_PER_S, Budget, ConnectionLimits, Traffic
+from parley.transport.limits import SLOWEST_BYTES_PER_S, Arrival, Budget, ConnectionLimits, Traffic
 from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 INBOX_MESSAGES = 32
@@ -104,6 +104,8 @@ class Connection(asyncio.Protocol):
         self._arrival: asyncio.Future[None] | None = None
         self._joined: Connection | None = None
         self._traffic: Traffic | None = None
+        self._incoming: Arrival | None = None
+        """Of a message that was unfinished at the last tick."""
         self._close_sent = False
         self._close_timer: asyncio.TimerHandle | None = None
         self._closure: Closure | None = None
@@ -134,6 +136,11 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """True if sending still makes sense."""
         return self.state is OPEN
+
+    @property
+    def is_in_message(self) -> bool:
+        """True if a message has arrived in part. If the rest is too slow, the connection ends."""
+        return bool(self._reader.opcode)
 
     def set_message_limit(self, limit_bytes: int) -> None:
         """Set the maximum size of later messages."""
@@ -315,6 +322,8 @@ class Connection(asyncio.Protocol):
         self._heard_at += late_s
         self._sent_at += late_s
         self._pong_due_at += late_s
+        if self._incoming is not None:
+            self._incoming.wait_until(self._now() + self._pause_s)
 
     def tick(self, now: float) -> None:
         """Called once a second: keepalive; drop a peer that has stopped reading, and a path that
@@ -335,6 +344,8 @@ class Connection(asyncio.Protocol):
             return
         if not self._close_sent:
             self._keep_alive(transport, now, waiting)
+            if self._is_guarded and self._reader.opcode:
+                self._check_arrival(now)
 
     # Private
 
@@ -356,6 +367,22 @@ class Connection(asyncio.Protocol):
             self._end(Closure(1006, "no pong"))
             self.close(1011, "keepalive ping timeout")
             transport.abort()
+
+    def _check_arrival(self, now: float) -> None:
+        """End the connection of a client whose message arrives too slowly."""
+        if self._incoming is None:
+            # A client that is silent altogether is first given up for not answering pings.
+            self._incoming = Arrival(now, self._pause_s)
+        self._incoming.advance(self._reader.arrived_bytes, now)
+        if self._read_holds:
+            self._incoming.wait_until(now + 1.0)
+        if now >= self._incoming.due and self.is_open:
+            self._starved()
+
+    @property
+    def _pause_s(self) -> float:
+        """Time for which a message may pause."""
+        return self._limits.ping_every_s + self._limits.ping_limit_s
 
     def _is_cut_off(self, transport: asyncio.Transport, now: float) -> bool:
         """True if data has been in flight for too long."""
@@ -390,9 +417,11 @@ class Connection(asyncio.Protocol):
         for event in events:
             if isinstance(event, Control):
                 self._control(event)
-            elif self.state is not OPEN:
+                continue
+            self._incoming = None
+            if self.state is not OPEN:
                 continue  # after a close frame nothing else counts (RFC 6455, 5.5.1)
-            elif self._joined is not None and self._traffic is not None:
+            if self._joined is not None and self._traffic is not None:
                 self._forward(event, self._joined, self._traffic)
             else:
                 self._keep(event)
@@ -511,6 +540,9 @@ class Connection(asyncio.Protocol):
         self.close(1008, "too slow")
         if self._transport is not None:
             self._transport.abort()
+
+    def _starved(self) -> None:
+        self._fail(1008, "The message was not received in time.")
 
     def _end(self, closure: Closure) -> None:
         if self._closure is None:

@@ -150,7 +150,8 @@ class FrameReader:
         self._frame_left = 0
         self._is_last_frame = False
         self._key = b""
-        self._opcode = 0
+        self.opcode = 0
+        """Opcode of the message that has arrived in part; 0 between messages."""
         self._fragments = 0
         self._parts: list[Bytes] = []
         self._merged: bytearray | None = None
@@ -165,7 +166,7 @@ class FrameReader:
         It makes the same checks as `read`, without its state, in a third of the time.
         """
         end = len(data)
-        if self._data or self._opcode or end < 4 or data[0] not in _WHOLE:
+        if self._data or self.opcode or end < 4 or data[0] not in _WHOLE:
             return 0
         second = data[1]
         length, header = second & 0x7F, 2
@@ -217,6 +218,11 @@ class FrameReader:
         if self._at == len(self._data):
             self._data, self._at = b"", 0
         return events
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Number of bytes of the unfinished message that have arrived."""
+        return self._size - self._frame_left
 
     def _read(self, events: list[Message | Control], most_frames: int | None) -> bool:
         """True if it stopped at `most_frames`."""
@@ -289,11 +295,11 @@ class FrameReader:
         return header, length, opcode
 
     def _begin(self, opcode: int, payload_bytes: int, *, is_last: bool) -> None:
-        if (opcode == CONTINUATION) != bool(self._opcode):  # 5.4
+        if (opcode == CONTINUATION) != bool(self.opcode):  # 5.4
             here = "no message" if opcode == CONTINUATION else "another message"
             raise FrameError(1002, f"A frame of opcode {opcode} arrived while {here} was open.")
-        if not self._opcode:
-            self._opcode = opcode
+        if not self.opcode:
+            self.opcode = opcode
             self._text = _TextCheck() if self._checks_text and opcode == TEXT else None
             self._merged = None if is_last else bytearray()
             self._fragments = 0
@@ -333,13 +339,13 @@ class FrameReader:
             self._keep(piece)
         if is_whole:
             if self._merged is None:
-                events.append(Message(self._opcode, self._parts, self._size))
+                events.append(Message(self.opcode, self._parts, self._size))
             elif self._masked:
-                events.append(client_message(self._opcode, self._merged))
+                events.append(client_message(self.opcode, self._merged))
             else:
-                header = _frame_header(self._opcode, self._size, mask=False)
-                events.append(Message(self._opcode, (header, self._merged), self._size))
-            self._parts, self._merged, self._size, self._opcode = [], None, 0, 0
+                header = _frame_header(self.opcode, self._size, mask=False)
+                events.append(Message(self.opcode, (header, self._merged), self._size))
+            self._parts, self._merged, self._size, self.opcode = [], None, 0, 0
 
     def _opened(self, piece: Bytes) -> Bytes:
         """A piece of the current frame, unmasked; the key is rotated to the start of the next

@@ -22,7 +22,7 @@ from websockets.http11 import MAX_LINE_LENGTH
 from parley.protocol.networks import network_of
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.clients import OpenConnections
-from parley.transport.limits import SLOWEST_BYTES_PER_S, Budget
+from parley.transport.limits import ARRIVAL_LIMIT_S, SLOWEST_BYTES_PER_S, Arrival, Budget
 
 HEAD_LIMIT_S: Final = 20.0
 """Time limit from the connection, or the first byte after a response, to the end of a request's
@@ -46,9 +46,7 @@ number of bytes on average. Each piece costs a call, and a chunk of one byte tak
 wire."""
 
 BODY_GRACE_S: Final = 30.0
-BODY_LIMIT_S: Final = 600.0
-"""A body must arrive at `SLOWEST_BYTES_PER_S` on average and may pause for the grace period, up to
-a limit, because it occupies memory and one of few places meanwhile."""
+"""Time for which a body may pause; see `Arrival`."""
 
 STALL_S: Final = 30.0
 """While a response waits for its reader, it must be read at `SLOWEST_BYTES_PER_S`; this is the
@@ -78,7 +76,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     head_limit_s = HEAD_LIMIT_S
     body_grace_s = BODY_GRACE_S
-    body_limit_s = BODY_LIMIT_S
+    body_limit_s = ARRIVAL_LIMIT_S
     stall_s = STALL_S
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -93,7 +91,6 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_pieces = 0
         self._trailers = 0
-        self._body_due = self._body_end = 0.0
         self._budget: Budget | None = self.app_state.get("budget")
         self._unread: tuple[int, str] | None = None
         """Bytes of a response that are counted, and their owner."""
@@ -178,8 +175,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = self._body_pieces = self._trailers = 0
         if not self._has_body:
             return  # it will be complete in a moment
-        self._body_due = self.loop.time() + self.body_grace_s
-        self._body_end = self.loop.time() + self.body_limit_s
+        self._arrival = Arrival(self.loop.time(), self.body_grace_s, self.body_limit_s)
         self._after(self.body_grace_s, self._check_body)
 
     def on_body(self, body: bytes) -> None:
@@ -191,8 +187,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_pieces += 1
         if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
             raise BadHead(f"The chunks of a long body must have {PIECE_BYTES} bytes on average.")
-        pause_due = self.loop.time() + self.body_grace_s
-        self._body_due = min(self._body_due + len(body) / SLOWEST_BYTES_PER_S, pause_due)
+        self._arrival.advance(self._body_bytes, self.loop.time())
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -309,8 +304,8 @@ class BoundedHttp(HttpToolsProtocol):
         now = self.loop.time()
         if self.flow.read_paused:
             # At the moment it is this server that does not read.
-            self._body_due = max(self._body_due, now + 1.0)
-        due = min(self._body_due, self._body_end)
+            self._arrival.wait_until(now + 1.0)
+        due = self._arrival.due
         if now < due:
             self._after(due - now, self._check_body)
             return

@@ -14,6 +14,36 @@ SLOWEST_BYTES_PER_S: Final = 4096
 """Minimum rate of a client that sends a body or reads output, 33 kbit/s beyond the time that it may
 stand still; a call in Opus needs more."""
 
+ARRIVAL_LIMIT_S: Final = 600.0
+
+
+class Arrival:
+    """Time by which more of one body or message must have arrived: it may pause for the grace
+    period and must come at `SLOWEST_BYTES_PER_S` on average, within `ARRIVAL_LIMIT_S`, because it
+    occupies memory and one of few places meanwhile."""
+
+    __slots__ = ("_bytes", "_due", "_end", "_grace_s")
+
+    def __init__(self, now: float, grace_s: float, limit_s: float = ARRIVAL_LIMIT_S) -> None:
+        self._bytes = 0
+        self._grace_s = grace_s
+        self._due = now + grace_s
+        self._end = now + limit_s
+
+    @property
+    def due(self) -> float:
+        return min(self._due, self._end)
+
+    def advance(self, total_bytes: int, now: float) -> None:
+        """`total_bytes` have arrived so far."""
+        earned_s = (total_bytes - self._bytes) / SLOWEST_BYTES_PER_S
+        self._bytes = total_bytes
+        self._due = min(self._due + earned_s, now + self._grace_s)
+
+    def wait_until(self, time: float) -> None:
+        """Reading stops until `time`."""
+        self._due = max(self._due, time)
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:

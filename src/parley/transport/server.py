@@ -103,6 +103,10 @@ class ServerConnection(Connection):
         self._open_connections.ended["slow_reader"] += 1
         super()._give_up(waiting_bytes)
 
+    def _starved(self) -> None:
+        self._open_connections.ended["slow_body"] += 1
+        super()._starved()
+
     def _connect(self, request: Request) -> None:
         assert self._transport is not None
         # Nothing is read before the client is admitted.
