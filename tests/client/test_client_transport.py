@@ -12,14 +12,18 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 
 import parley
 from parley.client.access import Access, SocketClosed
+from parley.client.connection import NetworkSocket
 from parley.client.events import Ready
 from parley.client.pace import Pace
 from parley.errors import NotReady, QueueFull, TimedOut
 from parley.media.pcm import Pcm, join, to_float32_bytes
 from parley.protocol import codec
+from parley.transport.limits import SLOWEST_BYTES_PER_S
 
 LOUD = Pcm(0.3 * np.sin(np.arange(8_000) * 0.1, dtype=np.float32), 16_000)
 ANSWER = codec.to_base64(to_float32_bytes(Pcm.silence(2_400, 24_000)))
@@ -247,3 +251,18 @@ async def test_requests_go_through_the_same_door() -> None:
 
     async with parley.Server("http://a.test/prefix", transport=script) as server:
         assert await server.status() == {"path": "/prefix/status"}
+
+
+async def test_a_pong_may_come_after_what_was_sent_before_it_on_a_slow_line() -> None:
+    async with (
+        serve(lambda connection: connection.wait_closed(), "127.0.0.1", 0, max_size=None) as server,
+        connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}") as connection,
+    ):
+        socket = NetworkSocket(connection)
+        patience_s = []
+        for size in (4 << 20, 2_000):
+            await socket.send("x" * size)
+            patience_s.append(connection.ping_timeout or 0.0)
+
+    assert patience_s[0] >= (4 << 20) / SLOWEST_BYTES_PER_S
+    assert patience_s[1] < 21

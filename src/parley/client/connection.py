@@ -44,6 +44,12 @@ FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
 EXTENSIONS: Final = "extensions=true"
 """Query of every connection: this client uses parley's protocol extensions."""
 
+PONG_S: Final = 20.0
+"""Time for the server to answer a ping."""
+
+SLOWEST_BYTES_PER_S: Final = 4096
+"""Rate at which servers still accept a large message."""
+
 GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""
 
@@ -87,6 +93,7 @@ class NetworkTransport:
                 additional_headers=access.headers(),
                 open_timeout=access.open_timeout_s,
                 close_timeout=GOODBYE_S,
+                ping_timeout=PONG_S,
                 max_size=FRAME_LIMIT_BYTES,
                 # Base64 of audio does not compress well; trying costs more than it saves.
                 compression=None,
@@ -125,6 +132,8 @@ class NetworkSocket:
         self._connection = connection
 
     async def send(self, frame: str | bytes) -> None:
+        # The answer to a ping comes after everything that was sent before it.
+        self._connection.ping_timeout = PONG_S + len(frame) / SLOWEST_BYTES_PER_S
         try:
             await self._connection.send(frame)
         except ConnectionClosed:
