@@ -1,5 +1,4 @@
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +12,7 @@ from tests.support.sessions import (
     heard,
     loud,
     quiet,
+    speak_whole_clauses,
     worker_harness,
 )
 from tests.support.timeline import chunks, click, silence, sound, speak
@@ -69,18 +69,6 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order_and_adds_up():
         assert 1000 * total / 24_000 == pytest.approx(done["audio_duration_ms"], abs=1)
         assert [m["chunk_index"] for m in said] == list(range(len(said)))
         assert [m["is_final"] for m in said] == [False] * (len(said) - 1) + [True]
-
-
-def speak_whole_clauses(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The model's words come with all of their sound, as of a voice that speaks whole clauses."""
-    generate = HalfDuplexView.generate
-
-    async def whole(view, *args, **more):
-        async for chunk in generate(view, *args, **more):
-            audio = None if chunk.audio is None else Pcm.silence(round(24_000 * seconds), 24_000)
-            yield replace(chunk, audio=audio)
-
-    monkeypatch.setattr(HalfDuplexView, "generate", whole)
 
 
 async def test_each_piece_of_a_clause_is_sent_before_the_next_is_encoded(monkeypatch):

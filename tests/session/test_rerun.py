@@ -16,6 +16,7 @@ from tests.support.sessions import (
     WorkerHarness,
     feed,
     pcm64,
+    speak_whole_clauses,
     stranger,
     worker_harness,
 )
@@ -197,7 +198,11 @@ async def clip(harness: WorkerHarness, dice: random.Random) -> None:
 @pytest.mark.parametrize(
     "talk", [duplex, realtime, half_duplex, written, written_in_units, chat, clip, items]
 )
-async def test_a_session_done_again_is_the_same(tmp_path, talk):
+async def test_a_session_done_again_is_the_same(tmp_path, talk, monkeypatch):
+    if talk is half_duplex:
+        # Sent in pieces, whose length is not the model's.
+        speak_whole_clauses(monkeypatch, 2.28)
+
     (found,) = await again(await recorded(tmp_path, talk))
 
     assert found.differences == []

@@ -4,10 +4,11 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.support.dialects import DialectName
 from tests.support.faults import Faulty, Gated
 from tests.support.patience import HANG_S, until
@@ -30,6 +31,7 @@ from parley.settings import LimitSettings
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
+from parley.views.half_duplex import HalfDuplexView
 from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot
 
@@ -265,3 +267,15 @@ def loud(seconds: float = 1.0) -> str:
 
 def quiet(seconds: float = 1.0) -> str:
     return pcm64(sound(silence(seconds)))
+
+
+def speak_whole_clauses(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The model's words come with all of their sound, as of a voice that speaks whole clauses."""
+    generate = HalfDuplexView.generate
+
+    async def whole(view, *args, **more):
+        async for chunk in generate(view, *args, **more):
+            audio = None if chunk.audio is None else Pcm.silence(round(24_000 * seconds), 24_000)
+            yield replace(chunk, audio=audio)
+
+    monkeypatch.setattr(HalfDuplexView, "generate", whole)

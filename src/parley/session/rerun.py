@@ -29,7 +29,7 @@ from parley.dialects.events import (
 from parley.engine.engine import SlotHandle
 from parley.engine.work import StartSession
 from parley.errors import InvalidRequest
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.kinds import Phase
 from parley.protocol.values import AUDIO_LIMIT_S
 from parley.recording import lines, store, timeline
@@ -326,15 +326,15 @@ class _Rerun:
     def _compare_answer(
         self, turn: FoldedTurn, said: str, text: str, sounds: Sequence[Pcm], is_whole: bool
     ) -> None:
-        prints = [one for sound in sounds if (one := _print(sound)) is not None]
-        recorded = [piece.sound.sha256 for piece in turn.said if piece.sound is not None]
+        recorded = [piece.sound for piece in turn.said if piece.sound is not None]
+        prints = list(_prints(sounds, recorded))
         if not is_whole:
             # Its length depends on timing; it must be a prefix of the whole answer.
             text = text[: len(said)]
         if not (is_whole and _is_whole(turn)):
             prints = prints[: len(recorded)]
         self.found.check(turn.index, "text", said, text)
-        self.found.check(turn.index, "sound", recorded, prints)
+        self.found.check(turn.index, "sound", [piece.sha256 for piece in recorded], prints)
         self.found.compared += 1
 
 
@@ -378,6 +378,17 @@ class _ChatFeed:
 
 def _is_whole(turn: FoldedTurn) -> bool:
     return turn.answer is not None and not (turn.is_interrupted or turn.has_failed)
+
+
+def _prints(sounds: Sequence[Pcm], recorded: Sequence[KeptSound]) -> Iterator[str]:
+    """Fingerprints of an answer's audio in the pieces in which it was sent, and of the rest."""
+    rest = join(sounds, OUTPUT_RATE_HZ)
+    for piece in recorded:
+        size = round(piece.duration_s * rest.rate_hz)
+        yield fingerprint(rest.slice(0, size))
+        rest = rest.slice(size)
+    if len(rest):
+        yield fingerprint(rest)
 
 
 def _print(pcm: Pcm | None) -> str | None:
