@@ -54,6 +54,18 @@ def test_a_reader_that_stalls_does_not_stall_the_server(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+@pytest.mark.parametrize("ends", [os.pipe, os.openpty])
+def test_a_reader_that_exits_does_not_end_the_server(ends) -> None:
+    reader, writer = ends()
+    with open(writer, "w") as out:
+        logs.configure(style="json", stream=out)
+        os.close(reader)
+        for _ in range(2):
+            logs.print_line("a worker's line", out)
+            logs.get("test").info("said")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
 def test_a_terminal_that_is_paused_does_not_stall_the_server(monkeypatch):
     monkeypatch.setattr(logs, "ROOM_S", 0.01)
     leader, follower = os.openpty()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import faulthandler
 import functools
 import logging
@@ -80,7 +79,7 @@ PIECE_BYTES: Final = int(getattr(select, "PIPE_BUF", 4096))
 class SteadyStream:
     """A stream whose reader may stall: a pager, a paused terminal, a log collector that hangs. The
     process must not stall with it: once lines have waited for `ROOM_S`, lines for which there is no
-    room are dropped."""
+    room are dropped. If the reader exits, the process continues without a log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = _unblocked(stream)
@@ -101,9 +100,16 @@ class SteadyStream:
                     self._is_torn = self._is_torn or at > 0
                     return
                 # What a terminal does not take is in the buffer, and goes with the next piece.
-                with contextlib.suppress(BlockingIOError):
+                try:
                     self._stream.write(text[at : at + piece])
                     self._stream.flush()
+                except BlockingIOError:
+                    pass
+                except BrokenPipeError:
+                    # The reader has exited. The null device takes what is buffered, too.
+                    with open(os.devnull, "wb") as nowhere:
+                        os.dup2(nowhere.fileno(), self._stream.fileno())
+                    return
                 self._is_torn = False
 
     def flush(self) -> None:
@@ -263,16 +269,11 @@ def report_failure(task: asyncio.Future[Any]) -> None:
 
 def print_line(line: str, stream: TextIO) -> None:
     """Print a line that is not part of this process's log: an announcement, or a line of a worker's
-    log. If the disk is full or the reader has stalled, the line is lost, but the server continues.
-
-    Raises:
-        OSError: it cannot be printed for another reason, e.g. because the reader has exited.
+    log. If it cannot be printed, because the disk is full, the reader has stalled or exited, or the
+    terminal was closed, the line is lost, but the server continues.
     """
-    try:
+    with contextlib.suppress(OSError):
         _steady(stream).write(f"{line}\n")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
 
 
 _progress_listeners: list[Callable[[], None]] = []
