@@ -1,5 +1,6 @@
 """Keys of an organisation: expiry, roles, minutes and tokens a day, and what was used."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from tests.support.gateways import authenticator, turned_away, until
+from tests.support.patience import HANG_S
 from tests.support.present import present
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
@@ -156,6 +158,28 @@ async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest(gatewa
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
     # At midnight (UTC), when the next day begins.
     assert 0 < int(answer.headers["retry-after"]) <= 86_400
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=SECURITY, limits={"sessions_per_client": 1})
+async def test_a_busy_keys_waiting_requests_do_not_block_another_key_of_the_address(
+    gateway, monkeypatch
+):
+    monkeypatch.setattr("parley.gateway.admission.TURN_S", 10 * HANG_S)
+    admission = gateway.runtime.access.admission
+    busy, other = await gateway.new_key(max_sessions=1), await gateway.new_key()
+
+    async def ask(key: dict[str, Any]) -> int:
+        async with gateway.http(headers={"x-api-key": key["key"]}) as http:
+            body = {"messages": [{"role": "user", "content": "hi"}]}
+            return (await http.post("/api/chat", json=body)).status_code
+
+    whose = f"key {busy['id']}"
+    with admission.visit(whose, limit=1):
+        waiting = asyncio.create_task(ask(busy))
+        await until(lambda: whose in admission._turns)
+        assert await ask(other) == 200
+    assert await waiting == 200
 
 
 @pytest.mark.gateway(security=SECURITY)

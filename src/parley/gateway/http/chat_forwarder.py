@@ -152,10 +152,12 @@ class ChatForwarder:
         who: Requester = request.state.requester
         session_id = f"chat_{secrets.token_hex(16)}"
         async with (
-            self.admission.visit_in_turn(who.address),
+            # First, so that requests that wait for it take nothing of their address, which other
+            # keys may share.
             contextlib.nullcontext()
             if who.key is None
             else self.admission.visit_in_turn(f"key {who.key_id}", limit=who.key.max_sessions),
+            self.admission.visit_in_turn(who.address),
         ):
             with logs.bind_session(session_id, dialect=name):
                 yield session_id
