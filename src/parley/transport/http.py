@@ -160,13 +160,11 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def handle_websocket_upgrade(self) -> None:
-        self._stop_timer()
         # The WebSocket counts itself, and has limits of its own.
         self._leave()
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
-        self._stop_timer()
         self._check_head()
         self._is_in_body = True
         # From here on it is what frames the body.
