@@ -51,6 +51,13 @@ DEMO: dict[str, Any] = {"session_id": "hdx_demo", "voice": HALF_SECOND}
 JPEG = b"\xff\xd8jpeg"
 
 
+@pytest.fixture(autouse=True)
+async def everything_is_closed() -> AsyncIterator[None]:
+    yield
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    assert not [name for name in names if name.startswith("parley-client")]
+
+
 async def collect(events: AsyncIterator[Event]) -> list[Event]:
     async with asyncio.timeout(HANG_S):
         return [event async for event in events]

@@ -28,7 +28,7 @@ from parley.transport.framing import (
 )
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits, Traffic
-from parley.transport.state import ConnectionClosed, ConnectionState
+from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 
 class Wire:
@@ -433,6 +433,7 @@ async def test_an_aborted_connection_is_forgotten_though_its_transport_never_say
     connection.abort()
 
     assert len(keepalive) == 0
+    assert connection.closed.result() == Closure(1006, "aborted")
 
 
 async def test_a_connection_aborted_during_its_handshake_is_not_watched():

@@ -91,6 +91,8 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped(gatew
 
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
         assert sent < 100
-        assert 'parley_errors_total{code="slow_client"' in gateway.runtime.metrics.page().decode()
+        page = gateway.runtime.metrics.page().decode()
+        assert 'parley_errors_total{code="slow_client"' in page
+        assert 'parley_connections_ended_total{reason="slow_reader"} 1.0' in page
         (ended,) = [line for line in lines if line["event"] == "session_ended"]
         assert ended["reason"].endswith("bytes unread")

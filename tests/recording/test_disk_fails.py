@@ -74,8 +74,8 @@ def writer():
     writer.close()
 
 
-def new(tmp_path, writer, name: str = "one") -> Journal:
-    journal = begun(RecordingFolders(tmp_path).folder(name), writer)
+def new(tmp_path, writer, name: str = "one", **more) -> Journal:
+    journal = begun(RecordingFolders(tmp_path).folder(name), writer, **more)
     assert writer.flush()
     return journal
 
@@ -166,13 +166,15 @@ def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_la
     tmp_path, writer, failing, monkeypatch
 ):
     monkeypatch.setattr(journal_writer, "RETRY_S", 0.01)
-    journal = new(tmp_path, writer)
+    finished: list[Folder] = []
+    journal = new(tmp_path, writer, finished=finished.append)
     journal.put(*a_unit(0))
     assert writer.flush()
     with failing.full():
         journal.end("stopped", 2000.0)
         assert writer.flush()
         assert not journal.folder.is_live()
+        assert finished == []
         now = read(journal.folder)
         assert (len(now.chunks), len(now.said)) == (1, 1)
         assert store.describe(journal.folder)["ended_at"] is not None
@@ -180,6 +182,7 @@ def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_la
 
     assert json.loads(journal.folder.meta.read_bytes())["end_reason"] == "stopped"
     assert journal.folder.recording.exists()
+    assert finished == [journal.folder]
 
 
 def test_the_recording_of_a_crashed_session_is_completed_when_a_full_disk_has_space(

@@ -75,25 +75,35 @@ async def test_a_result_says_how_long_its_unit_took_from_when_it_came():
         assert result["server_send_ts"] > 0
 
 
-@pytest.mark.parametrize("ends_early", [True, False])
-async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_early: bool) -> None:
+@pytest.mark.parametrize(
+    ("ends_early", "pieces", "units"),
+    [
+        (False, [loud(0.1)] * 5 + [quiet(0.1)] * 4, 0),
+        (True, [loud(0.1)] * 5 + [quiet(0.1)] * 4, 1),
+        # A whole second, and 40 ms with the end of the pause.
+        (True, [loud(0.1)] * 8 + [loud(0.08), quiet(0.12), quiet(0.04)], 2),
+    ],
+)
+async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(
+    ends_early: bool, pieces: list[str], units: int
+) -> None:
     parrot = Parrot(1)
     parrot._spec = dataclasses.replace(parrot.spec, answers_short_units=ends_early)
     async with worker_harness(model=parrot) as harness:
         talk = await started(harness, config={"force_listen_count": 20})
-        for piece in [loud(0.1)] * 5 + [quiet(0.1)] * 4:
+        for piece in pieces:
             talk.say(chunk(piece))
-        if ends_early:
-            await talk.until("result", 1)
+        if units:
+            await talk.until("result", units)
         await talk.drained()
-        assert talk.types.count("result") == ends_early
+        assert talk.types.count("result") == units
 
         # The rest, up to the end of the first second, is a unit as ever; else units follow each
         # other as long as a pause may last, so that one of them can be answered.
-        for units in range(2, 7) if ends_early else [1]:
+        for more in range(1, 6) if ends_early else [1]:
             for _ in range(1 + ends_early):
                 talk.say(chunk(quiet(0.1)))
-            await talk.until("result", units)
+            await talk.until("result", units + more)
 
 
 @pytest.mark.parametrize(

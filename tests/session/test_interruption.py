@@ -1,6 +1,7 @@
 """Interruptions of answers, in a whole worker: what is sent, and what the context holds."""
 
 import asyncio
+import threading
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -412,6 +413,25 @@ async def test_the_room_is_learned_after_what_was_played_before_it(monkeypatch):
 
     assert first == ["learn"]
     assert order == ["learn", "play", "learn"]
+    interruptions.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "may_ask", "is_on_loop"),
+    [(0.1, False, True), (0.1, True, False), (1.0, False, False)],
+)
+async def test_work_that_takes_long_is_done_in_a_thread(monkeypatch, seconds, may_ask, is_on_loop):
+    threads: list[int] = []
+    monkeypatch.setattr(InterruptionDetector, "may_ask", lambda self, samples: may_ask)
+    monkeypatch.setattr(
+        InterruptionDetector, "feed", lambda *given: threads.append(threading.get_ident())
+    )
+    interruptions = interrupting(ManualClock(), [])
+
+    interruptions.hear(stranger(seconds))
+    await interruptions.hand_over()
+
+    assert (threads == [threading.get_ident()]) is is_on_loop
     interruptions.close()
 
 

@@ -15,10 +15,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def playback(clock: ManualClock) -> Playback:
-    """Of a conversation in which an answer begins."""
-    playback = Playback(clock)
-    playback.begin()
-    return playback
+    return Playback(clock)
 
 
 def told(received_ms: float, buffered_ms: float) -> PlaybackReport:

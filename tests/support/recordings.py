@@ -1,5 +1,6 @@
 """Recorded sessions, created in the test without a model."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,15 @@ def started(asked_id: str | None = None, *, speech_ms: int = 0) -> TurnStarted:
     return TurnStarted("r1", "a1", asked_id, True, ResponseRequested(), speech_ms)
 
 
-def begun(folder: Folder, writer: JournalWriter, **more: Any) -> Journal:
+def begun(
+    folder: Folder,
+    writer: JournalWriter,
+    *,
+    finished: Callable[[Folder], None] = lambda folder: None,
+    **more: Any,
+) -> Journal:
     """A journal with its head and the time at which the session was ready."""
-    journal = Journal(folder, writer)
+    journal = Journal(folder, writer, finished=finished)
     journal.begin(head(folder.recording_id, **more))
     journal.put(SessionReady(), 0.0, ready_s=1_700_000_000.0)
     return journal

@@ -8,7 +8,9 @@ from tests.vad.test_utterance import Loud
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, join
 from parley.protocol.values import InterruptionOptions
+from parley.turns import TurnJudges
 from parley.turns.interruption import InterruptionDetector, InterruptionEvent
+from parley.turns.keywords import WordKind
 from parley.vad.silero import SileroModel
 
 STOP = InterruptionOptions(mode="stop")
@@ -95,12 +97,21 @@ def test_speech_has_to_stand_out_of_the_room(above_db: float, is_heard: bool):
     assert bool(events) is is_heard
 
 
-def test_positions_count_what_is_dropped_before_the_room_is_learned():
-    detector = InterruptionDetector(Loud(), STOP)
+def test_only_positions_count_what_is_dropped_before_the_room_is_learned():
+    said: list[int] = []
+
+    def words(samples: Samples) -> WordKind:
+        said.append(len(samples))
+        return "other"
+
+    by_words = InterruptionOptions(mode="stop", backchannel="words")
+    detector = InterruptionDetector(Loud(), by_words, TurnJudges(words=words))
     detector.feed(sound(silence(700 / INPUT_RATE_HZ)), 0.1)
     detector.learn(sound(silence(1.024)))
 
     assert detector.feed(sound(speak(1.6)), 3.0)[0].at_sample == 700
+    # Half windows that end 400 and 700 ms after its start.
+    assert said == [13 * 512, 22 * 512]
 
 
 @pytest.mark.parametrize("size", [320, 700, 1600])
