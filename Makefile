@@ -171,7 +171,7 @@ DIST ?= dist
 npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
 	@[ -e node_modules/typescript-native/bin/tsc ] || $(MAKE) -s node_modules/.package-lock.json
 	@npm run --silent types
-	@mkdir -p $(DIST) && npm pack --silent --pack-destination $(abspath $(DIST)) ./src/parley/web
+	@mkdir -p "$(DIST)" && npm pack --loglevel error --pack-destination "$$(cd "$(DIST)" && pwd)" ./src/parley/web
 
 gpu: $(STAMP) ## tests that need a GPU
 	@$(PY) -m pytest -m gpu $(ARGS)

@@ -34,8 +34,8 @@ def sample(language: str) -> str:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tarball of `make npm` is installed."""
-    folder = tmp_path_factory.mktemp("npm")
+    """A folder, with a space, in which the tarball of `make npm` is installed."""
+    folder = tmp_path_factory.mktemp("npm package")
     subprocess.run(["make", "-s", "npm", f"DIST={folder}"], cwd=ROOT, check=True, timeout=120)
     (tarball,) = folder.glob("parley-client-*.tgz")
     (folder / "package.json").write_text('{"name": "program", "type": "module"}')
