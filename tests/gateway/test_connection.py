@@ -390,6 +390,18 @@ async def test_large_messages_share_one_budget_until_they_are_passed_on():
     assert (refused, used_before, budget.used_bytes) == (1013, 2 << 20, 0)
 
 
+async def test_a_message_is_forgotten_alone_and_whole():
+    budget = Budget(8 << 20)
+    connection, _ = open_connection(budget=budget, byte_burst=1 << 30)
+    half, last = bytes(900_000), frame(BINARY, bytes(900_000), mask=True)
+    data = b"\x02" + frame(BINARY, half, mask=True)[1:] + b"\x80" + last[1:]
+
+    connection.data_received(data + frame(BINARY, bytes(3 << 20), mask=True)[:100])
+    connection.forget(await connection.receive())
+
+    assert budget.used_bytes == 3 << 20
+
+
 async def test_cancelling_a_receive_loses_nothing():
     connection, _ = open_connection()
     receiving = asyncio.create_task(connection.receive())

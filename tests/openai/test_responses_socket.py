@@ -70,8 +70,8 @@ async def test_every_request_needs_the_key_that_the_server_needs():
         url = f"ws://127.0.0.1:{running.gateway.port}/v1/responses"
         page: Any = running.url
         async with connect(url, origin=page) as socket:
-            await socket.send(json.dumps({"type": "response.create", "input": "hi"}))
             refused = json.loads(await socket.recv())
+            await socket.wait_closed()
         async with (
             client_of(running, api_key="secret-token") as client,
             client.responses.connect() as connection,
@@ -80,7 +80,21 @@ async def test_every_request_needs_the_key_that_the_server_needs():
 
     assert (refused["type"], refused["status"]) == ("error", 401)
     assert refused["error"]["code"] == "invalid_api_key"
+    assert socket.close_code == 1008, "before anything is read"
     assert events[-1].type == "response.completed"
+
+
+async def test_large_messages_count_as_memory_of_their_client_until_they_are_answered():
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * (2 << 20)}
+    async with talking() as (running, client), client.responses.connect() as connection:
+        budget = running.gateway.runtime.links.budget
+        for _ in range(2):
+            (refused,) = await answer_of(
+                connection, input=[{"role": "user", "content": [picture]}], tools=[{"type": "x"}]
+            )
+            assert refused.status == 400
+            await until(lambda: budget.used_bytes == 0)
+        assert 2 << 20 < budget.peak_bytes < 3 << 20
 
 
 async def test_a_client_that_leaves_ends_its_response():

@@ -103,9 +103,9 @@ class QueueWaiter(ClientWatch[Message]):
         for message in (self.request, *self.kept):
             if message is not None:
                 worker.pass_on(message)
+                self._connection.forget(message)
         self.request = None
         self.kept.clear()
-        self._connection.forget_large()
 
     # Called by the watch
 
@@ -139,6 +139,9 @@ class QueueWaiter(ClientWatch[Message]):
             send_answer(self._connection, self.dialect, answer)
             if answer.close_code is not None:
                 raise Departed(error.code, is_error=True) from error
+        finally:
+            if not any(what is each for each in (self.request, *self.kept)):
+                self._connection.forget(what)
 
     def server_closes(self) -> None:
         if self._closing.result() and self.had_to_wait and self.dialect.extensions:

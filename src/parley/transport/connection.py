@@ -25,6 +25,7 @@ from parley.transport.allowance import Allowance
 from parley.transport.framing import (
     BINARY,
     CLOSE,
+    LARGE_BYTES,
     PING,
     PONG,
     SMALL_MESSAGE_BYTES,
@@ -146,11 +147,10 @@ class Connection(asyncio.Protocol):
         """Set the maximum size of later messages."""
         self._reader.limit_bytes = limit_bytes
 
-    def forget_large(self) -> None:
-        """The receiver no longer keeps the large messages received so far."""
-        if self._budget is not None and self._claimed_bytes:
-            self._budget.give(self._claimed_bytes, self.owner)
-            self._claimed_bytes = 0
+    def forget(self, message: Message) -> None:
+        """The receiver no longer keeps a message."""
+        if message.size > LARGE_BYTES:
+            self._give(message.size)
 
     async def receive(self) -> Message:
         """The next message. Cancelling is safe: nothing is lost.
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._keepalive.discard(self)
-        self.forget_large()
+        self._give(self._claimed_bytes)
         for timer in (self._close_timer, self._rate_timer, self._turn):
             if timer is not None:
                 timer.cancel()
@@ -488,6 +488,11 @@ class Connection(asyncio.Protocol):
             raise FrameError(1013, "Other large messages use all memory: try again later.")
         self._claimed_bytes += size_bytes
 
+    def _give(self, size_bytes: int) -> None:
+        if self._budget is not None and size_bytes:
+            self._budget.give(size_bytes, self.owner)
+            self._claimed_bytes -= size_bytes
+
     def _write(self, data: Bytes) -> None:
         assert self._transport is not None
         if self._is_congested:
@@ -502,7 +507,7 @@ class Connection(asyncio.Protocol):
         traffic.messages += 1
         traffic.bytes += message.size
         other.pass_on(message)
-        self.forget_large()
+        self.forget(message)
 
     def _keep(self, message: Message) -> None:
         self._inbox.append(message)

@@ -122,8 +122,8 @@ class FrameReader:
         masked: True if the peer must mask (at the server's end).
         checks_text: True if text must be UTF-8 within the limits for parsing.
         limit_bytes: maximum payload of one message; beyond it `FrameError` 1009.
-        claim: called with the number of bytes before a large message is read; may raise
-            `FrameError`.
+        claim: called before a large message is read, with the bytes of each of its frames; together
+            they are the message's size. May raise `FrameError`.
     """
 
     def __init__(
@@ -313,7 +313,8 @@ class FrameReader:
         ):
             raise FrameError(1008, "The fragments of the message are too small.")
         if self._size > LARGE_BYTES:
-            self._claim(payload_bytes)
+            was_large = self._size - payload_bytes > LARGE_BYTES
+            self._claim(payload_bytes if was_large else self._size)
         limit = SMALL_MESSAGE_BYTES if is_last else SMALL_FRAGMENT_BYTES
         self.small_frames += (self._size if is_last else payload_bytes) < limit
         self._is_last_frame = is_last

@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Scope
 from starlette.types import Message as AsgiMessage
 from starlette.websockets import WebSocket
 
-from parley.errors import BadInput, InvalidRequest, UnknownEvent
+from parley.errors import BadInput, InvalidRequest, ParleyError, UnknownEvent
 from parley.gateway.authenticator import KEY_SUBPROTOCOL
+from parley.gateway.http.auth import REFUSAL
 from parley.gateway.http.bodies import JSON
 from parley.gateway.http.errors import REQUEST_ID, openai_error
 from parley.gateway.http.openai.stream import EVENTS
@@ -47,8 +48,15 @@ def route(app: ASGIApp, limits: LimitSettings) -> WebSocketRoute:
         await websocket.accept(names[0] if names else None)
         connection = connection_of(websocket)
         connection.set_message_limit(int(limits.chat_frame_mb * (1 << 20)))
+        refusal: ParleyError | None = websocket.scope["state"].get(REFUSAL)
+        if refusal is not None:
+            _send_error(connection, 401, openai_error(401, str(refusal), refusal.code)["error"])
+            connection.close(refusal.close_code)
         while (message := await _next(connection, limits.chat_idle_s)) is not None:
-            await _answer(app, websocket.scope, connection, message)
+            body = await _body(connection, message)
+            del message
+            if body is not None:
+                await _answer(app, websocket.scope, connection, body)
         connection.close(1000)
         await asyncio.wait({connection.gone})
 
@@ -63,13 +71,20 @@ async def _next(connection: Connection, idle_s: float) -> Message | None:
         return None
 
 
-async def _answer(app: ASGIApp, scope: Scope, connection: Connection, message: Message) -> None:
+async def _body(connection: Connection, message: Message) -> bytes | None:
+    """The body of the request for a message; None for one that was refused."""
     try:
-        body = await read_aside(message.size, lambda: body_of(message.payload()))
+        return await read_aside(message.size, lambda: body_of(message.payload()))
     except BadInput as error:
         refused = openai_error(400, str(error), error.code, error.field)
         _send_error(connection, 400, refused["error"])
-        return
+        return None
+    finally:
+        # From here on the request counts it.
+        connection.forget(message)
+
+
+async def _answer(app: ASGIApp, scope: Scope, connection: Connection, body: bytes) -> None:
     is_read = False
 
     async def receive() -> AsgiMessage:
