@@ -79,6 +79,9 @@ VERBS: Final = (
     Verb("bench", "Run benchmarks.", TOOLS),
 )
 
+RUN_MODELS: Final = ("serve", "worker", "rerun")
+"""Verbs that need everything that a worker needs."""
+
 _HELP: Final = """Real-time voice and video conversation with one model for many users.
 
 To start, in two terminals: `parley serve`, then `parley talk` (or `parley chat "Hello!"`)."""
@@ -112,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = next((word for word in words if not word.startswith("-")), None)
         is_server = any(verb.name == chosen and verb.panel == SERVER for verb in VERBS)
         tell = _log if is_server and _logs_json() else _say
-        sys.exit(explain(error, wants_details=wants_details, say=tell))
+        sys.exit(explain(error, wants_details=wants_details, say=tell, verb=chosen))
 
 
 def _open_closed_streams() -> None:
@@ -189,11 +192,12 @@ def explain(
     *,
     wants_details: bool = False,
     say: Callable[[str, str], None] | None = None,
+    verb: str | None = None,
 ) -> int:
     """Print an error to standard error, or pass it and its hint to `say`; returns the exit code."""
     tell = say or _say
     if isinstance(error, ModuleNotFoundError):
-        error = _missing(error) or error
+        error = _missing(error, verb) or error
     if isinstance(error, ParleyError):
         tell(str(error), error.hint or _hint(error))
         return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
@@ -232,11 +236,13 @@ def _hint(error: ParleyError) -> str:
     return ""
 
 
-def _missing(error: ModuleNotFoundError) -> SetupError | None:
+def _missing(error: ModuleNotFoundError, verb: str | None) -> SetupError | None:
     """The error for a missing package that an extra installs; None for others."""
     extra = extra_for(error.name or "")
     if extra is None:
         return None
+    if extra == "server" and verb in RUN_MODELS:
+        extra = "worker"  # includes it
     return SetupError(
         f"This needs the package '{error.name}', which is not installed.",
         hint=f"Install it with: {install_command(extra)}",
