@@ -165,7 +165,7 @@ def test_the_client_works_where_only_the_client_is_installed(playing: FakeServer
     assert said("talk", "--help")[0] == 0
     code, out = said("serve")
     assert code == 2
-    assert "[server]'" in out or "[worker]'" in out
+    assert "[worker]'" in out
 
 
 def canonical(name: str) -> str:

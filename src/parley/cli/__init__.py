@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = next((word for word in words if not word.startswith("-")), None)
         is_server = any(verb.name == chosen and verb.panel == SERVER for verb in VERBS)
         tell = _log if is_server and _logs_json() else _say
-        sys.exit(explain(error, wants_details=wants_details, say=tell, verb=chosen))
+        sys.exit(explain(error, wants_details=wants_details, say=tell))
 
 
 def _open_closed_streams() -> None:
@@ -163,7 +163,7 @@ def _loaded(name: str) -> Callable[..., Any] | typer.Typer:
         with importing(plain=verb.panel == SERVER):
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
-        raise (_missing(error) or error) from error
+        raise (_missing(error, name) or error) from error
     loaded: Callable[..., Any] | typer.Typer = getattr(module, verb.function, None) or module.app
     return loaded
 
@@ -192,12 +192,11 @@ def explain(
     *,
     wants_details: bool = False,
     say: Callable[[str, str], None] | None = None,
-    verb: str | None = None,
 ) -> int:
     """Print an error to standard error, or pass it and its hint to `say`; returns the exit code."""
     tell = say or _say
     if isinstance(error, ModuleNotFoundError):
-        error = _missing(error, verb) or error
+        error = _missing(error) or error
     if isinstance(error, ParleyError):
         tell(str(error), error.hint or _hint(error))
         return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
@@ -236,7 +235,7 @@ def _hint(error: ParleyError) -> str:
     return ""
 
 
-def _missing(error: ModuleNotFoundError, verb: str | None) -> SetupError | None:
+def _missing(error: ModuleNotFoundError, verb: str = "") -> SetupError | None:
     """The error for a missing package that an extra installs; None for others."""
     extra = extra_for(error.name or "")
     if extra is None:
