@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.support.gateways import authenticator, turned_away, until
+from tests.support.gateways import all_free, authenticator, turned_away, until
 from tests.support.patience import HANG_S
 from tests.support.present import present
 from tests.support.talking import PATHS, end_of, hear, say
@@ -180,6 +180,32 @@ async def test_a_busy_keys_waiting_requests_do_not_block_another_key_of_the_addr
         await until(lambda: whose in admission._turns)
         assert await ask(other) == 200
     assert await waiting == 200
+
+
+def _shown(key: dict[str, Any]) -> dict[str, str]:
+    return {"x-api-key": key["key"]}
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=SECURITY)
+async def test_a_key_that_is_revoked_while_it_waits_gets_no_session(gateway):
+    first, second = await gateway.new_key(), await gateway.new_key()
+    async with (
+        connect(gateway.ws(PATHS["half_duplex"]), additional_headers=_shown(first)) as running,
+        gateway.http(headers=ADMIN) as http,
+    ):
+        assert (await hear(running))["type"] == "queue_done"
+        async with connect(
+            gateway.ws(PATHS["duplex"]), additional_headers=_shown(second)
+        ) as waiting:
+            assert (await hear(waiting))["type"] == "queued"
+            for key in (first, second):
+                await http.delete(f"/api/admin/keys/{key['id']}")
+            await say(running, type="stop")
+            messages, code = await end_of(waiting)
+
+    assert (messages[-1]["code"], code) == ("unauthorized", 1008)
+    await all_free(gateway)
 
 
 @pytest.mark.gateway(security=SECURITY)

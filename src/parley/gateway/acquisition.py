@@ -241,6 +241,7 @@ class Acquisition:
 
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: it may not wait.
+            Unauthorized: its key was revoked meanwhile.
             Departed: the client left while it waited.
             TicketCancelled: its ticket was cancelled.
             ParleyError: no worker could be reached or had room.
@@ -292,6 +293,8 @@ class Acquisition:
                         lease, self.upstream_settings, dialect=client.dialect, headers=headers
                     ) as upstream,
                 ):
+                    # The key may have been revoked, or its day used up, while it waited.
+                    self.usage.check(client.key_id)
                     with trace.begin("connect", {"parley.worker": lease.worker.worker_id}):
                         opened = await watch.attend(upstream.open(), ticket)
                     if opened:

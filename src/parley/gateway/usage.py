@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from parley.clock import Clock
-from parley.errors import QuotaExceeded
+from parley.errors import QuotaExceeded, Unauthorized
+from parley.gateway.authenticator import NOT_VALID
 from parley.gateway.state import Key, UsageRow
 from parley.gateway.worker_pool import Lease, WorkerPool
 
@@ -62,8 +63,11 @@ class KeyUsage:
         """Check that a key may start a session.
 
         Raises:
+            Unauthorized: it was revoked, or has expired.
             QuotaExceeded: it has used up its daily limit.
         """
+        if key_id is not None and self._find_key(key_id) is None:
+            raise Unauthorized(NOT_VALID)
         exceeded = self._exceeded(key_id)
         if exceeded is not None:
             raise exceeded
