@@ -16,6 +16,7 @@ from parley.gateway.authenticator import (
     hash_key,
 )
 from parley.gateway.state import Key
+from parley.settings import SecuritySettings
 
 KEY = "pk_kiosk"
 
@@ -83,6 +84,16 @@ def test_a_client_secret_only_talks_and_expires_with_its_settings(clock):
     assert auth.settings_of(bearer(secret)) == ""
     with pytest.raises(Unauthorized, match="has expired"):
         auth.settings_of(bearer(free))
+
+
+def test_a_token_that_an_admin_made_ends_with_the_admin_token(clock):
+    auth = with_key(clock)
+    token = auth.session_token(Caller("admin"))
+    opened = [opens(auth, token)]
+    auth.change(SecuritySettings(admin_token="new boss", needs_key=True))
+    opened.append(opens(auth, token))
+
+    assert opened == [True, False]
 
 
 def test_a_share_link_shows_a_recording_and_opens_nothing_else(clock):

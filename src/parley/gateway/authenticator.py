@@ -120,6 +120,12 @@ class Authenticator:
             self._anonymous = RateLimit(per_minute, 60.0, self._clock.monotonic)
 
     @property
+    def _admin_giver(self) -> str:
+        """What tokens that an admin made have in place of a key's id; a new admin token ends
+        them."""
+        return f"admin {hash_key(self._admin_token or '')}"
+
+    @property
     def keys(self) -> int:
         """Number of valid keys."""
         return sum(self._works(key) for key in self._keys.values())
@@ -223,9 +229,8 @@ class Authenticator:
         facts: dict[str, object] = {"until": until, "settings": settings}
         if caller.kind == "anonymous":
             return OPEN_PREFIX + self._sealed(facts)
-        return SESSION_PREFIX + self._sealed(
-            {**facts, "key": caller.key.id if caller.key else None}
-        )
+        giver = caller.key.id if caller.key else self._admin_giver
+        return SESSION_PREFIX + self._sealed({**facts, "key": giver})
 
     def settings_of(self, headers: Mapping[str, str], token: str | None = None) -> str:
         """Initial settings of sessions opened with a token; "": none.
@@ -276,7 +281,7 @@ class Authenticator:
         # Share tokens and client secrets have the same seal, and no key.
         if facts is None or "key" not in facts:
             return None
-        given_by_admin = facts["key"] is None
+        given_by_admin = facts["key"] == self._admin_giver
         key = None if given_by_admin else self.find_key(str(facts["key"]))
         if key is None and not given_by_admin:
             return None
