@@ -473,7 +473,8 @@ test('metrics say how the line is', async () => {
 test('captions follow the voice, whole words at a time', () => {
   const track = new CaptionTrack();
   track.add('The weather ', 0);
-  track.add('is nice', 24000);
+  track.add('is nice', 4800);
+  track.add('', 19200);
   track.add(' today', 24000);
   track.complete();
 

@@ -2,8 +2,8 @@
  * Captions of both sides of a call, and how much of the assistant's has been heard.
  *
  * Text arrives before its audio is heard. A caption follows the loudspeaker: each piece of text is mapped to the audio
- * that arrived with it (text without audio waits for the next audio), and `hear` computes how much of the text has been
- * heard. Text that an interruption cut off is marked as not heard.
+ * that arrived with it (text without audio waits for the next audio, and audio without text continues the last one), and
+ * `hear` computes how much of the text has been heard. Text that an interruption cut off is marked as not heard.
  */
 
 /**
@@ -78,14 +78,19 @@ export class CaptionTrack {
   add(text, samples) {
     this.text += text;
     if (samples === 0) return;
-    this.#pieces.push({
-      fromText: this.#covered,
-      toText: this.text.length,
-      fromSample: this.samples,
-      toSample: this.samples + samples,
-    });
-    this.#covered = this.text.length;
+    const from = this.samples;
     this.samples += samples;
+    const last = this.#pieces.at(-1);
+    // Long audio is sent in pieces, the text with the first one.
+    if (last && this.#covered === this.text.length) last.toSample = this.samples;
+    else
+      this.#pieces.push({
+        fromText: this.#covered,
+        toText: this.text.length,
+        fromSample: from,
+        toSample: this.samples,
+      });
+    this.#covered = this.text.length;
   }
 
   complete() {
