@@ -236,8 +236,11 @@ async def test_pages_learn_what_answers_for_how_long_what_is_kept_and_whom_they_
         gateway.http() as http,
     ):
         told = (await http.get("/api/frontend_defaults")).json()
+        async with StandInWorker(gateway.url):
+            answering = (await http.get("/api/frontend_defaults")).json()["model"]
 
     assert told["model"] == "MiniCPM-o-4_5", "not where it lies on the disk"
+    assert answering == "stand-in", "a gateway may have other settings than its workers"
     assert told["session_limits_s"] == {"audio": 90.0, "video": 60.0}
     assert (told["recording"], told["retention_days"]) == (True, 30)
     assert told["api_hosts"] == ["talk.example.org:8006"]

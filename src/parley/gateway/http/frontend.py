@@ -39,7 +39,7 @@ class Defaults(msgspec.Struct, kw_only=True):
     ]
     model: Annotated[
         str,
-        Meta(description="name of the model, without the folder it lies in", examples=["pocket"]),
+        Meta(description="the workers' model, without the folder it lies in", examples=["pocket"]),
     ]
     session_limits_s: Annotated[
         dict[Literal["audio", "video"], float],
@@ -90,7 +90,10 @@ def routes(runtime: GatewayRuntime) -> Router:
             playback_delay_ms=settings.gateway.playback_delay_ms,
             default_lang=settings.gateway.lang or UNSET,
             api_hosts=list(settings.gateway.api_hosts),
-            model=Path(model.name).name,
+            model=next(
+                (one.hello.model for one in runtime.dispatcher.worker_pool if one.is_connected),
+                Path(model.name).name,
+            ),
             session_limits_s={
                 "audio": limits.realtime_audio_s,
                 "video": limits.realtime_video_s,
