@@ -252,6 +252,19 @@ export const extraScenarios = {
     const { ref_audio: sample } = sessionsOf(calls).at(-1);
     assert.ok(Buffer.from(sample, 'base64').length > 3 * 64000, 'seconds of sound');
     await hangUp(page);
+    // Where a model runs is promised of those that are known here.
+    for (const [model, where] of [
+      ['pocket', 'and nowhere else'],
+      ['cascade', 'may run elsewhere'],
+      ['', 'may run elsewhere'],
+    ]) {
+      await answer(page, '/api/frontend_defaults', { model });
+      await page.goto('/privacy');
+      await page.getByText(where).waitFor();
+      await page.goto('/about');
+      await page.getByText('under Apache-2.0.').first().waitFor();
+      assert.equal(await page.getByText('The model here').count(), model ? 1 : 0);
+    }
   },
 
   async embedded({ browser, python }) {

@@ -15,11 +15,12 @@ async function draw() {
   ]);
   const main = $('#main');
   main.className = 'home privacy';
-  /** @type {[string, Record<string, unknown>]} */
-  const what = ['about.what', { model: factsOf(model).name }];
+  const { name } = factsOf(model);
   main.append(
     h('h1', { words: 'about.title' }),
-    h('p', { words: what }),
+    h('p', { words: 'about.what' }),
+    // Without its key a server does not report its model.
+    ...(name ? [h('p', { words: ['about.model', { model: name }] })] : []),
     h(
       'section',
       { class: 'stack' },

@@ -2,6 +2,7 @@
 
 import { recordingSwitch } from '../elements/consent.js';
 import { $, h } from '../elements/dom.js';
+import { factsOf } from '../elements/model.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { about } from '../wire/about.js';
 
@@ -12,7 +13,9 @@ const part = (topic, ...points) =>
   h('section', { class: 'stack' }, h('h2', { words: `privacy.${topic}` }), ...points.map((words) => h('p', { words })));
 
 async function draw() {
-  const { records, keptDays } = await about();
+  const { model, records, keptDays } = await about();
+  // A model that is not known here may be an address.
+  const live = factsOf(model).about === null ? 'privacy.live_1_other' : 'privacy.live_1';
   /** @type {string | [string, Record<string, unknown>]} */
   const kept = !records
     ? 'privacy.kept_never'
@@ -23,7 +26,7 @@ async function draw() {
   main.className = 'home privacy';
   main.append(
     h('h1', { words: 'privacy.title' }),
-    part('live', 'privacy.live_1', 'privacy.live_2'),
+    part('live', live, 'privacy.live_2'),
     part('kept', 'privacy.kept_1', kept),
     h('div', { class: 'card' }, recordingSwitch()),
     part('browser', 'privacy.browser_1', 'privacy.browser_2'),

@@ -736,13 +736,15 @@ export const en = {
   'mine.delete_all_sure': '{count} conversations will be deleted here and on the server.',
   'mine.delete_all_sure.one': 'This conversation will be deleted here and on the server.',
   'about.title': 'About this server',
-  'about.what':
-    'parley is an open-source server for voice and video conversation, under Apache-2.0. The model here is {model}.',
+  'about.what': 'parley is an open-source server for voice and video conversation, under Apache-2.0.',
+  'about.model': 'The model here is {model}.',
   'about.parts': 'Its parts and their licenses',
   'privacy.title': 'What happens to what you say',
   'privacy.live': 'During a conversation',
   'privacy.live_1':
     'Your voice, your camera’s pictures and what you write go to this server and to the model that runs on it, and nowhere else.',
+  'privacy.live_1_other':
+    'Your voice, your camera’s pictures and what you write go to this server and to the models that its operator has connected to it, which may run elsewhere.',
   'privacy.live_2':
     'Microphone and camera are on only during a call. While you are muted, the server and recordings receive silence.',
   'privacy.kept': 'What the server keeps',
