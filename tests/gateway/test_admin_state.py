@@ -309,12 +309,14 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
                     assert answer.status_code in (200, 404), (method, path)
             shared = await http.get(f"/api/sessions/{link}")
             allowed = await http.get("/status", headers={"x-api-key": key})
+            slashed = await http.get("/admin/")
         refused = await refusal_of(running.ws(PATHS["duplex"]))
         async with connect(running.ws(PATHS["duplex"] + f"?token={key}")) as somebody:
             async with asyncio.timeout(HANG_S):
                 told = json.loads(await somebody.recv())
 
     assert shared.status_code == allowed.status_code == 200
+    assert slashed.headers["location"].endswith("/admin")
     assert refused == (401, "unauthorized")
     assert told["type"] == "queue_done"
 

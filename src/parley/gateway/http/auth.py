@@ -35,7 +35,7 @@ OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 TALKS: Final = "/v1/realtime/"
 """Routes and WebSockets that a client secret opens, which may be in a stranger's browser."""
 
-PAGES: Final = frozenset({*pages.PAGES, *pages.OTHER_NAMES, "/mobile", "/mobile-omni"})
+PAGES: Final = frozenset(each.rstrip("/") for each in (*pages.PAGES, *pages.OTHER_NAMES))
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines request every few seconds."""
 SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
@@ -150,4 +150,4 @@ async def note(scope: Scope, runtime: GatewayRuntime, status: int) -> None:
 
 def is_open(path: str) -> bool:
     """True if a path needs no key on a server that needs one."""
-    return path in OPEN_PATHS or path in PAGES or path.startswith(OPEN_FOLDERS)
+    return path in OPEN_PATHS or path.rstrip("/") in PAGES or path.startswith(OPEN_FOLDERS)
