@@ -186,7 +186,7 @@ async def test_what_is_deleted_outside_is_forgotten_with_its_responses(tmp_path)
     assert (kept, others) == ([b"{}", None], None)
 
 
-async def test_of_stored_responses_the_oldest_of_an_owner_and_then_of_all_go(tmp_path):
+async def test_of_stored_responses_the_oldest_of_an_owner_and_of_the_one_with_most_go(tmp_path):
     async with State(tmp_path / "state.db") as state:
         for age, owner in enumerate("aaabb"):
             await state.keep_response(f"r{age}", owner, -float(age), None, b"12345")
@@ -198,15 +198,19 @@ async def test_of_stored_responses_the_oldest_of_an_owner_and_then_of_all_go(tmp
                 if await state.response(f"r{age}", owner) is not None
             ])  # fmt: skip
 
-        await state.trim_responses(each_bytes=10, each=5, all_bytes=100)
+        await state.trim_responses("b", each_bytes=5, each=5, all_bytes=25)
         by_size = await left()
-        await state.trim_responses(each_bytes=100, each=1, all_bytes=100)
+        await state.trim_responses("a", each_bytes=100, each=2, all_bytes=25)
         by_number = await left()
-        await state.trim_responses(each_bytes=100, each=5, all_bytes=5)
+        await state.trim_responses("b", each_bytes=100, each=5, all_bytes=15)
+        assert (by_size, by_number, await left()) == ("0123", "013", "013")
 
-        assert (by_size, by_number, await left()) == ("0134", "03", "0")
+        await state.keep_response("r9", "c", -9.0, None, b"12345")
+        await state.trim_responses("c", each_bytes=100, each=5, all_bytes=17)
+        assert await left() == "03"
+        assert await state.response("r9", "c") == b"12345", "its owner has less than the other"
         assert await state.forget_responses_by("a") == 1
-        assert await left() == ""
+        assert await left() == "3"
 
 
 async def test_transactions_of_several_callers_take_turns(tmp_path):

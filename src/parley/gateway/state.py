@@ -229,6 +229,9 @@ class State:
         self._journal_mode = "TRUNCATE" if on_several_hosts else "WAL"
         # One connection has one transaction at a time, so writers take turns.
         self._writing = asyncio.Lock()
+        self._responses_bytes: int | None = None
+        """Maximum size of all stored responses, without those deleted since it was measured; None
+        until then."""
         self.problems: tuple[str, ...] = ()
         """Damaged files that were renamed at the start."""
 
@@ -406,6 +409,8 @@ class State:
             "VALUES (?, ?, ?, ?, ?, ?)",
             (response_id, owner, created_s, recording_id, len(body), body),
         )
+        if self._responses_bytes is not None:
+            self._responses_bytes += len(body)
 
     async def response(self, response_id: str, owner: str) -> bytes | None:
         """A stored response; None if it does not exist or belongs to another owner."""
@@ -425,19 +430,34 @@ class State:
     async def forget_responses_by(self, owner: str) -> int:
         return await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
 
-    async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
-        """Delete the oldest responses beyond the limits per owner and in total."""
-        for group, limit_bytes, limit in (
-            ("PARTITION BY owner", each_bytes, each),
-            ("", all_bytes, 2**62),
-        ):
-            order = f"OVER ({group} ORDER BY created_s DESC, id)"
-            await self._do(
-                "DELETE FROM responses WHERE id IN (SELECT id FROM ("
-                f"SELECT id, sum(size) {order} AS held, row_number() {order} AS number "
-                "FROM responses) WHERE held > ? OR number > ?)",
-                (limit_bytes, limit),
-            )
+    async def trim_responses(
+        self, owner: str, *, each_bytes: int, each: int, all_bytes: int
+    ) -> None:
+        """Delete the oldest responses of an owner beyond its limits. If all owners together exceed
+        theirs, those that have the most lose their oldest, until a tenth is free: this reads the
+        whole table, and must not be needed again soon."""
+        newest = "ORDER BY created_s DESC, id"
+        await self._do(
+            "DELETE FROM responses WHERE id IN (SELECT id FROM ("
+            "SELECT id, sum(size) OVER newest AS held, row_number() OVER newest AS number "
+            f"FROM responses WHERE owner = ? WINDOW newest AS ({newest})) "
+            "WHERE held > ? OR number > ?)",
+            (owner, each_bytes, each),
+        )
+        if self._responses_bytes is not None and self._responses_bytes <= all_bytes:
+            return
+        size = "SELECT coalesce(sum(size), 0) FROM responses"
+        ((self._responses_bytes,),) = await self._all(size)
+        if self._responses_bytes <= all_bytes:
+            return
+        await self._do(
+            "DELETE FROM responses WHERE id IN (SELECT id FROM ("
+            "SELECT id, sum(size) OVER (ORDER BY held, created_s DESC, id) AS total FROM ("
+            f"SELECT id, size, created_s, sum(size) OVER (PARTITION BY owner {newest}) AS held "
+            "FROM responses)) WHERE total > ?)",
+            (all_bytes * 9 // 10,),
+        )
+        ((self._responses_bytes,),) = await self._all(size)
 
     async def expire_responses(self, before_s: float) -> None:
         await self._do("DELETE FROM responses WHERE created_s < ?", (before_s,))

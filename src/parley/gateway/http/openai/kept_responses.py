@@ -110,12 +110,13 @@ class KeptResponses:
         who: Requester = request.state.requester
         if who.key_id is not None and who.access.authenticator.find_key(who.key_id) is None:
             return False
+        owner = owner_of(request)
         try:
             await self.state.keep_response(
-                response["id"], owner_of(request), response["created_at"], recording_id, body
+                response["id"], owner, response["created_at"], recording_id, body
             )
             await self.state.trim_responses(
-                each_bytes=EACH_BYTES, each=EACH_MOST, all_bytes=ALL_BYTES
+                owner, each_bytes=EACH_BYTES, each=EACH_MOST, all_bytes=ALL_BYTES
             )
         except (OSError, sqlite3.Error) as error:
             log.error("response_not_kept", why=str(error))
