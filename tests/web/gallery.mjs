@@ -6,20 +6,20 @@ const docs = new URL('../../docs/', import.meta.url);
 
 /** Name of the picture, what is seen, and what there is to it. @type {[string, string, string][]} */
 const SHOWN = [
-  ['home', 'The first page', 'one tap on the sphere and one talks; its voices, things to do together'],
-  ['explore', 'What can it do?', 'every way to talk, what the model is able to, and privacy'],
+  ['home', 'The first page', 'tap the sphere and talk; its voices, things to do together'],
+  ['explore', 'What can it do?', 'every way to talk, what the model can do, and privacy'],
   ['call-speaking', 'A voice call', 'the assistant speaks; its words appear as they are heard'],
   ['call-settings', 'Its settings', 'instructions, voice, devices, answers, recording'],
-  ['call-denied', 'Without a microphone', 'what is wrong, and the way out'],
+  ['call-denied', 'Without a microphone', 'what is wrong, and what to do'],
   ['queue', 'Waiting', 'place, estimate, and a bell when it is your turn'],
-  ['half-duplex', 'Taking turns', 'the server hears when you have finished'],
+  ['half-duplex', 'Taking turns', 'the server detects when you have finished'],
   ['omni', 'A video call', 'from edge to edge, with subtitles'],
   ['realtime', 'For builders', 'the protocol, message by message'],
   ['chat', 'A chat, before', 'text, pictures, sound and clips'],
   ['chat-answer', 'A chat', 'answers in words and voice'],
   ['chat-settings', 'Its settings', 'instructions, voices, answers, recording'],
   ['replay', 'A recording', 'the conversation, both voices, every second'],
-  ['recordings', 'My conversations', 'one list, to look again, rename and delete'],
+  ['recordings', 'My conversations', 'to watch, rename and delete'],
   ['privacy', 'Privacy', 'what happens to what you say, show and write'],
   ['about', 'About', 'what answers here, and the licences of its parts'],
   ['admin', 'The operator’s page', 'workers, queue, figures, keys, recordings'],
@@ -46,8 +46,7 @@ export function writeGallery() {
   );
   const text = `# What the pages look like
 
-Made by \`make web-shots ARGS=--docs\` with the default model: what it says here it has really said. What the camera sees is
-a drawing.
+Made by \`make web-shots ARGS=--docs\` with the default model, whose answers are real. What the camera sees is a drawing.
 
 | | light | dark |
 |---|---|---|
