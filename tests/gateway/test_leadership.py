@@ -14,6 +14,7 @@ from tests.support.redis_server import redis_server
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from parley import __version__
 from parley.clock import ManualClock, SystemClock
 from parley.errors import SetupError
 from parley.gateway.leadership import Leadership, RedisStore
@@ -94,7 +95,7 @@ async def test_another_gateway_waits_until_it_is_released(tmp_path: Path):
         await until(lambda: two.leader == one.name)
         assert not waiting.done()
         await two.release()
-        assert await one._claim()
+        await one._claim()
         assert one.is_held, "somebody else cannot release it"
         await one.release()
         await waiting
@@ -128,7 +129,10 @@ async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: 
 
         assert not await waiting
 
-    assert (ready.status_code, health.status_code) == (503, 200)
+    why = "This gateway is on standby; another one is active."
+    assert (ready.status_code, ready.json()) == (503, {"ready": False, "why": why})
+    standby = {"status": "standby", "healthy": True, "version": __version__}
+    assert (health.status_code, health.json()) == (200, standby)
     answer = refused.value.response
     assert (answer.status_code, answer.headers[STANDBY_HEADER]) == (503, "1")
     assert b'"service_unavailable"' in answer.body
@@ -146,7 +150,9 @@ async def test_a_redis_that_lost_everything_or_is_full_is_no_reason_to_change(tm
         await until(lambda: doubts == [True, False])
         assert leadership.is_held
         await leadership.store.client.config_set("maxmemory", 1)
-        assert await leadership._claim()
+        valid_until = leadership._valid_until
+        await leadership._claim()
+        assert leadership._valid_until > valid_until
         assert not keeping.done()
         keeping.cancel()
         await leadership.store.close()

@@ -102,8 +102,8 @@ class Leadership:
         """
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS)
-            answered = await self._claim()
-            if answered and self.leader != self.name:
+            await self._claim()
+            if self.leader != self.name:
                 self.in_doubt = True
                 log.error("other_gateway_active", leader=self.leader)
                 return
@@ -126,8 +126,8 @@ class Leadership:
     def _margin_s(self) -> float:
         return self._ttl_s * ANSWER_SHARE
 
-    async def _claim(self) -> bool:
-        """Ask the store; returns True if it answered."""
+    async def _claim(self) -> None:
+        """Ask the store. If it does not answer, nothing changes."""
         # Measured before the request: the key cannot expire sooner than this.
         asked_at = self._clock.monotonic()
         try:
@@ -136,9 +136,8 @@ class Leadership:
             if self._complaints.is_news("unreachable", asked_at):
                 hint = "Is the Redis running, is the password right, and has it free memory?"
                 log.warning("leadership_store_unreachable", why=reason_of(error), hint=hint)
-            return False
+            return
         if leader != self.leader:
             log.info("active_gateway", leader=leader)
         self.leader = leader
         self._valid_until = asked_at + self._ttl_s if leader == self.name else float("-inf")
-        return True
