@@ -254,6 +254,11 @@ async def test_an_error_of_half_duplex_is_raised_with_its_class() -> None:
             await collect(talk)
 
 
+@pytest.mark.parametrize("client", [HalfDuplexClient, DuplexClient, RealtimeClient])
+def test_a_session_need_not_be_resumed(client: type[Any]) -> None:
+    assert client("http://localhost", resume=False)._returning is None
+
+
 async def test_a_connection_that_breaks_while_waiting_is_opened_again() -> None:
     talk = find("queue", "half-duplex waits")
     async with in_half_duplex(

@@ -347,6 +347,9 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
         async with connect(url) as socket, asyncio.timeout(HANG_S):
             told = json.loads(await socket.recv())
 
+    ends_in_s = made.json()["session"]["expires_at"] - running.runtime.clock.time()
+    limit_s = running.runtime.settings.limits.half_duplex_session_s
+    assert ends_in_s == pytest.approx(limit_s, abs=HANG_S)
     assert [each.status_code for each in opened] == [200, 200]
     assert [each.status_code for each in refused] == [403] * 6
     assert "realtime sessions only" in refused[0].json()["detail"]
@@ -395,7 +398,8 @@ async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path, b
             await other.revoke_key(made["id"], 1.0)
             await running.runtime.stores.maintenance.round()
         else:
-            await http.delete(f"/api/admin/keys/{made['id']}", headers=ADMIN)
+            revoked = await http.delete(f"/api/admin/keys/{made['id']}", headers=ADMIN)
+            assert revoked.json() == {"success": True}
 
         again = await http.get("/health", headers=bearer)
         with_token = await http.get("/health", params={"token": token})

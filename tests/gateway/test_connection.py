@@ -438,7 +438,8 @@ async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their
     connections[2].connection_lost(None)
 
 
-async def test_an_aborted_connection_is_forgotten_though_its_transport_never_says_so():
+async def test_an_aborted_connection_is_forgotten_though_its_transport_never_says_so(monkeypatch):
+    monkeypatch.setattr("parley.transport.keepalive.TICK_S", 0.01)
     keepalive = Keepalive()
     connection, _ = open_connection(keepalive=keepalive)
 
@@ -446,6 +447,11 @@ async def test_an_aborted_connection_is_forgotten_though_its_transport_never_say
 
     assert len(keepalive) == 0
     assert connection.closed.result() == Closure(1006, "aborted")
+    # The next one is watched again.
+    ticked = asyncio.Event()
+    monkeypatch.setattr(Connection, "tick", lambda *_: ticked.set())
+    open_connection(keepalive=keepalive)
+    await asyncio.wait_for(ticked.wait(), HANG_S)
 
 
 async def test_a_connection_aborted_during_its_handshake_is_not_watched():

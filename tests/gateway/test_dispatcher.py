@@ -693,7 +693,7 @@ def test_a_worker_that_is_connected_again_is_not_gone(parts):
     assert lease.is_lost
 
 
-@pytest.mark.parametrize("ends", ["socket", "silence", "error"])
+@pytest.mark.parametrize("ends", ["socket", "silence", "error", "draining"])
 def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends):
     worker = parts.worker()
     parts.ask()
@@ -704,6 +704,8 @@ def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends)
         parts.worker_pool.disconnected(worker)
     elif ends == "error":
         parts.heartbeats(worker, "error", free=0)
+    elif ends == "draining":
+        parts.worker_pool.drain(worker, True)
     else:
         parts.clock.advance(12)
         parts.worker_pool.sweep()

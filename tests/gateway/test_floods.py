@@ -328,6 +328,7 @@ async def test_handshakes_begin_as_often_as_an_address_may_connect(tmp_path: Pat
         await listening.wait_closed()
 
     assert len(made) == 4
+    assert not listening._by_address
 
 
 async def test_a_server_without_files_accepts_again_when_it_has_some(tmp_path: Path, monkeypatch):

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
+from tests.support.certificates import self_signed
 from tests.support.gateways import authenticator, settings
 from tests.support.patience import HANG_S
 from tests.support.present import present
@@ -64,17 +66,22 @@ class Hosts:
         )
 
     @contextlib.asynccontextmanager
-    async def joined(self) -> AsyncIterator[None]:
+    async def joined(self, *, shown: Path | None = None, trusted: str = "") -> AsyncIterator[None]:
+        """Args:
+        shown: folder of the worker's certificate. `trusted`: the one that it sent.
+        """
         app = make_app(lambda: None, secret="s3", finished=self.worker_side)
-        server = uvicorn.Server(
-            uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
-        )
+        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+        if shown is not None:
+            config.ssl_certfile, config.ssl_keyfile = shown / "cert.pem", shown / "key.pem"
+        server = uvicorn.Server(config)
         serving = asyncio.create_task(server._serve())
         async with self.state:
             while not server.started:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             port = server.servers[0].sockets[0].getsockname()[1]
-            hello = Hello("w", f"http://127.0.0.1:{port}", 1, "parrot", "cpu", "0", 1)
+            url = f"http{'' if shown is None else 's'}://127.0.0.1:{port}"
+            hello = Hello("w", url, 1, "parrot", "cpu", "0", 1, certificate=trusted)
             self.worker = self.pool.welcome(hello, object())
             self.worker_side.welcomed(store_id(self.here))
             self.beat()
@@ -94,11 +101,13 @@ class Hosts:
         return [folder.recording_id for folder in RecordingFolders(data_dir)]
 
 
-async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path):
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path, has_tls: bool):
     hosts = Hosts(tmp_path)
     recording(hosts.there, "one")
+    trusted = self_signed(tmp_path)[1].read_text() if has_tls else ""
 
-    async with hosts.joined():
+    async with hosts.joined(shown=tmp_path if has_tls else None, trusted=trusted):
         assert hosts.handover.waiting == 1
         await hosts.handover.round()
 
@@ -264,19 +273,24 @@ async def test_what_is_no_recordings_id_is_asked_of_nobody(tmp_path):
     assert hosts.listed(hosts.here) == []
 
 
-@pytest.mark.parametrize(("is_full", "has_secret"), [(True, True), (False, False)])
-async def test_a_full_gateway_or_one_without_the_secret_leaves_recordings_where_they_are(
-    tmp_path, monkeypatch, is_full: bool, has_secret: bool
-):
+@pytest.mark.parametrize("why", ["full disk", "no secret", "unknown certificate"])
+async def test_recordings_that_cannot_be_taken_stay_where_they_are(tmp_path, monkeypatch, why: str):
     hosts = Hosts(tmp_path, min_free_gb=0)
     recording(hosts.there, "one")
-    if is_full:  # What is free is above the minimum, but less than the recording.
+    if why == "full disk":  # What is free is above the minimum, but less than the recording.
         monkeypatch.setattr(layout, "free_bytes", lambda _: 10_000)
+    shown = tmp_path if why == "unknown certificate" else None
+    if shown is not None:
+        self_signed(shown)
 
-    async with hosts.joined():
-        if not has_secret:
+    async with hosts.joined(shown=shown):
+        if why == "no secret":
             hosts.handover._headers = {}
         await hosts.handover.round()
+        listed = Mock()
+        monkeypatch.setattr(hosts.handover, "_list", listed)
+        await hosts.handover.round()
+        listed.assert_not_called()  # too soon
 
         assert hosts.handover.waiting == 1
     assert hosts.listed(hosts.there) == ["one"]

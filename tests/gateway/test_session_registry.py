@@ -686,6 +686,16 @@ async def test_of_two_sessions_with_one_id_only_the_newer_one_keeps_its_slot(
     assert young.admission.sessions_by_address == {"127.0.0.1": 1}
 
 
+async def test_an_older_session_with_the_id_of_one_that_was_lost_is_ended(young: Young) -> None:
+    doubled = list[str]()
+    young.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
+    young.pool.left(young.pool.welcome(at("v", granted_time=200.0), object()))
+
+    young.pool.welcome(at("w", granted_time=100.0), object())
+
+    assert doubled == ["lease of w"]
+
+
 async def test_a_session_that_began_again_is_not_replaced_by_a_late_report_of_the_first(
     young: Young,
 ) -> None:

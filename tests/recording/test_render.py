@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import av
+import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -14,6 +15,7 @@ from parley.dialects.events import (
     AnswerDone,
     AudioInput,
     ChatRequested,
+    HalfDuplexSetup,
     InputCommitted,
     OutputDelta,
     SessionEnded,
@@ -144,10 +146,12 @@ def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
 
 
 def test_half_duplex_turns_lie_where_they_were_spoken():
-    lines = [*turn(5000.0, 770.0), said(5300.0, "Hi", 800), said(5400.0, "", 900)]
+    lines = [*turn(5000.0, 770.0), said(5300.0, "Hi", 800), said(5400.0, "", 900), *turn(6000.0)]
     plan = placed(lines, app_type=Kind.HALF_DUPLEX)
 
-    assert starts(plan.user) == [2.23]
+    # Two seconds each; the second one was spoken after the first.
+    assert starts(plan.user) == [2.23, 4.23]
+    assert [each.published().input.start_ms for each in plan.turns] == [2230.0, 4230.0]
     assert starts(plan.assistant) == [5.3, 6.1]
     assert [piece.offset_s for piece in plan.assistant] == [0.0, 0.8]
 
@@ -174,13 +178,16 @@ def test_an_answer_that_was_made_before_the_user_broke_in_or_left_is_cut(end):
 
 
 def test_an_answer_that_came_as_a_whole_has_its_words():
-    asked = ChatRequested((Message("user", (TextPart("Why?"),)),))
+    asked = ChatRequested(
+        (Message("user", (TextPart("Why?"),)), Message("assistant", (TextPart("It is"),)))
+    )
     whole = entry(900.0, AnswerDone("A test.", 5, 3), KeptSound("ai_audio/a", 800))
     plan = placed([entry(0.0, asked), whole], app_type=Kind.CHAT)
 
     assert [(one.text, one.start_s, round(one.end_s, 3)) for one in plan.said] == [
         ("A test.", 0.9, 1.7)
     ]
+    assert plan.turns[0].published().input.text == "Why?"
 
 
 def test_subtitles_carry_no_commands():
@@ -216,6 +223,16 @@ def test_what_was_heard_and_written_is_captioned_where_it_was_said():
         ("What is the time?", 3.0, 5.0)
     ]
     assert [(one.text, one.end_s) for one in shown.said] == [("Look", 1.5), ("Hello", 2.1)]
+
+
+def test_a_turn_that_is_only_transcribed_ends_with_its_words():
+    setup, words = HalfDuplexSetup(transcribes=True), TurnTranscribed(0, "Hello", "i1")
+    (only,) = placed(
+        [entry(0.0, setup), turn(5000.0)[0], entry(5200.0, words)], app_type=Kind.HALF_DUPLEX
+    ).turns
+
+    assert only.published().timing.elapsed_ms == 200
+    assert only.published().output.incomplete is msgspec.UNSET
 
 
 def test_a_call_is_called_after_the_first_words_of_the_user():

@@ -7,7 +7,7 @@ from tests.support.sounds import sequence, silence, speak
 
 from parley.engine import Engine
 from parley.engine.engine import SlotHandle
-from parley.engine.work import Stage
+from parley.engine.work import Stage, WholeUnit
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
 from parley.protocol.values import DuplexConfig
@@ -242,14 +242,16 @@ class Noting:
     def __init__(self, slot):
         self._slot = slot
         self.dues = []
+        self.given = []
 
     def __getattr__(self, name):
         method = getattr(self._slot, name)
-        if name not in ("prefill", "generate", "finalize"):
+        if name not in ("unit", "prefill", "generate", "finalize"):
             return method
 
         def note(*arguments, due_s=None, **options):
             self.dues.append(due_s)
+            self.given += arguments
             return method(*arguments, due_s=due_s, **options)
 
         return note
@@ -262,5 +264,20 @@ async def test_everything_about_a_unit_is_due_when_the_unit_is(slot):
     await view.prefill(speak(1), due_s=5.0)
     await view.generate()
     await view.finalize()
+    await view.unit(speak(1), due_s=6.0)
+    await view.finalize()
 
-    assert noting.dues == [None, 5.0, 5.0, 5.0]
+    assert noting.dues == [None, 5.0, 5.0, 5.0, 6.0, 6.0]
+
+
+async def test_after_what_was_heard_of_a_cut_answer_the_model_has_to_listen(slot):
+    noting = Noting(slot)
+    view = DuplexView(cast(SlotHandle, noting))
+    await view.prepare()
+    await spoken(view, 2)
+    noting.given.clear()
+
+    await view.cut_answer(20, 0)
+
+    steps = [each.step for each in noting.given if isinstance(each, WholeUnit)]
+    assert [(each.say, each.force_listen) for each in steps] == [("You spoke", False), (None, True)]

@@ -151,6 +151,27 @@ async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], 
     return heard, logs
 
 
+def assert_restored(kept: dict[str, Any], now: dict[str, Any] | None) -> None:
+    """The session is as it was kept, but for a response, which is no longer generated."""
+    if now is None:
+        return  # it is answering already
+    if kept["runner"].get("response") is not None:
+        kept["runner"]["listener"]["is_answering"] = now["runner"]["listener"]["is_answering"]
+        kept["runner"]["response"] = now["runner"]["response"]
+
+    def compare(path: str, before: Any, after: Any) -> None:
+        if isinstance(before, dict):
+            assert before.keys() == after.keys(), path
+            for key in before:
+                compare(f"{path}.{key}", before[key], after[key])
+        elif isinstance(before, float):
+            assert after == pytest.approx(before, abs=HANG_S), path
+        else:
+            assert state_codec.encode(after) == state_codec.encode(before), path
+
+    compare("", {part: kept[part] for part in now}, now)
+
+
 async def rebuilt_talk(
     harness: WorkerHarness,
     name: Any,
@@ -182,6 +203,8 @@ async def rebuilt_talk(
         asking.orders.put_nowait('{"type":"take_over"}')
     answer = await asking.answer
     assert answer == {"type": "rebuild_result", "problem": ""}
+    (session,) = harness._lives()
+    assert_restored(state_codec.joined(kept.state), session._remembered())
     # Nothing that is not in the copy was told; all of it may have been.
     seq = kept.outputs[-1].seq if kept.outputs else whole[0]["seq"]
     seen = whole[:seq]
