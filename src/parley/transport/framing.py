@@ -26,7 +26,7 @@ except ImportError:  # platforms for which websockets has no compiled extension
     from websockets.utils import apply_mask
 
 LARGE_BYTES = 1 << 20
-"""Messages above this size must be claimed before they are read."""
+"""Messages above this size are claimed as they arrive."""
 
 ITEMS_LIMIT = 100_000
 """Maximum number of commas in one text message of a client. Base64 has none, and prose with so many
@@ -122,8 +122,8 @@ class FrameReader:
         masked: True if the peer must mask (at the server's end).
         checks_text: True if text must be UTF-8 within the limits for parsing.
         limit_bytes: maximum payload of one message; beyond it `FrameError` 1009.
-        claim: called before a large message is read, with the bytes of each of its frames; together
-            they are the message's size. May raise `FrameError`.
+        claim: called as a large message arrives, with the number of further bytes; together they
+            are the message's size. May raise `FrameError`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class FrameReader:
         self._fragments = 0
         self._parts: list[Bytes] = []
         self._merged: bytearray | None = None
-        self._size = 0
+        self._size = self._claimed_bytes = 0
         self._text: _TextCheck | None = None
 
     def whole_bytes(self, data: bytes) -> int:
@@ -312,9 +312,6 @@ class FrameReader:
             and self._fragments > FRAGMENTS_FREE + self._size // FRAGMENT_BYTES
         ):
             raise FrameError(1008, "The fragments of the message are too small.")
-        if self._size > LARGE_BYTES:
-            was_large = self._size - payload_bytes > LARGE_BYTES
-            self._claim(payload_bytes if was_large else self._size)
         limit = SMALL_MESSAGE_BYTES if is_last else SMALL_FRAGMENT_BYTES
         self.small_frames += (self._size if is_last else payload_bytes) < limit
         self._is_last_frame = is_last
@@ -329,6 +326,11 @@ class FrameReader:
     ) -> None:
         """Take `payload_bytes` of a frame after its header or its previous piece."""
         self._frame_left -= payload_bytes
+        if self._size > LARGE_BYTES:
+            # Not the announced size: it costs the peer nothing.
+            arrived_bytes = self.arrived_bytes
+            self._claim(arrived_bytes - self._claimed_bytes)
+            self._claimed_bytes = arrived_bytes
         is_whole = self._frame_left == 0 and self._is_last_frame
         if self._text is not None or self._merged is not None:
             plain = self._opened(piece[header_bytes:] if header_bytes else piece)
@@ -347,6 +349,7 @@ class FrameReader:
                 header = _frame_header(self.opcode, self._size, mask=False)
                 events.append(Message(self.opcode, (header, self._merged), self._size))
             self._parts, self._merged, self._size, self.opcode = [], None, 0, 0
+            self._claimed_bytes = 0
 
     def _opened(self, piece: Bytes) -> Bytes:
         """A piece of the current frame, unmasked; the key is rotated to the start of the next
