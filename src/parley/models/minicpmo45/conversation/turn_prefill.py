@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.engine.segments import Audio, Image, Segment, Text
 from parley.engine.work import Prefill
 from parley.errors import BadInput, ContextFull
 from parley.models.minicpmo45.audio_encoder.mel import FIRST_LIVE_SAMPLES
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import Conversation
-from parley.models.minicpmo45.prompt.inputs import chat_messages
+from parley.models.minicpmo45.prompt.inputs import chat_messages, turns
 from parley.models.minicpmo45.prompt.layout import (
     Part,
     PromptMessage,
@@ -91,7 +91,7 @@ class TurnPrefill(PrefillJob):
     def _half_duplex(self, segments: Sequence[Segment]) -> None:
         """A user's turn stays open; the next message closes it."""
         self.work.chunked = False
-        for role, content in _turns(segments):
+        for role, content in turns(segments):
             self.role = role
             parts: list[Part] = []
             for segment in content:
@@ -158,22 +158,3 @@ class TurnPrefill(PrefillJob):
             self.model.audio_cache.empty(self.row)
         self.model.slide_turns(conversation)
         self.done()
-
-
-def _turns(segments: Sequence[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
-    """Groups segments by turn. Segments outside of turn marks belong to a user's turn."""
-    turns: list[tuple[Role, list[Text | Image | Audio]]] = []
-    is_open = False
-    for segment in segments:
-        if isinstance(segment, Marker):
-            if segment.mark is Mark.UNIT:
-                raise BadInput("A turn-based conversation has no units.")
-            is_open = segment.mark is Mark.TURN_START
-            if is_open:
-                turns.append((segment.role or "user", []))
-            continue
-        if not is_open:
-            turns.append(("user", []))
-            is_open = True
-        turns[-1][1].append(segment)
-    return turns

@@ -122,6 +122,25 @@ class Media:
         return torch.cat(self.heard) if self.heard else None
 
 
+def turns(segments: Iterable[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
+    """Group segments by turn. Segments outside of any turn form a user's turn."""
+    found: list[tuple[Role, list[Text | Image | Audio]]] = []
+    is_open = False
+    for segment in segments:
+        if isinstance(segment, Marker):
+            if segment.mark is Mark.UNIT:
+                raise BadInput("A turn-based conversation has no units.")
+            is_open = segment.mark is Mark.TURN_START
+            if is_open:
+                found.append((segment.role or "user", []))
+            continue
+        if not is_open:
+            found.append(("user", []))
+            is_open = True
+        found[-1][1].append(segment)
+    return found
+
+
 def chat_messages(
     segments: Iterable[Segment],
     media: Media,
@@ -130,41 +149,21 @@ def chat_messages(
     with_id: bool,
     pool_step: int,
 ) -> list[PromptMessage]:
-    """A whole request as messages for the template.
-
-    Clips of one message are joined for the encoder. Segments outside of any turn form a separate
-    user turn.
-    """
+    """A whole request as messages for the template. Clips of one message are joined for the
+    encoder."""
     messages: list[PromptMessage] = []
-    role: Role | None = None
-    parts: list[Part] = []
-
-    def close() -> None:
-        nonlocal role, parts
-        if role is not None:
-            messages.append(PromptMessage(role, tuple(parts)))
-        role, parts = None, []
-
-    for segment in segments:
-        if isinstance(segment, Marker):
-            close()
-            if segment.mark is Mark.TURN_START:
-                role = segment.role or "user"
-                media.begin_group()
-            elif segment.mark is Mark.UNIT:
-                raise BadInput("A chat request cannot contain units.")
-            continue
-        if role is None:
-            role = "user"
-            media.begin_group()
-        match segment:
-            case Text(text):
-                parts.append(text)
-            case Image():
-                parts.append(media.add_picture(segment, max_slices=max_slices, with_id=with_id))
-            case Audio():
-                parts.append(media.add_clip(segment.pcm.samples, pool_step=pool_step))
-    close()
+    for role, content in turns(segments):
+        media.begin_group()
+        parts: list[Part] = []
+        for segment in content:
+            match segment:
+                case Text(text):
+                    parts.append(text)
+                case Image():
+                    parts.append(media.add_picture(segment, max_slices=max_slices, with_id=with_id))
+                case Audio():
+                    parts.append(media.add_clip(segment.pcm.samples, pool_step=pool_step))
+        messages.append(PromptMessage(role, tuple(parts)))
     return messages
 
 
