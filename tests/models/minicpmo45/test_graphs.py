@@ -16,7 +16,7 @@ from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.small_minicpmo import small_model
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
-from parley.models.minicpmo45.llm import steps as llm_steps
+from parley.models.minicpmo45.runtime import attention as runtime_attention
 from parley.models.minicpmo45.runtime.graphs import (
     CudaGraphCapture,
     GraphRunner,
@@ -256,7 +256,7 @@ def test_batches_are_rounded_up_to_powers_of_two():
 @pytest.mark.timeout(900)
 def test_conversations_with_graphs_say_what_they_say_without(monkeypatch):
     """Every captured step, in batches of all sizes, against the model without graphs."""
-    monkeypatch.setattr(llm_steps, "_Compared", lambda what: InPlace())
+    monkeypatch.setattr(runtime_attention, "_Compared", lambda what: InPlace())
     plain = small_model(slots=3)
     capture = FakeCapture()
     captured = small_model(slots=3, capture=capture)

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.small_minicpmo import small_network
 
-from parley.models.minicpmo45.llm import steps as llm_steps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.runtime import attention as runtime_attention
 from parley.models.minicpmo45.runtime.attention import attending
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
@@ -69,7 +69,7 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
 def test_every_number_of_rows_decodes_by_a_graph(llm, monkeypatch, rows, pool):
     """Pages are taken after the capture."""
-    monkeypatch.setattr(llm_steps, "_Compared", lambda what: InPlace())
+    monkeypatch.setattr(runtime_attention, "_Compared", lambda what: InPlace())
     capture = FakeCapture()
     graphs = GraphRunner("cpu", capture)
     cache, packed = llm.make_cache(4, CAPACITY, pool=pool), llm.make_cache(4, CAPACITY)

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
-from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention, attending
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending, compare
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
-from parley.models.minicpmo45.runtime.fast_paths import hold
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
@@ -52,10 +51,6 @@ of which reads the context."""
 
 PICTURE_ROWS = 32
 """Maximum number of rows of such a step; more have too many positions for one prefill step."""
-
-LAYER_LIKENESS = 5e-2
-"""Maximum relative distance between the kernel's results of one layer and PyTorch's, as vectors.
-Rounding of bfloat16 is below 1e-2; a kernel that reads another slot is off by about 1."""
 
 WASTE = 1.5
 """A ragged prefill runs as a padded batch if that costs at most this factor in tokens."""
@@ -213,9 +208,9 @@ class LanguageSteps:
         if batch.rows is not None or self._graphs.is_active:
             inputs.append(self._all_rows if batch.rows is None else batch.rows)
         shape = (*batch.positions.shape, reads)
-        if is_checked and llm.attention.reads_in_place:
-            with attending(llm, _Compared(f"{kind} steps of shape {shape}")):
-                step(batch.slots, *(tensor.to(llm.device) for tensor in inputs))
+        if is_checked:
+            checked = partial(step, batch.slots, *(tensor.to(llm.device) for tensor in inputs))
+            compare(llm, checked, f"{kind} steps of shape {shape}")
         # A graph serves any rows of its shape, so it must not depend on which they are.
         slots = None if self._graphs.is_active else batch.slots
         return self._graphs.run(kind, shape, partial(step, slots), inputs)
@@ -229,23 +224,3 @@ class LanguageSteps:
 def _by_row(spans: Sequence[Span]) -> list[int]:
     """Indices of the spans, sorted by their rows."""
     return sorted(range(len(spans)), key=lambda place: spans[place].row)
-
-
-class _Compared(SlotAttention):
-    """The kernel, compared in every layer with PyTorch's attention of the same inputs. Results of
-    whole steps are less comparable: products in 8 bits magnify the different rounding of two
-    attentions.
-
-    Args:
-        what: name of the steps that are run.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        found = super().padded(layer, query, batch, cache)
-        bare = replace(batch, numbers=None, first=None, mask=None)
-        wanted = FusedAttention().padded(layer, query, bare, cache)
-        hold("attention", found, wanted, LAYER_LIKENESS, f"{self._what}, layer {layer},")
-        return found

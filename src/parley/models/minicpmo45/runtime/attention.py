@@ -15,7 +15,7 @@ key head, `B` rows of a padded batch with `n` new tokens each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -27,8 +27,13 @@ from torch.nn import functional as F
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache
+from parley.models.minicpmo45.runtime.fast_paths import hold
 
 Kernel = Literal["auto", "triton", "sdpa"]
+
+LAYER_LIKENESS = 5e-2
+"""Maximum relative distance between the kernel's results of one layer and PyTorch's, as vectors.
+Rounding of bfloat16 is below 1e-2; a kernel that reads another slot is off by about 1."""
 
 
 class FusedAttention:
@@ -194,3 +199,37 @@ def attending(network: Attends, attention: FusedAttention) -> Iterator[None]:
         yield
     finally:
         network.attention = chosen
+
+
+class _Compared(SlotAttention):
+    """The kernel, compared in every layer with PyTorch's attention of the same inputs. Results of
+    whole steps are less comparable: products in 8 bits magnify the different rounding of two
+    attentions.
+
+    Args:
+        what: name of the steps that are run.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
+        found = super().padded(layer, query, batch, cache)
+        bare = replace(batch, numbers=None, first=None, mask=None)
+        wanted = FusedAttention().padded(layer, query, bare, cache)
+        hold("attention", found, wanted, LAYER_LIKENESS, f"{self._what}, layer {layer},")
+        return found
+
+
+def compare(network: Attends, step: Callable[[], object], what: str) -> None:
+    """Run a step, in which our kernel, if it is in use, is compared with PyTorch's attention.
+
+    Args:
+        what: name of the steps, for the error.
+
+    Raises:
+        FastPathFailed: they differ.
+    """
+    if network.attention.reads_in_place:
+        with attending(network, _Compared(what)):
+            step()

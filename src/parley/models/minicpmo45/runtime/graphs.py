@@ -38,7 +38,6 @@ from parley.models.minicpmo45.runtime.fast_paths import (
     check_card,
     described,
     guarded,
-    hold,
 )
 
 log = logs.get(__name__)
@@ -50,11 +49,6 @@ shared."""
 LIKENESS = 2e-2
 """Maximum difference of a graph's results from the function's, relative to the largest one. Kernels
 that work in another order differ in the last bits of bfloat16; a wrong graph is off by far more."""
-
-PLAIN_LIKENESS = 0.15
-"""Maximum distance of the function's results from those of its plain form, relative to their norm.
-Every layer rounds in another order, a few hundredths in bfloat16; a kernel that reads another slot
-is off by about 1 (small random weights)."""
 
 CHECKED_ROWS = 8
 """Graphs of more rows are not compared with the plain form, which processes rows one by one."""
@@ -185,26 +179,22 @@ class GraphRunner:
         shape: Hashable,
         function: Function,
         inputs: Sequence[Tensor],
-        *,
-        reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
         """The results of `function(*inputs)`, by a graph if possible.
 
         Args:
             kind, shape: everything that the function depends on other than its inputs; a graph is
                 used for equal values of both.
-            reference: its plain form, called once when it is captured.
 
         Returns:
             Separate tensors, which later replays do not overwrite.
 
         Raises:
-            FastPathFailed: a replay failed; or, while capturing, the function differs from its
-                plain form.
+            FastPathFailed: a replay failed.
         """
         graph = self._graphs.get((kind, shape))
         if graph is None and not (self._is_sealed or kind in self._refused):
-            graph = self._captured(kind, shape, function, inputs, reference)
+            graph = self._captured(kind, shape, function, inputs)
         if graph is None:
             return function(*[to_device(tensor, self._device) for tensor in inputs])
         with guarded(GRAPH + kind):
@@ -238,12 +228,7 @@ class GraphRunner:
                 self._paths.settle(GRAPH + kind, "plain", reason)
 
     def _captured(
-        self,
-        kind: str,
-        shape: Hashable,
-        function: Function,
-        inputs: Sequence[Tensor],
-        reference: Function | None,
+        self, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
     ) -> _Graph | None:
         if (capture := self._capture) is None:
             return None
@@ -256,11 +241,6 @@ class GraphRunner:
             return function(*mine)
 
         wanted = tuple(result.clone() for result in capture.warm_up(step))
-        if reference is not None:
-            what = f"{kind} steps of shape {shape}"
-            for found, plain in zip(wanted, reference(*mine), strict=True):
-                if found.is_floating_point():
-                    hold("attention", found, plain, PLAIN_LIKENESS, what)
         try:
             replay, results = capture.record(step)
             graph = _Graph(replay, mine, results)

@@ -29,11 +29,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from parley.models.minicpmo45.device import to_device
-from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
-from parley.models.minicpmo45.runtime.fast_paths import hold
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending, compare
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
-    PLAIN_LIKENESS,
     bucket,
     buckets,
     filled,
@@ -309,24 +307,16 @@ def _made_up(
 
 
 def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
-    """Compare one pass by the kernel with the same pass by PyTorch's attention.
-
-    Raises:
-        FastPathFailed: they differ.
-    """
-    if not decoder.attention.reads_in_place:
-        return
+    """Compare the kernel of one pass; see `compare`."""
     size = min(len(decoder.rows), CHECKED_ROWS)
     reads = min(LEAST_COLUMNS, decoder.capacity)
     lines, spoken, draws, rules = _made_up(decoder, sampling, size, reads)
 
-    def logits() -> Tensor:
+    def step() -> None:
         (plan,) = planned(decoder, lines, reads, None)
-        return advanced(decoder, plan, spoken, draws, rules)[1]
+        advanced(decoder, plan, spoken, draws, rules)
 
-    found = logits()
-    with attending(decoder, FusedAttention()):
-        hold("attention", found, logits(), PLAIN_LIKENESS, "scores of the speech decoder")
+    compare(decoder, step, "speech steps")
 
 
 def _replayed(
