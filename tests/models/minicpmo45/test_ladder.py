@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -376,9 +377,20 @@ def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
     assert not model.network.apm.attention.reads_in_place
     assert model.speech_output is not None
     assert not model.speech_output.decoder.attention.reads_in_place
-    assert "off, at most" in model.fast_paths["attention"]
     assert model.fast_paths["graph_decode"] == "fast"
     assert_same(wanted, talk(model), 2e-3)
+
+    # Each network finds it out by itself, in its first layer.
+    model.llm.attention.reads_in_place = True
+    captures: dict[str, Callable[[], None]] = {
+        "decode steps": model.steps.capture,
+        "sound steps": partial(stages.capture_encoders, model),
+        "speech steps": model.speech_output.decoder.capture,
+    }
+    for steps_of, capture in captures.items():
+        found = f"{steps_of}.* layer 0, are .* off, at most"
+        with pytest.raises(FastPathFailed, match=found), torch.inference_mode():
+            capture()
 
 
 @pytest.mark.parametrize("kind", ["none", "fp8"] if IS_LONG else ["fp8"])
