@@ -73,6 +73,7 @@ class FusedAttention:
 
         Args:
             query: (B, n, heads, D).
+            batch: after `prepared`.
 
         Returns:
             (B, n, heads, D).
@@ -81,8 +82,6 @@ class FusedAttention:
         key_heads = cache.heads
         groups = heads // key_heads
         mask = batch.mask
-        if mask is None:
-            mask = self.prepared(batch, cache, groups).mask
         assert mask is not None
         # With one token per row, heads and tokens are already in this order.
         grouped = query if count == 1 else query.transpose(1, 2)
@@ -142,9 +141,6 @@ class SlotAttention(FusedAttention):
         return replace(batch, numbers=numbers, first=first)
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        groups = query.shape[2] // cache.heads
-        if batch.numbers is None:
-            batch = self.prepared(batch, cache, groups)
         if batch.numbers is None or batch.first is None:
             return super().padded(layer, query, batch, cache)
         kept = cache.paged(layer)
@@ -215,8 +211,9 @@ class _Compared(SlotAttention):
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         found = super().padded(layer, query, batch, cache)
-        bare = replace(batch, numbers=None, first=None, mask=None)
-        wanted = FusedAttention().padded(layer, query, bare, cache)
+        plain = FusedAttention()
+        batch = plain.prepared(batch, cache, query.shape[2] // cache.heads)
+        wanted = plain.padded(layer, query, batch, cache)
         # Rows count the same: the mean of many columns is small next to a single one.
         sizes = wanted.float().flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1)
         what = f"{self._what}, layer {layer},"

@@ -270,10 +270,9 @@ class SlotCache:
         self._store(layer, self._columns(span.row, span.start, span.end), keys, values)
 
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
-        """Store a padded batch's keys and values of shape (B n, K, D)."""
-        columns = batch.columns if batch.columns is not None else self.placed(batch).columns
-        assert columns is not None
-        self._store(layer, columns, keys.transpose(0, 1), values.transpose(0, 1))
+        """Store keys and values of a batch that was `placed`, of shape (B n, K, D)."""
+        assert batch.columns is not None
+        self._store(layer, batch.columns, keys.transpose(0, 1), values.transpose(0, 1))
 
     def _store(self, layer: int, where: slice | Tensor, keys: Tensor, values: Tensor) -> None:
         given = [keys, values]
