@@ -237,9 +237,13 @@ two runs."""
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No client hears that an answer takes long, or what was dropped meanwhile: on a busy machine
     one of two runs would be."""
+    wait_for_the_model(monkeypatch)
+
+
+def wait_for_the_model(patches: pytest.MonkeyPatch) -> None:
     for runner in ("duplex", "conversation"):
-        monkeypatch.setattr(f"parley.session.{runner}.MODEL_S", HANG_S)
-    monkeypatch.setattr("parley.session.session.DROPPED_S", HANG_S)
+        patches.setattr(f"parley.session.{runner}.MODEL_S", HANG_S)
+    patches.setattr("parley.session.session.DROPPED_S", HANG_S)
 
 
 @pytest.fixture

@@ -181,12 +181,17 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     """Name of the place where it logs sessions; workers with the same name see the same logs."""
     build: str = ""
     """See `installation.build_id`; "" from a worker of an earlier version."""
+    log_version: int = 0
+    """See `session_log.contract.LOG_VERSION`; 0 from a worker of an earlier version."""
 
     @property
     def fingerprint(self) -> str:
         """Identity that another worker must have to continue a session of this one."""
         logs = f", logs in {self.session_logs}" if self.session_logs else ""
-        return f"parley {self.version}, {self.model}, {self.context_tokens} tokens{logs}"
+        return (
+            f"parley {self.version}, {self.model}, {self.context_tokens} tokens, "
+            f"log version {self.log_version}{logs}"
+        )
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):

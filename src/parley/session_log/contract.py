@@ -22,6 +22,10 @@ import msgspec
 from parley.errors import ServiceUnavailable
 from parley.protocol.kinds import Kind
 
+LOG_VERSION: Final = 1
+"""Increase it when entries mean something else, or a session or a model draws something else from
+them: workers continue only logs of their own version. See tests/worker/test_recorded_logs.py."""
+
 ENTRY_LENGTH_BYTES: Final = 4
 """Size of the length in front of each entry of a log."""
 
@@ -47,7 +51,7 @@ class LoggedSession(msgspec.Struct, frozen=True):
     Args:
         log_id: id of its log: that of its first lease.
         lease_id: id of the lease under which its worker runs it.
-        fingerprint: version and model that a worker must have to continue it.
+        fingerprint: version, model and log version that a worker must have to continue it.
         note: the gateway's own notes, as it sent them with the lease (`LeaseNote` as JSON).
     """
 

@@ -52,6 +52,7 @@ from parley.session.resumable import ResumableSocket, ResumeRefused
 from parley.session.session import Observer, RebuildableRunner, Runner, Session
 from parley.session.socket import SessionSocket
 from parley.session_log.contract import (
+    LOG_VERSION,
     LoggedSession,
     SessionLogs,
     SessionLogWriter,
@@ -637,6 +638,7 @@ class Host:
                 self._described(held) for held in (*self._held.values(), *self._ended.values())
             ),
             session_logs=self.session_logs.name,
+            log_version=LOG_VERSION,
         )
 
     def heartbeat(self) -> Heartbeat:
