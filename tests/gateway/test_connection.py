@@ -5,6 +5,7 @@ import socket
 import struct
 import sys
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from tests.support.gateways import until
@@ -314,6 +315,13 @@ async def test_output_that_a_peer_does_not_read_is_not_in_flight() -> None:
     leave.set()
     transport.abort()
     server.close()
+
+
+@pytest.mark.parametrize("error", [OSError(9, "bad"), ValueError("negative file descriptor")])
+def test_a_closed_socket_acknowledges_nothing(error):
+    closed = Mock(family=socket.AF_INET, getsockopt=Mock(side_effect=error))
+
+    assert acknowledged_bytes(Mock(get_extra_info=lambda _: closed)) is None
 
 
 async def test_slow_but_moving_output_is_patience():

@@ -29,8 +29,8 @@ def acknowledged_bytes(transport: BaseTransport) -> int | None:
         return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
-    except OSError:
-        # Closed meanwhile, or not TCP.
+    except (OSError, ValueError):
+        # Closed meanwhile (uvloop then has a negative descriptor), or not TCP.
         return None
     if len(info) < _FIELDS.size:
         return None
