@@ -434,6 +434,15 @@ async def test_a_text_is_spoken_as_it_stands():
         assert samples >= 4 * 2400 - (3000 if form == "aac" else 0)
 
 
+async def test_a_long_text_is_spoken_before_the_next_request_of_its_caller():
+    model = TalkingModel()
+    texts = [" ".join([letter * 100] * 8) for letter in "ab"]
+    async with talking(model, limits={"sessions_per_client": 1}) as (_, client):
+        await asyncio.gather(*(read_aloud(client, text, response_format="pcm") for text in texts))
+
+    assert "".join((asked.say or "")[0] for asked in model.asked) in ("aabb", "bbaa")
+
+
 async def test_speech_as_events():
     async with talking() as (running, _), running.http() as http:
         answer = await http.post(

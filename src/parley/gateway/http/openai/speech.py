@@ -180,15 +180,15 @@ async def _spoken(
     encoder: Encoder,
     used: SpeechUsage,
 ) -> AsyncGenerator[bytes, None]:
-    for text in pieces_of(asked.input):
-        body = Message.client_text(bytearray(msgspec.json.encode(request_of(text, voice))))
-        async with (
-            forwarder.visit(request, "http speech") as session_id,
-            forwarder.forward(request, session_id, body) as answer,
-            contextlib.aclosing(_encoded(answer, encoder, used)) as pieces,
-        ):
-            async for piece in pieces:
-                yield piece
+    async with forwarder.visit(request, "http speech") as session_id:
+        for text in pieces_of(asked.input):
+            body = Message.client_text(bytearray(msgspec.json.encode(request_of(text, voice))))
+            async with (
+                forwarder.forward(request, session_id, body) as answer,
+                contextlib.aclosing(_encoded(answer, encoder, used)) as pieces,
+            ):
+                async for piece in pieces:
+                    yield piece
     if not used.samples:
         raise InvalidRequest(
             "input has no words that the voice of the loaded model can say.", field="input"
