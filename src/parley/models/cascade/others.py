@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +35,9 @@ class CausalWriter(Writer):
         self.words = words
         self.limit_tokens = limit_tokens
         self._rows = [_Row([]) for _ in range(rows)]
+        # Named `cache` since transformers 5.24; models with code of their own keep the old name.
+        names = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
         ends = model.generation_config.eos_token_id
         self._stops = set(ends if isinstance(ends, list) else [ends]) | {words.eos_token_id}
         specials = [i for i in words.all_special_ids if i not in self._stops]
@@ -102,11 +106,11 @@ class CausalWriter(Writer):
     def _feed(self, state: _Row, ids: list[int]) -> None:
         out = self.model(
             input_ids=torch.tensor([ids]),
-            past_key_values=state.cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: state.cache},
         )
-        state.cache = out.past_key_values
+        state.cache = getattr(out, self._cache_name)
         state.logits = out.logits[0, -1].float()
         state.ids = state.ids + list(ids)
 
