@@ -115,9 +115,12 @@ def test_a_certificate_named_in_the_environment_goes_before_one_that_lies_here(
 
 async def test_a_worker_is_drained_and_let_in_again(gateway: Any, capsys: Any) -> None:
     async with StandInWorker(gateway.url, name="w7"):
-        assert (await as_json(capsys, gateway.url, "drain", "w7"))["draining"] is True
-        _, out, _ = await parley(capsys, gateway.url, "status")
-        assert "draining" in out
+        async with occupied(gateway):
+            assert (await as_json(capsys, gateway.url, "drain", "w7"))["draining"] is True
+            _, busy, _ = await parley(capsys, gateway.url, "status")
+        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
+        _, idle, _ = await parley(capsys, gateway.url, "status")
+        assert ("draining" in busy, "drained" in idle) == (True, True)
         code, out, _ = await parley(capsys, gateway.url, "drain", "w7", "--off")
         assert (code, out) == (0, "w7 takes work again.\n")
     code, _, err = await parley(capsys, gateway.url, "drain", "nobody")

@@ -50,7 +50,9 @@ def _version(found: dict[str, Any]) -> str:
 def _state(worker: dict[str, Any]) -> str:
     if worker.get("unreachable"):
         return "unreachable"
-    return "draining" if worker["draining"] else str(worker["status"])
+    if not worker["draining"]:
+        return str(worker["status"])
+    return "drained" if worker["status"] == "idle" else "draining"
 
 
 WORKER_COLUMNS: Final[Columns] = {
