@@ -74,11 +74,16 @@ def test_a_kernel_that_cannot_be_used_is_refused_before_anything_is_loaded():
 
 def test_a_context_beyond_the_models_positions_is_refused_and_a_problem_of_the_plan(monkeypatch):
     monkeypatch.setattr("parley.models.minicpmo45.plan.ANSWER_RESERVE", 40_000)
-    settings = ModelSettings(name="minicpmo45", device="cpu", random_weights=True)
+    settings = ModelSettings(
+        name="minicpmo45", device="cpu", random_weights=True, kv_cache_dtype="int8"
+    )
 
-    (problem,) = describe(settings).problems
+    plan = describe(settings)
 
+    (problem,) = plan.problems
     assert problem.startswith("The model has 960 positions")
+    # The rest is planned as requested.
+    assert any("in 8 bits" in note for note in plan.notes)
     with pytest.raises(SetupError, match="The model has 960 positions"):
         load(settings)
 

@@ -30,7 +30,7 @@ from parley.models.minicpmo45.checkpoint import (
 )
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
-from parley.models.minicpmo45.load_choice import LoadChoice, dtype_of, keeps_eight_bits, kind_of
+from parley.models.minicpmo45.load_choice import LoadChoice, asked, dtype_of, kind_of
 from parley.models.minicpmo45.measuring import (
     SPARE_SHARE,
     VISION_BATCH_TOKENS,
@@ -331,12 +331,12 @@ def fitting(
     Raises:
         SetupError: not even one slot fits.
     """
-    device, asked = chosen.device, chosen.slots
-    if asked == "auto" and allocator is None and device.type != "cuda":
-        asked = 1
+    device, requested = chosen.device, chosen.slots
+    if requested == "auto" and allocator is None and device.type != "cuda":
+        requested = 1
     plan = plan_of(chosen, folder)
-    if asked != "auto":
-        return asked, plan.pool(asked, 0)
+    if requested != "auto":
+        return requested, plan.pool(requested, 0)
     try:
         measured = measure(network, chosen.config, allocator or CudaAllocator(device))
     except torch.OutOfMemoryError as error:
@@ -404,13 +404,12 @@ def describe(settings: ModelSettings) -> ModelPlan:
             "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
         )
     dtype = dtype_of(settings, device) or stored_dtype(found)
-    chosen = LoadChoice(settings, device, config, dtype=dtype, kind=kind)
+    chosen = asked(settings, device, config, FULL_FLOW, dtype, kind)
     try:
         check_positions(settings, config)
         attention = make_attention(settings.attention, device=device)
         chosen = replace(chosen, attention=attention)
         checked(kind, device=device, dtype=dtype)
-        chosen = replace(chosen, has_small_caches=keeps_eight_bits(settings, device))
     except SetupError as error:
         problems.append(f"{error} {error.hint}".strip())
     plan = plan_of(chosen, folder)
@@ -422,9 +421,9 @@ def describe(settings: ModelSettings) -> ModelPlan:
     else:
         free, total = torch.cuda.mem_get_info(device)
         spare = int(SPARE_SHARE * total)
-    asked = chosen.slots
+    requested = chosen.slots
     # Serving measures the memory of steps; here it is estimated.
-    slots = asked if asked != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
+    slots = requested if requested != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
     notes.append(f"{1000 * plan.token_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens")
     notes += plan.table(slots)
     if limit_s := chosen.unit_limit_s:
@@ -459,7 +458,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         "minicpmo45",
         source=str(folder or ("random weights" if settings.random_weights else "not downloaded")),
         device=str(device),
-        slots=None if asked == "auto" and free is None else slots,
+        slots=None if requested == "auto" and free is None else slots,
         dtype=str(dtype).removeprefix("torch."),
         weights_bytes=plan.weights_bytes,
         slot_bytes=plan.slot_bytes,
