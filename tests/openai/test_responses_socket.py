@@ -7,11 +7,13 @@ import pytest
 from tests.openai.sdk_client import client_of, talking
 from tests.openai.talking_model import TalkingModel
 from tests.support.patience import until
+from tests.support.raw_sockets import raw_websocket
 from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
 from parley.errors import InvalidRequest, UnknownEvent
 from parley.gateway.http.openai.responses_socket import body_of
+from parley.transport.framing import TEXT, frame
 
 RECORDING = {"recording": True}
 
@@ -126,12 +128,17 @@ def test_a_message_becomes_the_body_of_a_streaming_request():
 
 
 async def test_a_connection_without_requests_is_closed_as_is_one_of_a_server_that_stops():
+    request = frame(TEXT, b'{"type": "response.create", "input": "hi"}', mask=True)
     async with (
-        talking(limits={"chat_idle_s": 0.05}) as (_, client),
-        client.responses.connect() as connection,
+        talking(limits={"chat_idle_s": 0.05}) as (running, client),
+        raw_websocket(running.gateway.port, "/v1/responses") as slow,
     ):
-        with pytest.raises(ConnectionClosed) as idle:
-            await connection.recv()
+        await slow.send(request[:20])
+        async with client.responses.connect() as connection:
+            with pytest.raises(ConnectionClosed) as idle:
+                await connection.recv()
+        await slow.send(request[20:])
+        await slow.until(b'"response.completed"')
     async with talking() as (running, _):
         socket = await connect(f"ws://127.0.0.1:{running.gateway.port}/v1/responses")
         await socket.send(json.dumps({"type": "response.create", "input": "hi"}))

@@ -64,11 +64,15 @@ def route(app: ASGIApp, limits: LimitSettings) -> WebSocketRoute:
 
 
 async def _next(connection: Connection, idle_s: float) -> Message | None:
-    try:
-        async with asyncio.timeout(idle_s):
-            return await connection.receive()
-    except (ConnectionClosed, TimeoutError):
-        return None
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                return await connection.receive()
+        except ConnectionClosed:
+            return None
+        except TimeoutError:
+            if not connection.is_in_message:
+                return None
 
 
 async def _body(connection: Connection, message: Message) -> bytes | None:
