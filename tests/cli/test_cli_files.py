@@ -42,7 +42,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["talk", "--file", "empty"], "empty: The file is empty."),
         (["talk", "--file", "nothing.wav"], "nothing.wav: The file contains no sound."),
         (["talk", "--file", "good.wav", "--voice", "words.txt"], "words.txt: The audio is not"),
-        (["talk", "--file", "good.wav", "--frame", "empty"], "empty: The file is empty."),
+        (
+            ["talk", "--duplex", "--file", "good.wav", "--frame", "empty"],
+            "empty: The file is empty.",
+        ),
         (["talk", "--file", "good.wav", "--voice", "empty"], "empty: The file is empty."),
         (["talk", "--file", "good.wav", "--save", "no/where.wav"], "does not exist."),
     ],

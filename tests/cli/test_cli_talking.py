@@ -133,6 +133,7 @@ def test_the_sample_is_speech() -> None:
     [
         ("--sample --file speech.wav", "--file and --sample exclude each other."),
         ("--duplex --realtime audio", "--duplex and --realtime exclude each other."),
+        ("--sample --frame speech.wav", "--frame needs --duplex or --realtime video."),
         ("http://a --url http://b", "Two servers are named: http://a and http://b."),
     ],
 )

@@ -66,7 +66,9 @@ def talk(
     frame: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="Picture to send with every second of audio."
+            exists=True,
+            dir_okay=False,
+            help="Picture to send every second, with --duplex or --realtime video.",
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
@@ -105,6 +107,8 @@ def talk(
     # Before connecting: an invalid file must not cost a place in the queue.
     if file is not None and sample:
         raise SetupError("--file and --sample exclude each other.", hint="Choose one of them.")
+    if frame is not None and not duplex and realtime != "video":
+        raise SetupError("--frame needs --duplex or --realtime video.", hint="Add one of them.")
     spoken = files.sample() if sample else None
     if file is not None:
         spoken = files.sound(file, limit_s=files.SPOKEN_LIMIT_S)
