@@ -455,24 +455,24 @@ class _UnitJob(ParrotJob):
         self._end(Ending.SPOKE)
 
     def _speak(self, state: _State) -> None:
-        ledger = self._conversation.ledger
-        seconds_left = max(1, math.ceil(len(state.sound) / UNIT_SAMPLES))
+        ledger, samples = self._conversation.ledger, len(state.sound)
+        seconds_left = max(1, math.ceil(samples / UNIT_SAMPLES))
         room = ledger.limit_tokens - ledger.length_tokens - CLOSING_TOKENS - 1
         limit = self._conversation.opening.duplex.max_new_speak_tokens_per_chunk - 2
         taken = max(0, min(math.ceil(len(state.words) / seconds_left), max(1, limit), room))
         words, left = state.words[:taken], state.words[taken:]
         chunk, rest = state.sound.slice(0, UNIT_SAMPLES), state.sound.slice(UNIT_SAMPLES)
-        self._is_last = not len(rest) and (not left or room <= taken)
-        if len(state.sound) and not self._is_last and len(chunk) < UNIT_SAMPLES:
+        self._is_last = samples <= UNIT_SAMPLES and (not left or room <= taken)
+        if 0 < samples < UNIT_SAMPLES and not self._is_last:
             # The words outlast the audio: a delta in the middle is always a whole second.
-            silence = Pcm.silence(UNIT_SAMPLES - len(chunk), OUTPUT_RATE_HZ)
+            silence = Pcm.silence(UNIT_SAMPLES - samples, OUTPUT_RATE_HZ)
             chunk = join([chunk, silence], OUTPUT_RATE_HZ)
         self._chunk, self._text, self._said = chunk, "".join(words), taken
         ledger.append(1 + taken)
         self._pieces.append(OutputPiece(text=self._text))
         state = replace(state, sound=rest, words=left, said=taken)
         self._decided(state.silent() if self._is_last else state)
-        if len(chunk):
+        if samples:
             self.stage = Stage.VOCODE
         else:
             self._end(Ending.SPOKE)
