@@ -546,7 +546,8 @@ test('a break in mid-call is the end', () => {
   clock.pass(60000);
 
   assert.equal(sockets.length, 1);
-  assert.deepEqual(seen, [['ended', { reason: 'lost', code: '', sentence: '', wasReady: true }]]);
+  const sentence = 'The connection broke, and the session ended with it. Open another one.';
+  assert.deepEqual(seen, [['ended', { reason: 'lost', code: '', sentence, wasReady: true }]]);
 });
 
 test('the server says why: before it closes, or where it would wait for another configuration', () => {

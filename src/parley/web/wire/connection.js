@@ -42,6 +42,8 @@ const STOP_WAIT_MS = 2000;
 const OPEN_WAIT_MS = 10000;
 /** Time to wait for the `close` that follows an error. */
 const ERROR_WAIT_MS = 100;
+/** For programs; pages have their own words. */
+const LOST = 'The connection broke, and the session ended with it. Open another one.';
 /** Pauses before and between attempts to resume a session. */
 const RETURN_FIRST_MS = 100;
 const RETURN_MS = 1000;
@@ -364,7 +366,9 @@ export class Connection extends Emitter {
     this.#later.length = 0;
     this.sound.close();
     this.#enter('ended');
-    this.emit('ended', { ...ending, wasReady: this.sessionId !== '' });
+    const isLost = ending.reason === 'lost' && this.#hasOpened;
+    const sentence = ending.sentence || (isLost ? LOST : '');
+    this.emit('ended', { ...ending, sentence, wasReady: this.sessionId !== '' });
   }
 
   // For the dialects
