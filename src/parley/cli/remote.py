@@ -21,8 +21,8 @@ TIMEOUT_S: Final = 30.0
 TABLE_COLUMNS: Final = 10_000
 """Width of tables: a terminal may wrap an id, but it must not be truncated."""
 ADMIN_HINT: Final = (
-    "Pass the admin token, or a key with the role it takes, with --token or in PARLEY_TOKEN; "
-    "without one, admins are on the server's own machine."
+    "Pass the admin token, or a key with the necessary role, with --token or in PARLEY_TOKEN. "
+    "A server without an admin token obeys programs on its own machine."
 )
 
 

@@ -42,11 +42,11 @@ VERSION: Final = "3.1.0"
 INFO: Final = {
     "title": "parley",
     "version": __version__,
-    "description": """One model, three ways to talk to it, many people.
+    "description": """Voice and video conversation with one model.
 
-Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
-`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them. The
-clients of OpenAI find what they know below `/v1/`.""",
+Conversations use WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
+`/ws/duplex/{session_id}`, `/v1/realtime`); this is the HTTP interface next to them. OpenAI's
+interfaces are below `/v1/`.""",
 }
 
 ADMINS: Final[dict[str, dict[str, Any]]] = {
@@ -54,7 +54,7 @@ ADMINS: Final[dict[str, dict[str, Any]]] = {
         "type": "apiKey",
         "in": "header",
         "name": "X-Admin-Token",
-        "description": "The admin token. Until the server has one, admins are those who sit at it.",
+        "description": "The admin token. Without one, programs on the server's machine are admins.",
     },
     "bearer": {
         "type": "http",

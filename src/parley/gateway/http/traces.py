@@ -77,8 +77,8 @@ def routes(runtime: GatewayRuntime) -> Router:
         answer=Kept,
     )
     async def record_trace(request: Request) -> Kept | Response:
-        """Write down what a recorder of a page saw, for finding faults. 403 unless the
-        server's `log.client_traces` is on."""
+        """Store a page's report about its microphone. 403 unless the server's
+        `log.client_traces` is on."""
         if not settings.log.client_traces:
             raise HTTPException(403, "This server does not accept traces.")
         admission.check_origin(request.headers)
