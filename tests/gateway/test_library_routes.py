@@ -11,6 +11,9 @@ from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.recordings import tone
 from tests.support.talking import b64
 
+from parley.errors import InvalidPayload
+from parley.library.voices import VoiceLibrary
+from parley.media import decoder
 from parley.media.wav import encode_wav
 
 ADMIN = {"x-admin-token": "the-admin"}
@@ -49,6 +52,21 @@ async def test_a_voice_is_added_fetched_listed_and_deleted(http):
     assert len(samples) == fetched["samples"] == 24_000
     assert deleted.json() == {"success": True}
     assert gone.status_code == 404
+
+
+async def test_files_are_decoded_in_turns_of_their_key_or_address(gateway, http, monkeypatch):
+    owners: list[str] = []
+
+    def add(*_: object) -> None:
+        owners.append(decoder.owner.get())
+        raise InvalidPayload("No voice.")
+
+    monkeypatch.setattr(VoiceLibrary, "add", add)
+    key = await gateway.new_key()
+    for headers in ({"x-api-key": key["key"]}, {}):
+        await http.post("/api/assets/ref_audio", json=ANNA, headers=headers)
+
+    assert owners == [key["id"], "127.0.0.1"]
 
 
 async def test_a_large_voice_is_read_piece_by_piece(http, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import pytest
 
 from parley.protocol.control import LeaseNote
 from parley.protocol.kinds import Kind
+from parley.protocol.networks import network_of
 from parley.transport import Connection, Message
 from parley.worker import app
 from parley.worker.lease import LeasedSlot
@@ -45,6 +46,9 @@ def test_a_lease_knows_whose_it_is_from_the_gateways_note():
 
     assert replace(lease, note=note).facts == LeaseNote("2001:db8::7", "k1", 1.0)
     assert lease.facts == replace(lease, note="{").facts == LeaseNote()
+    assert replace(lease, note=note).owner == "k1"
+    note = msgspec.json.encode(LeaseNote("2001:db8::7")).decode()
+    assert replace(lease, note=note).owner == network_of("2001:db8::7")
 
 
 @pytest.mark.parametrize(

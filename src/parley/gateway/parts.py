@@ -39,7 +39,8 @@ from parley.tracing import Tracing
 
 MIB: Final = 1 << 20
 FAILED_STOPS_PER_MINUTE: Final = 10
-"""Number of attempts per address to stop sessions that do not exist or belong to other clients."""
+"""Number of attempts per key, or address without one, to stop sessions that do not exist or belong
+to other clients."""
 HELD_LIMIT_BYTES: Final = 1 << 30
 """Memory for large messages, mostly waiting chat requests."""
 HELD_SHARE_BYTES: Final = 160 << 20

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
-"""Owner of the files being decoded: the network of the client's address."""
+"""Owner of the files being decoded: the client's key or, without one, the network of its
+address."""
 
 _stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("stop", default=None)
 """Cancels the jobs of this context; set by `aside`."""

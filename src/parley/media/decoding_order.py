@@ -1,9 +1,9 @@
 """Chooses the waiting job that a decoder process takes next.
 
-Pure bookkeeping under one lock: it knows neither processes nor media. Each owner (an address) has
-one running job at a time, so one client with many files cannot occupy all processes. Among the
-waiting owners, the one with the fewest served jobs goes first; among equals the cheapest job, then
-the oldest. A cancelled job leaves immediately, and its thread is free.
+Pure bookkeeping under one lock: it knows neither processes nor media. Each owner (a key or an
+address) has one running job at a time, so one client with many files cannot occupy all processes.
+Among the waiting owners, the one with the fewest served jobs goes first; among equals the cheapest
+job, then the oldest. A cancelled job leaves immediately, and its thread is free.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from parley.protocol.control import (
     WHY_HEADER,
 )
 from parley.protocol.kinds import Kind
-from parley.protocol.networks import host_name, is_loopback, is_private_name, network_of
+from parley.protocol.networks import host_name, is_loopback, is_private_name
 from parley.protocol.resume import REFUSED_CODE, ResumeRefusal
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
@@ -104,7 +104,7 @@ def make_app(
         if lease is None:
             await socket.close(FORBIDDEN)
             return
-        decoder.owner.set(network_of(lease.facts.address))
+        decoder.owner.set(lease.owner)
         host = find_host()
         if host is None:
             await _refuse(socket, "The model is loading.")

@@ -10,6 +10,7 @@ import msgspec
 
 from parley.protocol.control import LeaseNote
 from parley.protocol.kinds import Kind
+from parley.protocol.networks import network_of
 
 _note: Final = msgspec.json.Decoder(LeaseNote)
 
@@ -46,6 +47,11 @@ class LeasedSlot:
             return _note.decode(self.note)
         except msgspec.DecodeError:
             return LeaseNote()
+
+    @property
+    def owner(self) -> str:
+        """The client's key or, without one, the network of its address."""
+        return self.facts.key_id or network_of(self.facts.address)
 
     @property
     def own_log_id(self) -> str:

@@ -75,7 +75,7 @@ def check(scope: Scope, access: AccessControl) -> None:
         raise Unauthorized("A key is required.")
     if requester.caller.only_talks and not (path.startswith(TALKS) or is_open(path)):
         raise Forbidden("A client secret opens realtime sessions only. Use a key here.")
-    decoder.owner.set(requester.network)
+    decoder.owner.set(requester.owner)
     access.authenticator.count(requester.caller, None if is_open(path) else requester.address)
 
 

@@ -86,6 +86,11 @@ class Requester:
         return network_of(self.address)
 
     @property
+    def owner(self) -> str:
+        """Its key or, without one, its network: keys of one address do not limit one another."""
+        return self.key_id or self.network
+
+    @property
     def pseudonym(self) -> str:
         """Pseudonym for the network in stored data."""
         return self.access.authenticator.pseudonym(self.network)

@@ -53,13 +53,13 @@ def routes(runtime: GatewayRuntime) -> Router:
     router = Router(errors=(404, 422))
 
     def check_room(who: Requester) -> None:
-        if not failed_stops.has_room(who.network):
-            wait_s = failed_stops.wait_s(who.network)
-            raise RateLimited(failed_stops.burst, has_key=False, retry_after_s=wait_s)
+        if not failed_stops.has_room(who.owner):
+            wait_s = failed_stops.wait_s(who.owner)
+            raise RateLimited(failed_stops.burst, has_key=who.key is not None, retry_after_s=wait_s)
 
     def not_found(who: Requester) -> JSONResponse:
         """The same answer whether it does not exist or belongs to another client."""
-        failed_stops.take(who.network)
+        failed_stops.take(who.owner)
         return problem(404, "No such session is running.", success=False)
 
     @router.post("/api/half_duplex/stop", tag="half-duplex", answer=StopAnswer)
