@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from parley.clock import ManualClock
@@ -882,6 +883,15 @@ def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot(
 
     assert (lost.state, newcomer.state) == ("waiting", "leased")
     assert worker.free_slots == 0
+
+
+def test_a_worker_continues_logs_of_its_own_version_only(parts):
+    own = parts.worker().hello
+    of = [msgspec.structs.replace(own, log_version=each).fingerprint for each in (0, 1, 2)]
+
+    assert len({*of}) == 3
+    # Workers that do not know of versions wrote this into their logs.
+    assert of[0] == f"parley {own.version}, {own.model}, {own.context_tokens} tokens"
 
 
 def test_a_slot_is_spare_if_it_fits_and_no_ticket_waits(parts):

@@ -187,11 +187,10 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     @property
     def fingerprint(self) -> str:
         """Identity that another worker must have to continue a session of this one."""
+        # As workers of earlier versions wrote it into their logs.
+        version = f", log version {self.log_version}" if self.log_version else ""
         logs = f", logs in {self.session_logs}" if self.session_logs else ""
-        return (
-            f"parley {self.version}, {self.model}, {self.context_tokens} tokens, "
-            f"log version {self.log_version}{logs}"
-        )
+        return f"parley {self.version}, {self.model}, {self.context_tokens} tokens{version}{logs}"
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
