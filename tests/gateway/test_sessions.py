@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.patience import HANG_S
+from tests.support.raw_sockets import raw_client
 from tests.support.recordings import JPEG, Running, recorded, tone
 
 from parley.errors import TooLarge
@@ -211,6 +212,27 @@ async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
     assert nothing.status_code == 422
     assert nowhere.status_code == 404
     assert sorted(folder.files()) == before
+
+
+async def test_uploads_of_a_key_leave_the_others_of_its_address_their_own(gateway, http, tmp_path):
+    recorded(tmp_path, "one")
+    path = "/api/sessions/one/upload-recording"
+    busy, other = [(await gateway.new_key(per_minute=100_000))["key"] for _ in range(2)]
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: a\r\nX-Api-Key: {busy}\r\nContent-Length: 99\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+    )
+
+    async def status(key: str) -> int:
+        return (await http.post(path, headers={"x-api-key": key})).status_code
+
+    async with raw_client(gateway.gateway.port) as one, raw_client(gateway.gateway.port) as two:
+        for client in (one, two):
+            await client.send(head.encode())
+        async with asyncio.timeout(HANG_S):
+            while await status(busy) != 429:
+                pass
+        assert await status(other) == 422, "its form is read"
 
 
 async def test_an_upload_that_is_too_large_leaves_nothing(gateway, tmp_path):

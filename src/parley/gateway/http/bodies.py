@@ -20,7 +20,6 @@ from starlette.requests import Request
 from parley.errors import BadInput, InvalidRequest
 from parley.gateway.large_json import read_aside
 from parley.protocol import codec
-from parley.protocol.networks import network_of
 from parley.transport import ITEMS_LIMIT
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -152,7 +151,7 @@ def filled(kind: type[T], source: object, /, **others: Any) -> T:
 
 
 class Transfers:
-    """Uploads or downloads in progress, limited for all clients together and for each network.
+    """Uploads or downloads in progress, limited for all clients together and for each owner.
 
     There is no queue: a client beyond the limits is refused and tries again.
     """
@@ -164,24 +163,23 @@ class Transfers:
         self._held: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def one(self, address: str) -> AsyncIterator[None]:
-        """Count one of `address` while the block runs.
+    async def one(self, owner: str) -> AsyncIterator[None]:
+        """Count one of `owner` (see `Requester`) while the block runs.
 
         Raises:
-            HTTPException: 429 when the address has enough of them, 503 when all together have.
+            HTTPException: 429 when the owner has enough of them, 503 when all together have.
         """
-        address = network_of(address)
-        if self._held[address] >= self._each:
-            raise HTTPException(429, f"This address has {self._each} {self._name} already.")
+        if self._held[owner] >= self._each:
+            raise HTTPException(429, f"This key or address has {self._each} {self._name} already.")
         if self._held.total() >= self._limit:
             raise HTTPException(503, f"The server has {self._limit} {self._name} already.")
-        self._held[address] += 1
+        self._held[owner] += 1
         try:
             yield
         finally:
-            self._held[address] -= 1
-            if not self._held[address]:
-                del self._held[address]
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
 
 
 # ---- descriptions for `/openapi.json`; a schema may be named by its type --------------------

@@ -65,7 +65,7 @@ BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
 
 DOWNLOADS_AT_ONCE: Final = 32
 DOWNLOADS_EACH: Final = 4
-"""Maximum number of ZIP streams, in total and per address."""
+"""Maximum number of ZIP streams, in total and per owner."""
 
 UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 2
@@ -363,7 +363,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         name = found.folder.recording_id if found.shown_id is None else "recording"
         return _Download(
             downloads,
-            who.address,
+            who.owner,
             store.zip_pieces(found.folder, shown_id=found.shown_id),
             media_type="application/zip",
             headers={
@@ -388,7 +388,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
             raise ServiceUnavailable("The server's disk has too little free space for uploads.")
         async with (
-            uploads.one(who.address),
+            uploads.one(who.owner),
             read_form(request, fields_most=8) as form,
         ):
             file = form.get("file")
@@ -542,12 +542,12 @@ class _Download(StreamingResponse):
     """A stream that counts as its client's download until it has ended in any way."""
 
     def __init__(
-        self, downloads: Transfers, address: str, content: Iterator[bytes], **more: Any
+        self, downloads: Transfers, owner: str, content: Iterator[bytes], **more: Any
     ) -> None:
         super().__init__(content, **more)
         self._downloads = downloads
-        self._address = address
+        self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._downloads.one(self._address):
+        async with self._downloads.one(self._owner):
             await super().__call__(scope, receive, send)

@@ -156,7 +156,7 @@ def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
         # The body is received only if the queue has room, and only a few at a time.
         forwarder.check_room(request)
         async with (
-            uploads.one(who.address),
+            uploads.one(who.owner),
             read_form(request, fields_most=FIELDS_MOST) as form,
         ):
             asked, file = read(form)
