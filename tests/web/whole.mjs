@@ -59,6 +59,9 @@ async function withoutCamera({ page, context, base }) {
   await wire.sends(2, ({ type }) => type === 'input_audio_buffer.append');
   assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
   await page.getByText('The camera is off').waitFor();
+  await allow(context, base, []);
+  await page.getByRole('button', { name: 'Use the microphone again' }).click();
+  await page.getByText('The microphone is not allowed here.').waitFor();
   await hangUp(page);
 }
 

@@ -1,8 +1,8 @@
 /** Notices: what went wrong, and what the user can do. */
 
-import { mediaBarrier } from '../audio/devices.js';
+import { mediaBarrier, toMediaError } from '../audio/devices.js';
 import { has, t } from '../words/words.js';
-import { h, iconButton } from './dom.js';
+import { h, iconButton, toast } from './dom.js';
 import { icon } from './icons.js';
 
 /** @typedef {{words: string, act: () => void, isMain?: boolean}} Way */
@@ -70,8 +70,20 @@ export function barrierNotice() {
  */
 export function mediaNotice({ trouble, device }, ways) {
   if (trouble === 'insecure' || trouble === 'unsupported') return /** @type {HTMLElement} */ (barrierNotice());
+  return notice('error', `media.${trouble}_${device}`, fixOf(trouble), { ways });
+}
+
+/** @param {import('../audio/devices.js').MediaTrouble} trouble @returns {string | undefined} key */
+function fixOf(trouble) {
   const fix = trouble === 'denied' ? `media.denied_${browser()}` : `media.${trouble}_fix`;
-  return notice('error', `media.${trouble}_${device}`, has(fix) ? fix : undefined, { ways });
+  return has(fix) ? fix : undefined;
+}
+
+/** Says in passing why a call could not change its microphone. @param {unknown} error */
+export function microphoneToast(error) {
+  const { trouble } = toMediaError(error, 'microphone');
+  const fix = fixOf(trouble);
+  toast(`media.${trouble}_microphone`, undefined, fix && h('span', { words: fix }));
 }
 
 /**

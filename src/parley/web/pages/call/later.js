@@ -1,7 +1,8 @@
 /** The part of a call page that is not visible at first: settings, devices, writing, messages on the wire. */
 
-import { element, h, toast } from '../../elements/dom.js';
+import { element, h } from '../../elements/dom.js';
 import { group } from '../../elements/form.js';
+import { microphoneToast } from '../../elements/notice.js';
 import { mountWriting } from '../writing.js';
 import { settingsPanel } from './panel.js';
 import { makeTrends } from './trends.js';
@@ -97,5 +98,5 @@ function chooseDevice({ calls, rig, settings, stageVideo }, { kind, id }) {
   if (kind === 'camera') void stageVideo?.reopen();
   if (kind !== 'microphone' || !rig.stream) return;
   const microphone = { deviceId: id || undefined, isStudio: settings.get('studio') };
-  void calls.current?.useMicrophone(microphone).catch(() => toast('media.missing_microphone'));
+  void calls.current?.useMicrophone(microphone).catch(microphoneToast);
 }

@@ -1,7 +1,6 @@
 /** Notices of a call: what went wrong, and what the user can do. */
 
-import { toast } from '../../elements/dom.js';
-import { endingNotice, mediaNotice, notice } from '../../elements/notice.js';
+import { endingNotice, mediaNotice, microphoneToast, notice } from '../../elements/notice.js';
 import { at } from '../../wire/root.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
@@ -77,8 +76,7 @@ function soundNotices(page) {
   const { calls, devices, settings } = page;
   const { isSuspended, hasLostMic, hasNoSound } = calls.state;
   const microphone = () => ({ deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') });
-  const reconnect = () =>
-    void calls.current?.useMicrophone(microphone()).catch(() => toast('media.missing_microphone'));
+  const reconnect = () => void calls.current?.useMicrophone(microphone()).catch(microphoneToast);
   return [
     isSuspended
       ? notice('warn', 'media.suspended', undefined, {
