@@ -37,15 +37,33 @@ def only(findings: Iterator[Finding], subject: str) -> Finding:
     return found
 
 
-def test_a_key_that_others_can_read_is_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "part", "text", "advice"),
+    [
+        ("readable key", "private key", "mode 0644", "chmod 600"),
+        ("other key", "certificate", "the key belongs to another certificate", ""),
+        ("no key", "certificate", "key.pem is missing", ""),
+    ],
+)
+def test_an_unusable_pair_is_broken(
+    tmp_path: Path, what: str, part: str, text: str, advice: str
+) -> None:
     self_signed(tmp_path)
-    (tmp_path / "key.pem").chmod(0o644)
+    key = tmp_path / "key.pem"
+    if what == "readable key":
+        key.chmod(0o644)
+    elif what == "no key":
+        key.unlink()
+    else:
+        other = key.read_bytes()
+        self_signed(tmp_path)
+        key.write_bytes(other)
 
-    finding = only(doctor.check_certificate(pair(tmp_path)), "private key")
+    finding = only(doctor.check_certificate(pair(tmp_path)), part)
 
     assert finding.grade == "broken"
-    assert "mode 0644" in finding.text
-    assert finding.advice.startswith("chmod 600")
+    assert text in finding.text
+    assert finding.advice.startswith(advice)
 
 
 def test_a_private_key_is_fine_and_a_certificate_about_to_expire_is_noted(tmp_path: Path) -> None:
@@ -56,28 +74,6 @@ def test_a_private_key_is_fine_and_a_certificate_about_to_expire_is_noted(tmp_pa
 
     assert [each.grade for each in findings] == ["fine", "note"]
     assert "expires on" in findings[1].text
-
-
-def test_a_key_of_another_certificate_is_broken(tmp_path: Path) -> None:
-    self_signed(tmp_path)
-    certificate = (tmp_path / "cert.pem").read_bytes()
-    self_signed(tmp_path)
-    (tmp_path / "cert.pem").write_bytes(certificate)
-
-    finding = only(doctor.check_certificate(pair(tmp_path)), "certificate")
-
-    assert finding.grade == "broken"
-    assert "the key belongs to another certificate" in finding.text
-
-
-def test_half_a_pair_is_broken(tmp_path: Path) -> None:
-    self_signed(tmp_path)
-    (tmp_path / "key.pem").unlink()
-
-    finding = only(doctor.check_certificate(pair(tmp_path)), "certificate")
-
-    assert finding.grade == "broken"
-    assert "key.pem is missing" in finding.text
 
 
 def pair(folder: Path) -> Settings:

@@ -81,13 +81,22 @@ async def test_a_limited_folder_is_cleaned_as_it_grows(
     assert left(tmp_path) == (set() if is_cleaned else {"old"})
 
 
-async def test_a_clean_up_of_a_grown_folder_that_fails_is_tried_again_after_a_minute(
-    tmp_path, clock, free, monkeypatch
+@pytest.mark.parametrize(
+    ("results", "steps"),
+    [
+        # Of a folder that has grown.
+        ([None, OSError(), None], [(60, 0, 1), (10, 10**8, 2), (10, 10**8, 2), (50, 0, 3)]),
+        # Of a server that slept.
+        ([OSError(), None], [(10 * DAY_S, 0, 1), (59, 0, 1), (1, 0, 2), (0, 0, 2), (61, 0, 2)]),
+    ],
+)
+async def test_a_clean_up_that_fails_is_tried_again_after_a_minute(
+    tmp_path, clock, free, monkeypatch, results, steps
 ):
-    clean = AsyncMock(side_effect=[None, OSError("no disk"), None])
+    clean = AsyncMock(side_effect=results)
     async with runtime(tmp_path, clock) as one:
         monkeypatch.setattr(one.stores.maintenance, "clean", clean)
-        for advanced_s, less, cleaned in ((60, 0, 1), (10, 10**8, 2), (10, 10**8, 2), (50, 0, 3)):
+        for advanced_s, less, cleaned in steps:
             clock.advance(advanced_s)
             free[0] -= less
             await one.stores.maintenance.round()
@@ -118,18 +127,6 @@ async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
         second = await one.stores.state.fact("retention.last")
 
     assert second["at_s"] - first["at_s"] == pytest.approx(DAY_S)
-
-
-async def test_a_server_that_slept_cleans_once_and_again_soon_if_it_failed(
-    tmp_path, clock, monkeypatch
-):
-    clean = AsyncMock(side_effect=[OSError("no disk"), None])
-    async with runtime(tmp_path, clock) as one:
-        monkeypatch.setattr(one.stores.maintenance, "clean", clean)
-        for advanced_s, cleaned in ((10 * DAY_S, 1), (59, 1), (1, 2), (0, 2), (61, 2)):
-            clock.advance(advanced_s)
-            await one.stores.maintenance.round()
-            assert clean.call_count == cleaned
 
 
 @pytest.mark.parametrize("is_wrong", [True, False], ids=["the clock is wrong", "it was off"])

@@ -151,18 +151,22 @@ def test_a_picture_of_63_million_pixels_stays_out_of_this_process(decoder, bomb)
     assert me.memory_info().rss - before < 100 * MIB
 
 
-def test_what_needs_too_much_memory_is_a_bad_file_and_the_next_one_is_decoded(bomb):
-    with closing(Decoder(DecoderLimits(memory_bytes=128 * MIB))) as decoder:
-        with pytest.raises(InvalidPayload, match="needs more memory to decode than the 128 MiB"):
-            decoder.image(bomb)
-        assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+LITTLE = DecoderLimits(memory_bytes=128 * MIB)
 
 
-def test_what_takes_too_long_is_a_bad_file_and_the_next_one_is_decoded(bomb):
-    with closing(Decoder(DecoderLimits(job_s=0.05))) as decoder:
-        with pytest.raises(InvalidPayload, match=r"The image takes longer than 0\.025 s to decode"):
+@pytest.mark.parametrize(
+    ("limits", "later", "why"),
+    [
+        (LITTLE, LITTLE, "needs more memory to decode than the 128 MiB"),
+        (DecoderLimits(job_s=0.05), DecoderLimits(), r"image takes longer than 0\.025 s to decode"),
+    ],
+    ids=["memory", "time"],
+)
+def test_what_needs_too_much_is_a_bad_file_and_the_next_one_is_decoded(bomb, limits, later, why):
+    with closing(Decoder(limits)) as decoder:
+        with pytest.raises(InvalidPayload, match=why):
             decoder.image(bomb)
-        decoder.limits = DecoderLimits()
+        decoder.limits = later
         assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
 
 

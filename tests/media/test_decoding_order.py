@@ -61,18 +61,26 @@ def jobs(places: int) -> Iterator[Jobs]:
         running.close()
 
 
-def test_an_address_with_many_files_stands_behind_one_with_one() -> None:
+@pytest.mark.parametrize(
+    ("started", "order"),
+    [
+        # An address with many files stands behind one with one.
+        (
+            [("hog 0", 1), ("hog 1", 1), ("hog 2", 1), ("guest", 9)],
+            ["hog 0", "guest", "hog 1", "hog 2"],
+        ),
+        # Small jobs go first.
+        ([("a", 1), ("b", 50), ("c", 2)], ["a", "c", "b"]),
+    ],
+)
+def test_who_is_next(started: list[tuple[str, float]], order: list[str]) -> None:
     with jobs(1) as running:
-        for index in range(3):
-            running.start(f"hog {index}", "hog", 1.0)
-        running.start("guest", "guest", 9.0)
+        for name, cost in started:
+            running.start(name, name.split()[0], cost)
+        for name in order:
+            running.end(name)
 
-        running.end("hog 0")
-        running.end("guest")
-        running.end("hog 1")
-        running.end("hog 2")
-
-        assert running.begun == ["hog 0", "guest", "hog 1", "hog 2"]
+        assert running.begun == order
 
 
 def test_an_address_has_one_job_at_a_time_though_places_are_free() -> None:
@@ -85,19 +93,6 @@ def test_an_address_has_one_job_at_a_time_though_places_are_free() -> None:
         assert running.begun == ["first", "guest"]
         running.end("first")
         running.until_begun("second")
-
-
-def test_small_jobs_go_first() -> None:
-    with jobs(1) as running:
-        running.start("running", "a", 1.0)
-        running.start("large", "b", 50.0)
-        running.start("small", "c", 2.0)
-
-        running.end("running")
-        running.end("small")
-        running.end("large")
-
-        assert running.begun == ["running", "small", "large"]
 
 
 def test_one_address_may_let_only_so_many_wait() -> None:

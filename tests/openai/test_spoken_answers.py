@@ -28,25 +28,17 @@ def test_an_answer_is_known_for_an_hour_to_the_caller_that_got_it():
         words(spoken, "audio_1")
 
 
-def test_the_oldest_answer_makes_room():
+@pytest.mark.parametrize("other", ["Anna", "Ben"])
+def test_the_oldest_answer_of_who_has_most_makes_room(other: str):
     spoken = SpokenAnswers(ManualClock())
-    for index in range(MOST + 1):
-        spoken.keep("Anna", f"audio_{index}", "words")
-
-    assert words(spoken, f"audio_{MOST}") == words(spoken, "audio_1") == "words"
-    with pytest.raises(InvalidRequest):
-        words(spoken, "audio_0")
-
-
-def test_who_has_most_answers_makes_room_for_others():
-    spoken = SpokenAnswers(ManualClock())
-    spoken.keep("Ben", "audio_b", "Ben's")
+    spoken.keep(other, "audio_b", "words")
     for index in range(MOST):
         spoken.keep("Anna", f"audio_{index}", "words")
 
-    assert words(spoken, "audio_b", owner="Ben") == "Ben's"
+    gone, left = ("audio_b", "audio_0") if other == "Anna" else ("audio_0", "audio_b")
+    assert words(spoken, left, owner=other) == words(spoken, "audio_1") == "words"
     with pytest.raises(InvalidRequest):
-        words(spoken, "audio_0")
+        words(spoken, gone)
 
 
 def test_words_that_the_client_sends_go_before_those_that_are_kept():

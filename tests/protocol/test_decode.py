@@ -78,18 +78,25 @@ def test_the_prompt_is_accepted_under_every_name(name: str) -> None:
     assert message == duplex.Prepare(system_prompt="Be brief.")
 
 
-def test_duplex_takes_prompt_and_voice_out_of_system_content() -> None:
+@pytest.mark.parametrize(
+    ("sound", "named", "prompt"),
+    [
+        (SOUND, {}, "Mimic this voice.\nBe brief."),
+        ("BBBBBB==", {"system_prompt": "short", "ref_audio": SOUND}, "short"),
+    ],
+)
+def test_duplex_takes_what_is_not_named_out_of_system_content(
+    sound: str, named: dict[str, str], prompt: str
+) -> None:
     content = [
         {"type": "text", "text": "Mimic this voice."},
-        {"type": "audio", "data": SOUND},
+        {"type": "audio", "data": sound},
         {"type": "text", "text": "Be brief."},
     ]
 
-    message = duplex.decode_client(frame(type="prepare", system_content=content))
+    message = duplex.decode_client(frame(type="prepare", system_content=content, **named))
 
-    assert message == duplex.Prepare(
-        system_prompt="Mimic this voice.\nBe brief.", ref_audio_base64=SOUND
-    )
+    assert message == duplex.Prepare(system_prompt=prompt, ref_audio_base64=SOUND)
 
 
 @pytest.mark.parametrize("sound", [{"data": None}, {}, {"data": ""}])
@@ -104,16 +111,6 @@ def test_a_sound_without_data_in_system_content_is_not_a_reference(sound: dict[s
     assert prepared.system_content == (TextPart("Be brief."),)
     assert prepared.voice_bytes() is None
     assert duplex.decode_client(raw) == duplex.Prepare(system_prompt="Be brief.")
-
-
-def test_named_prompt_and_voice_win_over_system_content() -> None:
-    content = [{"type": "text", "text": "long"}, {"type": "audio", "data": "BBBBBB=="}]
-
-    message = duplex.decode_client(
-        frame(type="prepare", system_prompt="short", ref_audio=SOUND, system_content=content)
-    )
-
-    assert message == duplex.Prepare(system_prompt="short", ref_audio_base64=SOUND)
 
 
 def test_slices_are_accepted_inside_config_and_voice_config_as_config() -> None:

@@ -79,39 +79,31 @@ async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
     assert spoken == pytest.approx([1000, 2000], abs=150)
 
 
-async def test_half_duplex_answers_what_was_said_while_the_worker_stood_still() -> None:
+@pytest.mark.parametrize("of_items", [False, True])
+async def test_what_was_said_while_the_worker_stood_still_is_answered_and_interrupts_no_answer(
+    of_items: bool,
+) -> None:
     """It stood still in the middle of an answer, and no connection was lost."""
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
-        talk = await harness.ready("half_duplex")
+        ready = talking(harness, SERVER_VAD) if of_items else harness.ready("half_duplex")
+        talk = await ready
         harness.gate.shut(Stage.DECODE)
         feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
-        await talk.until("generating")
+        await talk.until("response.created" if of_items else "generating")
         clock.advance(SAID.duration_s)
         feed(talk, SAID)
         await talk.drained()
         harness.gate.open()
-        await talk.until("turn_done", 3)
+        await talk.until("response.done" if of_items else "turn_done", 3)
 
-    spoken = [m["speech_duration_ms"] for m in talk.socket.sent if m["type"] == "generating"]
-    assert spoken == pytest.approx([1000, 1000, 2000], abs=150)
-
-
-async def test_what_was_said_while_the_worker_stood_still_interrupts_no_answer() -> None:
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = await talking(harness, SERVER_VAD)
-        harness.gate.shut(Stage.DECODE)
-        feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
-        await talk.until("response.created")
-        clock.advance(SAID.duration_s)
-        feed(talk, SAID)
-        await talk.drained()
-        harness.gate.open()
-        await talk.until("response.done", 3)
-
-    answered = [m["response"]["status"] for m in talk.socket.sent if m["type"] == "response.done"]
-    assert answered == ["completed"] * 3
+    sent = talk.socket.sent
+    if of_items:
+        ended = [m["response"]["status"] for m in sent if m["type"] == "response.done"]
+        assert ended == ["completed"] * 3
+    else:
+        spoken = [m["speech_duration_ms"] for m in sent if m["type"] == "generating"]
+        assert spoken == pytest.approx([1000, 1000, 2000], abs=150)
 
 
 async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None:

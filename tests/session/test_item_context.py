@@ -56,26 +56,23 @@ def item(name: str, role: Any = "user") -> ConversationItem:
     return ConversationItem(name, Message(role, (TextPart(name),)))
 
 
-async def test_an_item_that_was_deleted_is_not_in_the_context_any_more() -> None:
+@pytest.mark.parametrize(
+    ("kept", "brought", "cached", "filled"),
+    [
+        (1, [item("b")], 0, ["1", "b"]),  # an item was deleted
+        (0, [item("brought", "assistant"), item("b")], 1, ["a", "brought", "b"]),
+    ],
+)
+async def test_the_context_follows_the_items(
+    kept: int, brought: list[ConversationItem], cached: int, filled: list[str]
+) -> None:
     talk = Filling()
     await talk.fill("1")
 
-    talk.items = [*talk.items[1:], item("b")]
-    cached = await talk.fill("2")
+    talk.items = [*talk.items[kept:], *brought]
 
-    assert cached == 0
-    assert talk.filled == ["1", "b"]
-
-
-async def test_an_answer_that_the_client_brings_precedes_what_follows_it() -> None:
-    talk = Filling()
-    await talk.fill("1")
-
-    talk.items += [item("brought", "assistant"), item("b")]
-    cached = await talk.fill("2")
-
-    assert cached == 1
-    assert talk.filled == ["a", "brought", "b"]
+    assert await talk.fill("2") == cached
+    assert talk.filled == filled
 
 
 async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() -> None:

@@ -174,16 +174,12 @@ def kinds(matcher, *words: str) -> list[str]:
     return [matcher(noises.spoken(said, voice)) for said in words for voice in noises.VOICES]
 
 
-def test_commands_are_recognised(matcher):
-    found = kinds(matcher, "stop", "wait", "excuse me", "stop it")
+def test_commands_are_recognised_and_acknowledgements_not_taken_for_them(matcher):
+    commands = kinds(matcher, "stop", "wait", "excuse me", "stop it")
+    others = kinds(matcher, "okay", "yeah", "right")
 
-    assert found.count("command") >= 0.9 * len(found), found
-
-
-def test_acknowledgements_are_not_taken_for_commands(matcher):
-    found = kinds(matcher, "okay", "yeah", "right")
-
-    assert found.count("command") <= 0.1 * len(found), found
+    assert commands.count("command") >= 0.9 * len(commands), commands
+    assert others.count("command") <= 0.1 * len(others), others
 
 
 def heard_after_a_turn(turn_dbfs: float, other_dbfs: float) -> list:
