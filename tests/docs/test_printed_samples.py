@@ -181,8 +181,21 @@ def server(
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("sample", PYTHON, ids=lambda sample: sample.id)
-def test_a_python_program_says_what_is_promised(server: Server, sample: Sample) -> None:
+@pytest.mark.parametrize(
+    "sample",
+    [
+        *PYTHON,
+        *(
+            pytest.param(
+                each, marks=pytest.mark.skipif(not has_node, reason="node is not installed")
+            )
+            for each in JAVASCRIPT
+        ),
+        *SESSIONS,
+    ],
+    ids=lambda sample: sample.id,
+)
+def test_a_program_says_what_is_promised(server: Server, sample: Sample) -> None:
     said = server.said(sample.id)
 
     assert sample.promised is not None, "say under the program what it prints"
@@ -205,23 +218,6 @@ def test_the_example_programs_run(server: Server, name: str) -> None:
     said = server.said(name)
 
     assert EXAMPLES[name][1] in said
-
-
-@pytest.mark.skipif(not has_node, reason="node is not installed")
-@pytest.mark.parametrize("sample", JAVASCRIPT, ids=lambda sample: sample.id)
-def test_a_javascript_program_says_what_is_promised(server: Server, sample: Sample) -> None:
-    said = server.said(sample.id)
-
-    assert sample.promised is not None, "say under the program what it prints"
-    assert matches(sample.promised, said), said
-
-
-@pytest.mark.parametrize("sample", SESSIONS, ids=lambda sample: sample.id)
-def test_a_session_to_paste_says_what_is_promised(server: Server, sample: Sample) -> None:
-    said = server.said(sample.id)
-
-    assert sample.promised is not None
-    assert matches(sample.promised, said), said
 
 
 def pasted(page: str) -> list[dict[str, Any]]:

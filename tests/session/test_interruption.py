@@ -108,39 +108,25 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
     assert rolled_back == [True]
 
 
-async def test_an_acknowledgement_is_told_and_changes_nothing():
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        feed(talk, SENTENCE)
-        await talk.until("turn_done")
-        feed(talk, stranger(0.4))
-        feed(talk, sound(silence(0.6)))
-        await state(talk, "dismissed")
-        await harness.pass_time(10.0, due="played")
-        await played(harness)
-        feed(talk, SENTENCE)
-        await talk.until("turn_done", 2)
-
-        states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
-        assert states == ["suspected", "dismissed"]
-        assert talk.types.count("generating") == 2
-
-
-async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_it():
+@pytest.mark.parametrize(("mode", "spoken_s"), [("stop", 0.4), ("duck", 2.0)])
+async def test_what_ends_no_answer_is_dismissed_and_is_a_turn_unless_it_is_short(mode, spoken_s):
     async with worker_harness(clock=ManualClock()) as harness:
-        talk = await harness.ready("half_duplex", config={"interruption": {"mode": "duck"}})
+        talk = await harness.ready("half_duplex", config={"interruption": {"mode": mode}})
         feed(talk, SENTENCE)
         await talk.until("turn_done")
-        feed(talk, stranger(2.0))
+        feed(talk, stranger(spoken_s))
         feed(talk, sound(silence(1.0)))
         await state(talk, "dismissed")
         await harness.pass_time(10.0, due="played")
+        if mode == "stop":
+            await played(harness)
+            feed(talk, SENTENCE)
         await talk.until("turn_done", 2)
 
         states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
         assert states == ["suspected", "dismissed"]
         assert (await talk.until("generating", 2))["speech_duration_ms"] > 1500
+        assert talk.types.count("generating") == 2
 
 
 def answered(runner: Any, number: int) -> bool:
