@@ -29,7 +29,7 @@ WAV = encode_wav(tone(0.1, 8000))
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    storage = {"data_dir": tmp_path, "min_free_gb": 0}
+    storage = {"data_dir": tmp_path, "min_free_gb": 1e-6}
     async with running_gateway(storage=storage, security={"admin_token": "the-admin"}) as running:
         yield running
 
@@ -195,7 +195,9 @@ async def test_an_upload_is_known_by_its_content(gateway, http, tmp_path, conten
     assert gateway.runtime.links.budget.peak_bytes == 0, "it went to the disk"
 
 
-async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
+async def test_an_upload_of_another_kind_or_to_a_full_disk_leaves_nothing(
+    http, tmp_path, monkeypatch
+):
     folder = recorded(tmp_path, "one")
     before = sorted(folder.files())
 
@@ -208,7 +210,13 @@ async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
         "/api/sessions/nobody/upload-recording", files={"file": ("x", WAV, "audio/wav")}
     )
 
+    monkeypatch.setattr(sessions, "free_bytes", lambda path: 999)
+    full = await http.post(
+        "/api/sessions/one/upload-recording", files={"file": ("x", WAV, "audio/wav")}
+    )
+
     assert (html.status_code, html.json()["code"]) == (400, "unsupported_media_type")
+    assert full.status_code == 503
     assert nothing.status_code == 422
     assert nowhere.status_code == 404
     assert sorted(folder.files()) == before

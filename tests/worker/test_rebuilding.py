@@ -42,6 +42,7 @@ from parley.recording import lines
 from parley.recording.layout import Folder
 from parley.recording.lines import HeadLine
 from parley.session.log import decoded
+from parley.session.mailbox import OWN_BY_TIME
 from parley.session.rerun import rerun
 from parley.session_log import state_codec
 from parley.session_log.contract import LogContents
@@ -204,15 +205,20 @@ async def rebuilt_talk(
     answer = await asking.answer
     assert answer == {"type": "rebuild_result", "problem": ""}
     (session,) = harness._lives()
-    assert_restored(state_codec.joined(kept.state), session._remembered())
+    state = state_codec.joined(kept.state)
+    assert_restored(state, session._remembered())
+    runner: Any = session._rebuildable
+    if name == "openai_live" and runner is not None:
+        assert runner._mailbox.own == OWN_BY_TIME, "its setup applies again"
     # Nothing that is not in the copy was told; all of it may have been.
     seq = kept.outputs[-1].seq if kept.outputs else whole[0]["seq"]
     seen = whole[:seq]
     assert all(plain([json.loads(o.frame)]) == plain([whole[o.seq - 1]]) for o in kept.outputs)
     socket = FakeSocket()
     token = hash_of(whole[0]["resume_token"])
-    sent = 0 if past is None else state_codec.joined(kept.state)["received"] + 1
+    sent = 0 if past is None else state["received"] + 1
     client = harness.host.resumable(lease.lease_id)
+    assert client._ready_seq == state["ready_seq"]
     attaching = asyncio.create_task(client.attach(socket, token, seq, sent))
     resumed = await socket.until("session.resumed")
     if past is not None:

@@ -311,5 +311,5 @@ def write_new(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            path.unlink()
         raise
