@@ -109,12 +109,19 @@ async def test_a_streamed_answer_comes_in_pieces_and_as_a_whole() -> None:
 async def test_asking_sends_pictures_sounds_and_words() -> None:
     async with FakeServer(find("chat", "one shot")) as server:
         answer = await ChatClient(server.url).ask(
-            "What is this?", images=[JPEG], sounds=[Pcm.silence(44_100, 44_100)], streaming=False
+            "What is this?",
+            images=[JPEG],
+            sounds=[Pcm.silence(44_100, 44_100)],
+            streaming=False,
+            temperature=0.25,
+            max_tokens=7,
         )
 
     assert answer.text == "A grey square."
     assert answer.sound is None
     (request,) = server.heard[0]
+    generation = request["generation"]
+    assert (generation["temperature"], generation["max_new_tokens"]) == (0.25, 7)
     image, sound, text = request["messages"][0]["content"]
     assert (image["type"], text["text"]) == ("image", "What is this?")
     assert sound["sample_rate"] == 16_000
