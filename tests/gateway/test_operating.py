@@ -152,8 +152,10 @@ async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_i
                 for file, content in zip((cert, key), bad, strict=True):
                     file.write_bytes(content)
                 report = running.reload()
-                assert f"The certificate {cert} with the key {key}" in report.certificate_problem
-                assert why in report.certificate_problem
+                problem = report.certificate_problem
+                assert problem is not None
+                assert f"The certificate {cert} with the key {key}" in problem
+                assert why in problem
                 assert not report.certificate
                 assert await shown() == before
             renewed, private = make_pair(local_names(), 100)
