@@ -566,6 +566,10 @@ const scenarios = {
     await page.goto('/audio_duplex');
     await page.getByText('The browser allows the microphone on secure pages only.').waitFor();
     assert.ok((await page.getByText(/Open https:/).textContent()).includes('/audio_duplex'));
+    // The explanation stays when one tries nevertheless.
+    await page.locator('.notices .notice').evaluate((node) => node.classList.add('old'));
+    await mainButton(page).click();
+    await page.locator('.notices .notice:not(.old)').getByText('on secure pages only.').waitFor();
   },
 
   async restart({ page, expected, restarted }) {

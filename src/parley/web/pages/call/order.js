@@ -2,9 +2,9 @@
  * The order of a call, built from the controls of the page. Everything that takes time to determine is awaited here.
  */
 
+import { MediaError, mediaBarrier } from '../../audio/devices.js';
 import { mayBegin, mayRecord } from '../../elements/consent.js';
 import { toast } from '../../elements/dom.js';
-import { barrierNotice } from '../../elements/notice.js';
 import { interruptionOf } from '../../talk/barge.js';
 import { t } from '../../words/words.js';
 
@@ -15,14 +15,12 @@ import { t } from '../../words/words.js';
  * @param {CallPage} page
  * @param {{server: () => Promise<Server>, said: string, signal: AbortSignal}} around
  * @returns {Promise<any>} an order; null if the user has to do something first, which the page shows
+ * @throws {MediaError} no microphone can be requested here
  */
 export async function makeOrder(page, { server, said, signal }) {
   const { rig, settings, devices, voice, ttsVoice, prompt } = page;
-  const barrier = barrierNotice();
-  if (barrier) {
-    page.notices.replaceChildren(barrier);
-    return null;
-  }
+  const barrier = mediaBarrier();
+  if (barrier) throw new MediaError(barrier, 'microphone');
   if (page.source?.isFile && !page.source.feed()) {
     page.openSide('settings', true);
     toast('source.none');
