@@ -59,8 +59,10 @@ export function barrierNotice() {
   if (!barrier) return null;
   const secure = new URL(location.href);
   secure.protocol = 'https:';
+  // A server sends browsers from HTTP to HTTPS if it speaks both on this port.
+  const fix = secure.port ? 'media.insecure_port' : 'media.insecure_fix';
   return barrier === 'insecure'
-    ? notice('error', 'media.insecure', 'media.insecure_fix', { values: { url: secure.href } })
+    ? notice('error', 'media.insecure', fix, { values: { url: secure.href } })
     : notice('error', 'media.unsupported', 'media.unsupported_fix');
 }
 

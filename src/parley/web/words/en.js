@@ -437,6 +437,8 @@ export const en = {
   // What can go wrong: devices
   'media.insecure': 'The browser allows the microphone on secure pages only.',
   'media.insecure_fix': 'Open {url} instead, or use this page on the machine that runs the server.',
+  'media.insecure_port':
+    'This server was started without HTTPS. Start it without --http, or use this page on the machine that runs it.',
   'media.unsupported': 'This browser cannot take part in calls.',
   'media.unsupported_fix': 'Use a current Chrome, Edge, Firefox or Safari. Written chat works here.',
   'media.denied_microphone': 'The microphone is not allowed here.',

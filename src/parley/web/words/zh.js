@@ -418,6 +418,7 @@ export const zh = {
 
   'media.insecure': '浏览器只允许在安全页面使用麦克风。',
   'media.insecure_fix': '请改用 {url}，或在运行服务器的机器上打开本页。',
+  'media.insecure_port': '此服务器启动时未启用 HTTPS。请去掉 --http 重新启动，或在运行服务器的机器上打开本页。',
   'media.unsupported': '这个浏览器不能通话。',
   'media.unsupported_fix': '新版 Chrome、Edge、Firefox 或 Safari 可以。文字聊天在这里可用。',
   'media.denied_microphone': '这里不允许使用麦克风。',
