@@ -196,8 +196,8 @@ class WireClient(LiveClient):
             return common_event(message)
         if message["type"] == self._wire.ready:
             return Ready(str(message.get("session_id") or message["session"]["id"]))
-        if self.phase in ("queued", "connected"):
-            # The session is not ready: messages of the queue are not compared.
+        if self.phase in ("queued", "connected") or message["type"] == "session.input_ack":
+            # Messages of the queue, and signs of life that an answer leaves time for.
             return None
         return Piece(json.dumps(_comparable(message), sort_keys=True), None)
 
