@@ -21,6 +21,7 @@ def test_figures_are_measured_values():
     assert (figures.count, figures.p50_ms, figures.p95_ms) == (200, 100, 190)
     assert (figures.p99_ms, figures.max_ms) == (198, 200)
     assert Figures.of([]) == Figures(0, 0.0, 0.0, 0.0, 0.0)
+    assert str(Figures.of([])) == "none"
     assert str(Figures.of([2.0])) == "p50 2.00 ms, p95 2.00 ms, p99 2.00 ms, max 2.00 ms"
 
 

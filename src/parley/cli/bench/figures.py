@@ -24,6 +24,8 @@ class Figures:
         return cls(len(ordered), p50, p95, p99, ordered[-1])
 
     def __str__(self) -> str:
+        if not self.count:
+            return "none"
         return (
             f"p50 {self.p50_ms:.2f} ms, p95 {self.p95_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, "
             f"max {self.max_ms:.2f} ms"

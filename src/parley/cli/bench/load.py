@@ -99,7 +99,7 @@ def load(
     ] = "duplex",
     file: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum."),
+        typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum, which half-duplex does not answer."),
     ] = None,
     ramp: Annotated[
         float, typer.Option(min=0, help="Seconds over which the starts are spread.")
@@ -134,7 +134,8 @@ def load(
 def judge(
     report: LoadReport, max_p95_ms: float | None, max_miss_percent: float | None
 ) -> list[str]:
-    """List exceeded limits; if any limit is set, failed sessions count too."""
+    """List exceeded limits; if any limit is set, failed sessions count too. A dialect without any
+    answer was not measured."""
     faults = []
     if max_p95_ms is not None and report.answers.p95_ms > max_p95_ms:
         faults.append(f"{report.dialect}: p95 {report.answers.p95_ms:.0f} ms > {max_p95_ms:g} ms")
@@ -143,8 +144,8 @@ def judge(
     is_limited = max_p95_ms is not None or max_miss_percent is not None
     if is_limited and report.errors:
         faults.append(f"{report.dialect}: errors {report.errors}")
-    if is_limited and not report.answers.count:
-        faults.append(f"{report.dialect}: no answer was received")
+    if not report.answers.count:
+        faults.append(f"{report.dialect}: no answer was received (recorded speech: --file)")
     return faults
 
 
