@@ -56,9 +56,10 @@ def test_a_file_named_on_the_command_line_replaces_the_one_in_the_folder() -> No
     assert load(other).gateway.port == 2
 
 
-def test_unknown_names_are_reported_with_the_nearest_known_one(
+def test_unknown_names_are_reported_with_the_nearest_known_one_and_short_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PARLEY_SECURITY__ADMIN_TOKEN", 19 * "7")
     write("[eta]\neta_streaming_s = 20\n[gateway]\nprot = 1\n[wrong]\nport = 1\n")
     monkeypatch.setenv("PARLEY_QUEUE__MAXSIZE", "9")
     heard: list[str] = []
@@ -69,9 +70,10 @@ def test_unknown_names_are_reported_with_the_nearest_known_one(
     assert "unknown setting 'eta.eta_streaming_s'" in text
     assert "unknown setting 'gateway.prot' is ignored; did you mean 'gateway.port'?" in text
     assert "unknown setting 'wrong'" in text
+    assert "security.admin_token is shorter than 20 characters and can be guessed" in text
     assert "PARLEY_QUEUE__MAXSIZE" in text
     assert "did you mean 'queue.max_size'?" in text
-    assert len(heard) == 4
+    assert len(heard) == 5
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ _SECRETS: Final = frozenset(
     {"model.llm_key", "model.tts_key", "security.admin_token", "security.worker_secret"}
 )
 
+SHORTEST_TOKEN: Final = 20
+"""Characters of an admin token that cannot be guessed, even if each is a digit."""
+
 log = logging.getLogger("parley.settings")
 
 
@@ -41,7 +44,8 @@ def load(
     Args:
         file: a TOML file that must exist; None reads `parley.toml` in the working folder, if any.
         flags: from the command line, nested or with dotted keys; None values are ignored.
-        warn: called with a sentence for every unknown key.
+        warn: called with a sentence for every unknown key, and for an admin token that can be
+            guessed.
 
     Raises:
         SetupError: an unreadable file or an invalid value; the hint names the key.
@@ -53,9 +57,17 @@ def load(
     for found, name in _unknown_variables():
         warn(f"{found}: unknown setting '{name}' is ignored{_nearest(name)}")
     try:
-        return Settings.model_validate(_merged(_merged(from_file, _from_environment()), from_flags))
+        settings = Settings.model_validate(
+            _merged(_merged(from_file, _from_environment()), from_flags)
+        )
     except ValidationError as error:
         raise _explain(error, path, from_file, from_flags) from None
+    if 0 < len(settings.security.admin_token or "") < SHORTEST_TOKEN:
+        warn(
+            f"security.admin_token is shorter than {SHORTEST_TOKEN} characters and can be guessed: "
+            "make a random one with `openssl rand -hex 32`"
+        )
+    return settings
 
 
 def _read_file(file: Path | None) -> tuple[Path, dict[str, Any]]:
