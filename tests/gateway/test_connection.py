@@ -402,16 +402,20 @@ async def test_large_messages_share_one_budget_until_they_are_passed_on():
     assert (refused, used_before, budget.used_bytes) == (1013, announced, 0)
 
 
-async def test_a_message_is_forgotten_alone_and_whole():
+async def test_a_message_is_forgotten_alone_and_whole_and_once():
     budget = Budget(8 << 20)
     connection, _ = open_connection(budget=budget, byte_burst=1 << 30)
     half, last = bytes(900_000), frame(BINARY, bytes(900_000), mask=True)
     data = b"\x02" + frame(BINARY, half, mask=True)[1:] + b"\x80" + last[1:]
 
     connection.data_received(data + frame(BINARY, bytes(3 << 20), mask=True)[: 14 + 100])
-    connection.forget(await connection.receive())
+    message = await connection.receive()
+    connection.forget(message)
+    arrived_bytes = budget.used_bytes
+    connection.connection_lost(None)
+    connection.forget(message)
 
-    assert budget.used_bytes == 100
+    assert (arrived_bytes, budget.used_bytes, budget.owners) == (100, 0, 0)
 
 
 async def test_cancelling_a_receive_loses_nothing():

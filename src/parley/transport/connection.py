@@ -489,6 +489,8 @@ class Connection(asyncio.Protocol):
         self._claimed_bytes += size_bytes
 
     def _give(self, size_bytes: int) -> None:
+        # All is given back when the connection is lost; what is forgotten later was in it.
+        size_bytes = min(size_bytes, self._claimed_bytes)
         if self._budget is not None and size_bytes:
             self._budget.give(size_bytes, self.owner)
             self._claimed_bytes -= size_bytes
