@@ -99,7 +99,11 @@ def load(
     ] = "duplex",
     file: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum, which half-duplex does not answer."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Speech (WAV); default: a hum, which half-duplex does not answer.",
+        ),
     ] = None,
     ramp: Annotated[
         float, typer.Option(min=0, help="Seconds over which the starts are spread.")
