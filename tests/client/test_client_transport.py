@@ -23,7 +23,7 @@ from parley.client.pace import Pace
 from parley.errors import NotReady, QueueFull, TimedOut
 from parley.media.pcm import Pcm, join, to_float32_bytes
 from parley.protocol import codec
-from parley.transport.limits import SLOWEST_BYTES_PER_S
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 
 LOUD = Pcm(0.3 * np.sin(np.arange(8_000) * 0.1, dtype=np.float32), 16_000)
 ANSWER = codec.to_base64(to_float32_bytes(Pcm.silence(2_400, 24_000)))

@@ -34,11 +34,11 @@ from websockets.asyncio.client import connect
 from parley.gateway.http.bodies import Transfers
 from parley.gateway.http.routing import DEFAULT_BODY_BYTES
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 from parley.transport import TlsListener, handshakes, listen
 from parley.transport.clients import OpenConnections
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
 from parley.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
-from parley.transport.limits import SLOWEST_BYTES_PER_S
 
 SECRET = {"worker_secret": "right"}
 

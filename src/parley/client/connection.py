@@ -37,6 +37,7 @@ from parley.client.resuming import SentMessages, with_query
 from parley.clock import Clock
 from parley.errors import ParleyError
 from parley.protocol import codec, resume
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 
 FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of a server's message: a chat answer with ten minutes of speech."""
@@ -46,9 +47,6 @@ EXTENSIONS: Final = "extensions=true"
 
 PONG_S: Final = 20.0
 """Time for the server to answer a ping."""
-
-SLOWEST_BYTES_PER_S: Final = 4096
-"""Rate at which servers still accept a large message."""
 
 GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""

@@ -36,6 +36,9 @@ AUDIO_LIMIT_BYTES: Final = AUDIO_LIMIT_S * 48_000 * codec.SAMPLE_BYTES
 """Ten minutes at the highest accepted sample rate."""
 VOICE_LIMIT_BYTES: Final = 24 * 1024 * 1024
 """Sixty seconds of 48 kHz stereo in 32-bit WAV; the length in seconds is checked after decoding."""
+SLOWEST_BYTES_PER_S: Final = 4096
+"""Minimum rate of a client that sends a body or a large message, or reads output, 33 kbit/s beyond
+the time that it may stand still; a call in Opus needs more."""
 FRAMES_LIMIT: Final = 4
 """Frames in one duplex unit. Source: service.md 4.4, 4.5."""
 

@@ -20,6 +20,7 @@ import math
 from collections import deque
 from typing import cast
 
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.allowance import Allowance
 from parley.transport.framing import (
@@ -41,7 +42,7 @@ from parley.transport.framing import (
     parse_close,
 )
 from parley.transport.keepalive import Keepalive
-from parley.transport.limits import SLOWEST_BYTES_PER_S, Arrival, Budget, ConnectionLimits, Traffic
+from parley.transport.limits import Arrival, Budget, ConnectionLimits, Traffic
 from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 INBOX_MESSAGES = 32

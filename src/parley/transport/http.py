@@ -20,9 +20,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH
 
 from parley.protocol.networks import network_of
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.clients import OpenConnections
-from parley.transport.limits import ARRIVAL_LIMIT_S, SLOWEST_BYTES_PER_S, Arrival, Budget
+from parley.transport.limits import ARRIVAL_LIMIT_S, Arrival, Budget
 
 HEAD_LIMIT_S: Final = 20.0
 """Time limit from the connection, or the first byte after a response, to the end of a request's

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.protocol.control import SILENCE_LIMIT_S
+from parley.protocol.values import SLOWEST_BYTES_PER_S
 from parley.settings import LimitSettings
 
 MIB = 1 << 20
-SLOWEST_BYTES_PER_S: Final = 4096
-"""Minimum rate of a client that sends a body or reads output, 33 kbit/s beyond the time that it may
-stand still; a call in Opus needs more."""
-
 ARRIVAL_LIMIT_S: Final = 600.0
 
 
