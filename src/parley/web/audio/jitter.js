@@ -93,7 +93,6 @@ export class PlaybackBuffer {
         this.starvedFrom = -1;
         this.state = 'playing';
       } else if (this.state === 'idle' || this.state === 'starved') {
-        if (this.state === 'idle') this.starvedFrom = -1;
         this.state = 'filling';
         this.waitedFrom = this.clock;
       }
