@@ -232,14 +232,11 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
 
 
 def _validity(cert: Path, key: Path) -> Iterator[Finding]:
-    from cryptography import x509
-
     try:
-        ShownPair().load(cert, key)
+        certificate = ShownPair().load(cert, key)
     except SetupError as error:
         yield broken("certificate", str(error).removesuffix("."), RENEW)
         return
-    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     until = certificate.not_valid_after_utc.date().isoformat()
     if why := invalid_today(certificate):

@@ -124,8 +124,8 @@ class ShownPair:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._certificate: x509.Certificate | None = None
 
-    def load(self, cert: Path, key: Path) -> None:
-        """Show the pair in these files from now on.
+    def load(self, cert: Path, key: Path) -> x509.Certificate:
+        """Show the pair in these files from now on; returns its certificate.
 
         Raises:
             SetupError: it cannot be used, or is not valid today, but the one that is shown is; that
@@ -147,6 +147,7 @@ class ShownPair:
                 hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
             ) from error
         self._certificate = new
+        return new
 
 
 def _in_words(error: OSError | ValueError) -> str:
