@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import pytest
 import torch
 from tests.models.cascade.parts import byte_tokenizer, small_cascade, small_llama
 from tests.support.present import present
@@ -12,6 +13,7 @@ from parley.models.cascade import local, read_tokens
 from parley.models.cascade.llama import quantize
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
+from parley.models.cascade.notes import instead_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import AnswerRequest, Draft
 from parley.protocol.values import AnswerFormat
@@ -86,16 +88,22 @@ FORM = AnswerFormat(
 REQUEST = AnswerRequest(ASKED, Rule(answer_format=FORM), 300)
 
 
-def formatted(model: LocalWriter, before: Draft | None = None, *, most: int = 300) -> list[Draft]:
-    """Every draft of an answer that keeps to `FORM`, beginning with the empty one, up to a number
-    of tokens."""
+def written(
+    model: LocalWriter, request: AnswerRequest, before: Draft | None = None, *, most: int = 300
+) -> list[Draft]:
+    """Every draft of an answer, beginning with the empty one, up to a number of tokens."""
     drafts = [before or Draft()]
     while not drafts[-1].is_over and len(drafts[-1].ids) < most:
         before = drafts[-1]
-        after = model.step(0, REQUEST, before, len(before.ids))
+        after = model.step(0, request, before, len(before.ids))
         if after is not before:
             drafts.append(after)
     return drafts
+
+
+def formatted(model: LocalWriter, before: Draft | None = None, *, most: int = 300) -> list[Draft]:
+    """`written`, of an answer that keeps to `FORM`."""
+    return written(model, REQUEST, before, most=most)
 
 
 def test_what_a_format_demands_is_read_in_blocks():
@@ -107,17 +115,58 @@ def test_what_a_format_demands_is_read_in_blocks():
     assert model.passes < len(said) / 2
 
 
+SORRY = "I'm sorry, I did not hear that."
+ASKED_AGAIN = History(
+    "Be kind.",
+    (
+        *ASKED.lines,
+        Line("assistant", SORRY, ids=tuple(byte_tokenizer().encode(SORRY).ids)),
+        Line("user", "Followed by what?"),
+    ),
+)
+
+
+@pytest.mark.parametrize("said", [SORRY, f"{SORRY} Again?", SORRY[:-1], "I'm sorry.", "It is."])
+def test_what_an_earlier_answer_suggests_is_read_in_blocks(said):
+    made, model = copying(said, ASKED_AGAIN)
+
+    *drafts, last = written(made, AnswerRequest(ASKED_AGAIN, Rule(), 120))
+
+    assert last.text == (said if said != SORRY else instead_of(SORRY, [SORRY]))
+    costs = [made.cost(ASKED_AGAIN, draft) for draft in drafts]
+    same = read_tokens.shared(said, SORRY)
+    alone = len(said) - same
+    prompt = 3  # the system prompt, the first round, the second question
+    assert model.passes == prompt + -(-same // local.REPEATED_TOKENS) + alone
+    assert sum(cost > 0 for cost in costs) == 1 + model.passes - prompt
+
+
 def test_a_formatted_answer_done_again_reads_the_same_blocks():
+    assert_done_again(REQUEST)
+
+
+def test_an_answer_like_an_earlier_one_done_again_reads_the_same_blocks(monkeypatch):
+    tokens = byte_tokenizer().encode(f"{SORRY[:20]} see.").ids
+    monkeypatch.setattr(local, "choose", lambda _, *, seen, **rest: tokens[len(seen)])
+
+    portions = assert_done_again(AnswerRequest(ASKED_AGAIN, Rule(), len(tokens)))
+
+    assert any(portion.kept < len(portion.ids) for portion in portions)
+
+
+def assert_done_again(request: AnswerRequest) -> tuple[read_tokens.Portion, ...]:
+    """Writes an answer, and the same again in another row; returns the portions that both read."""
     model = LocalWriter(small_llama(), byte_tokenizer(), rows=2)
     quantize(model.model)
-    drafts = formatted(model)
+    drafts = written(model, request)
 
     again = drafts[0]
     for before, after in pairwise(drafts):
-        again = model.again(1, REQUEST, again, model.choice(before, after))
+        again = model.again(1, request, again, model.choice(before, after))
 
     assert again.ids == drafts[-1].ids
     assert model._rows[0].read.portions == model._rows[1].read.portions
+    return model._rows[0].read.portions
 
 
 def logits_of(model: LocalWriter, draft: Draft) -> torch.Tensor:
