@@ -1,8 +1,11 @@
 """What a language model writes, and what of it anybody gets to see."""
 
+from pathlib import Path
+
 import pytest
 from tests.models.cascade.parts import byte_tokenizer, small_llama
 
+from parley.library.presets import Presets
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line, plain
 from parley.models.cascade.prompt import PERSONA, named, persona_of
@@ -51,20 +54,42 @@ def test_a_changed_beginning_is_read_again():
     assert again.ids == answer(fresh, History("Another.", lines[2:])).ids
 
 
+SHIPPED = [
+    preset.prompt or preset.content[0].text
+    for presets in Presets(Path("none")).list().values()
+    for preset in presets
+    if preset.id.startswith("call_")
+]
+"""Prompts that our pages send by default."""
+
+
 @pytest.mark.parametrize(
     ("asked", "is_ours"),
     [
         ("You are a helpful assistant.", True),
         ("You are a helpful assistant. Reply naturally.", True),
         ("", True),
+        (" Be brief, and reply in English. ", True),
+        ("You are a helpful, witty, and friendly AI. Act like a human, but remember that you "
+         "aren't a human and that you can't do human things in the real world.", True),
+        ("You are a helpful LLM in a WebRTC call. Your output will be converted to audio, so don't "
+         "include special characters in your answers.", True),
+        ("You are a helpful voice AI assistant. Your responses are concise, to the point, and "
+         "without emojis, asterisks, or other symbols. You are curious and friendly.", True),
+        *((text, True) for text in SHIPPED),
         ("You are a helpful assistant. Your name is Otto.", False),
+        ("You are a friendly assistant, and you are Will.", False),
+        ("You are a helpful assistant of a hotel.", False),
         ("You are a pirate.", False),
     ],
-)
-def test_a_prompt_that_says_nothing_leaves_our_own(asked, is_ours):
-    assert (persona_of(asked) == PERSONA) is is_ours
-    if not is_ours:
-        assert persona_of(asked) == asked
+)  # fmt: skip
+def test_a_prompt_without_a_role_leaves_our_own(asked, is_ours):
+    assert persona_of(asked, is_bundled=True) == (PERSONA if is_ours else asked)
+
+
+def test_another_model_gets_its_instructions():
+    assert persona_of("Be brief.", is_bundled=False) == "Be brief."
+    assert persona_of("You are a helpful assistant.", is_bundled=False) == PERSONA
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,8 @@ class PrefillJob(CascadeJob):
     def _close(self) -> None:
         state = self._state
         if state.role == "system":
-            system = persona_of(state.history.system)
+            is_bundled = self._parts.writer.takes_notes
+            system = persona_of(state.history.system, is_bundled=is_bundled)
             self._state = replace(state, history=replace(state.history, system=system))
         elif state.role == "user" and state.history.lines and state.history.lines[-1].is_open:
             self._state = replace(

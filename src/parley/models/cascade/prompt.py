@@ -39,7 +39,36 @@ _GENERIC = re.compile(
     r"(?:\W+(?:please )?(?:reply|answer|respond|speak) (?:naturally|briefly|politely|helpfully|in "
     r"english))?\W*"
 )
-"""Prompts that add nothing to our own, such as those that clients and pages send by default."""
+"""Prompts that add nothing to our own, for any language model."""
+
+
+_COMMON = frozenset(
+    """
+    a able about accent accurate accurately act ai aloud also always an and another answer
+    answering answers any are aren't as ask asked assist assistant assistants asterisks audio
+    avoid be being brief briefly bullet but by call calls camera can can't cannot capabilities
+    careful carefully characters chat cheerful clear clearly close closely complex complicated
+    concise concisely conversation conversational conversations converted correct creative
+    curious cutoff demonstrate detailed dialect direct directly do don't eagerly easy emoji
+    emojis engaging english even everyday extensive familiar few for formatting friend friendly
+    from function general goal good have headings help helpful helpfully helping helps honest
+    honestly human humor humour i i'm if images in include including information interacting
+    into is it items its keep kind knowledge language languages like list listen lists lively
+    llm long loud make making manner markdown may message messages model most natural naturally
+    need never no non not of on one only or other our out output own paragraph patient people
+    personality phone pictures plain playful pleasant please point polite politely positive
+    precise provide providing punctuation question questions quick quickly read real refer
+    remember replies reply respond response responses rules said same say see send sense
+    sentence sentences short shorter should shows simple so something sound speak speaking
+    special speech spoken standard start style succinct succinctly such sure symbols talk
+    talking talks text that the their them these they things this to tone too truthful two type
+    under understand unless unsure use used useful user user's users using very via video voice
+    want wants warm way we webrtc what when whenever where will with without witty words world
+    would write you you're your
+    """.split()
+)
+"""Words of prompts that give neither a role nor facts, such as those that clients and pages send by
+default: they are about assistants, users, answers and manners alone."""
 
 
 _NAMES = re.compile(
@@ -54,13 +83,16 @@ def named(note: str, system: str) -> str:
     return note if found is None else note.replace(NAME, found[1])
 
 
-def persona_of(system: str) -> str:
+def persona_of(system: str, *, is_bundled: bool) -> str:
     """The persona: the requested prompt, or our own if that prompt is empty, generic, or only
-    describes a voice."""
+    describes a voice.
+
+    Args:
+        is_bundled: for the bundled model, which cannot follow instructions. Its prompt is generic
+            if it gives no role, or is in letters that the model cannot read.
+    """
     low = system.lower().strip()
-    if _GENERIC.fullmatch(low):
-        return PERSONA
-    for phrase in _NOT_PROMPTS:
-        if low.startswith(phrase):
-            return PERSONA
-    return system.strip() or PERSONA
+    is_generic = not low or _GENERIC.fullmatch(low) or low.startswith(_NOT_PROMPTS)
+    if is_bundled and not _NAMES.search(system):
+        is_generic = is_generic or _COMMON.issuperset(re.findall(r"[a-z]+(?:'[a-z]+)?", low))
+    return PERSONA if is_generic else system.strip()
