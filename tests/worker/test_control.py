@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -74,8 +75,10 @@ class Reporter:
 
 
 @contextlib.asynccontextmanager
-async def linked(url: str, reporter: Reporter, **more) -> AsyncIterator[ControlLink]:
-    link = ControlLink(cast(Any, reporter), gateway_url=url, **more)
+async def linked(
+    url: str, reporter: Reporter, *, ca: Path | None = None, **more
+) -> AsyncIterator[ControlLink]:
+    link = ControlLink(cast(Any, reporter), trust=GatewayTrust(url, ca=ca), **more)
     task = asyncio.create_task(link.run())
     try:
         yield link
@@ -158,9 +161,9 @@ async def test_goodbye_comes_last():
 
 
 async def test_goodbye_without_a_gateway_is_harmless():
-    await ControlLink(cast(Any, Reporter()), gateway_url="http://127.0.0.1:9").say_goodbye(
-        "shutdown"
-    )
+    nowhere = GatewayTrust("http://127.0.0.1:9")
+
+    await ControlLink(cast(Any, Reporter()), trust=nowhere).say_goodbye("shutdown")
 
 
 @pytest.mark.parametrize(
@@ -188,8 +191,8 @@ async def test_a_gateways_own_certificate_is_trusted_and_no_other(tmp_path):
     context, ours = self_signed(tmp_path / "ours")
     _, other = self_signed(tmp_path / "other")
     async with fake_gateway_control(tls=context) as gateway:
-        stranger = linked(gateway.url, Reporter(), trust=GatewayTrust(gateway.url, ca=other))
-        friend = linked(gateway.url, Reporter(), trust=GatewayTrust(gateway.url, ca=ours))
+        stranger = linked(gateway.url, Reporter(), ca=other)
+        friend = linked(gateway.url, Reporter(), ca=ours)
         async with stranger as refused, friend as link:
             await gateway.until(Heartbeat, 2)
 

@@ -75,8 +75,7 @@ class ControlLink:
     """The worker's side of the control socket.
 
     Args:
-        gateway_url: `http(s)://host:port` of the gateway.
-        trust: verifies the gateway; None if it uses plain HTTP.
+        trust: address of the gateway, and how to verify it.
         welcomed: called with each welcome.
     """
 
@@ -84,16 +83,15 @@ class ControlLink:
         self,
         host: Host,
         *,
-        gateway_url: str,
+        trust: GatewayTrust,
         secret: str | None = None,
-        trust: GatewayTrust | None = None,
         welcomed: Callable[[Welcome], None] = lambda welcome: None,
     ) -> None:
         self._host = host
-        self.gateway_url = gateway_url
-        self._url = socket_url(gateway_url)
+        self.gateway_url = trust.url
+        self._url = socket_url(trust.url)
         self._headers = {SECRET_HEADER: secret} if secret else {}
-        self._trust = trust or GatewayTrust(gateway_url)
+        self._trust = trust
         self._welcomed = welcomed
         self._complaints = logs.Complaints()
         self.tls: ssl.SSLContext | None = None

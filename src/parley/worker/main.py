@@ -292,9 +292,8 @@ class WorkerProcess:
             [
                 ControlLink(
                     host,
-                    gateway_url=trust.url,
-                    secret=settings.security.worker_secret,
                     trust=trust,
+                    secret=settings.security.worker_secret,
                     welcomed=self._welcomed,
                 )
                 for trust in self._gateways
