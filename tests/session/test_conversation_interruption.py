@@ -127,31 +127,23 @@ async def test_turns_that_come_together_have_one_answer_and_committed_ones_wait_
         assert "error" not in talk.types
 
 
-async def test_an_acknowledgement_is_not_a_turn_where_turns_are_told_by_their_sense():
+@pytest.mark.parametrize("is_echo", [False, True])
+async def test_neither_an_acknowledgement_nor_the_assistants_own_echo_is_a_turn(is_echo: bool):
     clock = ManualClock()
     async with worker_harness(clock=clock, model=TalkingModel(answer=ANSWER)) as harness:
-        talk = await talking(harness, SEMANTIC_VAD)
-        feed(talk, sound(silence(0.3), speak(1.0), silence(0.6)))
-        await talk.until("response.done")
-        feed(talk, stranger(0.4))
-        feed(talk, sound(silence(0.6)))
-        await talk.drained()
-        await harness.pass_time(5.0, due="played")
-        feed(talk, sound(silence(0.3), speak(1.0), silence(0.6)))
-        await talk.until("response.done", 2)
-
-        assert talk.types.count(STARTED) == 2
-
-
-async def test_the_assistants_own_echo_is_not_a_turn():
-    clock = ManualClock()
-    async with worker_harness(clock=clock, model=TalkingModel(answer=ANSWER)) as harness:
-        talk = await talking(harness, SERVER_VAD)
+        # An acknowledgement is one where turns are told by their sense.
+        talk = await talking(harness, SERVER_VAD if is_echo else SEMANTIC_VAD)
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done")
-        deltas = [m["delta"] for m in talk.socket.sent if m["type"].endswith("output_audio.delta")]
-        played = np.frombuffer(b"".join(map(base64.b64decode, deltas)), "<i2") / 32768
-        feed(talk, resample(Pcm((0.1 * played).astype(np.float32), 24_000), INPUT_RATE_HZ))
+        if is_echo:
+            sent = [m for m in talk.socket.sent if m["type"].endswith("output_audio.delta")]
+            played = np.frombuffer(b"".join(base64.b64decode(m["delta"]) for m in sent), "<i2")
+            echo = Pcm((0.1 / 32768 * played).astype(np.float32), 24_000)
+            feed(talk, resample(echo, INPUT_RATE_HZ))
+        else:
+            feed(talk, stranger(0.4))
+            feed(talk, sound(silence(0.6)))
+        await talk.drained()
         await harness.pass_time(5.0, due="played")
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done", 2)

@@ -368,22 +368,14 @@ async def test_no_timeout_while_an_answer_is_being_made():
         assert talk.socket.closed is None
 
 
-async def test_the_whole_session_has_a_limit():
+@pytest.mark.parametrize(("due", "limit_s"), [("setup", 30), ("session", 60)])
+async def test_setting_up_and_the_whole_session_have_a_limit(due: str, limit_s: int):
     async with worker_harness(clock=ManualClock(), half_duplex_session_s=60) as harness:
-        talk = await prepared(harness)
-        await harness.pass_time(61, due="session")
+        talk = harness.begin("half_duplex") if due == "setup" else await prepared(harness)
+        await harness.pass_time(limit_s + 1, due=due)
 
         assert await talk.over() == 1000
-        assert talk.socket.sent[-1]["elapsed_s"] == 61.0
-
-
-async def test_setting_up_has_a_limit():
-    async with worker_harness(clock=ManualClock()) as harness:
-        talk = harness.begin("half_duplex")
-        await harness.pass_time(31, due="setup")
-
-        assert await talk.over() == 1000
-        assert talk.types == ["timeout"]
+        assert talk.socket.sent[-1] == {"type": "timeout", "elapsed_s": limit_s + 1.0}
 
 
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])

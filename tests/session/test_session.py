@@ -3,7 +3,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import msgspec
@@ -209,27 +209,20 @@ async def test_cancelling_the_conversation_still_says_goodbye_and_leaves_no_task
         assert asyncio.all_tasks() == before
 
 
-async def test_a_client_that_does_not_read_is_disconnected_when_too_much_waits():
+@pytest.mark.parametrize(
+    ("messages", "limit"), [(100, {"waiting_bytes": 200}), (1, {"stall_s": 0.01})]
+)
+async def test_a_client_that_does_not_read_is_disconnected(messages: int, limit: dict[str, Any]):
     def body(session: Session) -> None:
-        for _ in range(100):
+        for _ in range(messages):
             session.emit(SessionInterrupted())
 
-    async with staged(body, replace(OUTPUT, waiting_bytes=200)) as stage:
+    async with staged(body, replace(OUTPUT, **limit)) as stage:
         stage.socket.reads.clear()
         ended = await stage.over()
 
         assert isinstance(ended.error, SlowClient)
         assert stage.socket.close_code == 1008
-
-
-async def test_a_client_that_stalls_on_one_message_is_disconnected():
-    async with staged(
-        lambda session: session.emit(SessionInterrupted()), replace(OUTPUT, stall_s=0.01)
-    ) as stage:
-        stage.socket.reads.clear()
-        ended = await stage.over()
-
-        assert isinstance(ended.error, SlowClient)
 
 
 async def test_phases_are_reported_once_each_and_never_after_the_end():

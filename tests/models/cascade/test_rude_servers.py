@@ -176,35 +176,31 @@ def test_signs_of_life_alone_are_no_answer(sign):
     assert result_of(answer).problem == SILENT.message
 
 
-def test_a_connection_that_breaks_within_an_answer_has_stopped_in_the_middle():
-    def breaking(server: RudeServer, number: int) -> Iterator[bytes]:
-        yield head() + event("It is ")
-        raise ConnectionResetError
+@pytest.mark.parametrize(
+    ("sent", "text", "problem"),
+    [
+        # The connection breaks.
+        ([event("It is ")], "It is", CUT_OFF.message),
+        # Halves of a character are joined, others dropped.
+        ([event("Hi \ud83d"), event("\ude00, you\ude00."), DONE, END], "Hi \U0001f600, you.", ""),
+        (
+            [event("One could", finish_reason="content_filter"), DONE, END],
+            "One could",
+            FILTERED.message,
+        ),
+    ],
+    ids=["breaks", "halves", "filtered"],
+)
+def test_what_came_is_said_and_what_was_wrong_is_reported(sent, text, problem):
+    def answering(server: RudeServer, number: int) -> Iterator[bytes]:
+        yield head() + b"".join(sent)
+        if END not in sent:
+            raise ConnectionResetError
 
-    with rude_server(breaking) as server:
+    with rude_server(answering) as server:
         (answer,) = played(server, "What is it?")
 
-    assert (answer.text, result_of(answer).problem) == ("It is", CUT_OFF.message)
-
-
-def test_halves_of_a_character_are_joined_and_others_replaced():
-    def halves(server: RudeServer, number: int) -> Iterator[bytes]:
-        yield head() + event("Hi \ud83d") + event("\ude00, you\ude00.") + DONE + END
-
-    with rude_server(halves) as server:
-        (answer,) = played(server, "Hello!")
-
-    assert answer.text == "Hi \U0001f600, you."
-
-
-def test_an_answer_that_a_filter_cuts_is_reported():
-    def filtered(server: RudeServer, number: int) -> Iterator[bytes]:
-        yield head() + event("One could", finish_reason="content_filter") + DONE + END
-
-    with rude_server(filtered) as server:
-        (answer,) = played(server, "How does one do it?")
-
-    assert (answer.text, result_of(answer).problem) == ("One could", FILTERED.message)
+    assert (answer.text, result_of(answer).problem) == (text, problem)
 
 
 def refusal(status: str, text: str) -> bytes:
