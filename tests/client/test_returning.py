@@ -6,7 +6,7 @@ import json
 
 import httpx
 import pytest
-from tests.support.patience import until
+from tests.support.patience import HANG_S, until
 from tests.support.sockets import FakeSocket
 
 from parley.client import connection, resuming
@@ -278,7 +278,9 @@ def _is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_is_fast")
-async def test_a_question_that_was_just_asked_is_given_its_time() -> None:
+async def test_a_question_that_was_just_asked_is_given_its_time_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     socket, returning = QuietSocket(), Returning()
     link = Link(socket, live_s=3.0)
     link.sent = returning.sent
@@ -288,9 +290,10 @@ async def test_a_question_that_was_just_asked_is_given_its_time() -> None:
     if returning.sent.asked_s is None:
         returning.sent.asked_s = loop.time()
     asked_s = returning.sent.asked_s
+    monkeypatch.setattr(connection, "QUIET_S", 2 * HANG_S)
 
     with pytest.raises(ConnectionLost):
-        await reading
+        await asyncio.wait_for(reading, HANG_S)
 
     assert loop.time() - asked_s >= connection.ANSWER_S
     await link.close()

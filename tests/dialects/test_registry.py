@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from parley.dialects import registry
 from parley.dialects.base import UpgradeRequest
 from parley.dialects.realtime import RealtimeDialect
 from parley.dialects.registry import DialectRegistry, installed
-from parley.errors import ParleyError
+from parley.errors import ParleyError, SetupError
 
 
 class EagerDialect(RealtimeDialect):
@@ -92,6 +93,20 @@ def test_two_dialects_of_one_name_are_refused():
 
     with pytest.raises(ParleyError, match="two dialects called 'eager'"):
         DialectRegistry([EagerDialect, Other])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("eager", f"{__name__}:LazyDialect", "cannot be loaded"),
+        ("eager", f"{__name__}:refused", "is not a class of a dialect"),
+        ("eager", f"{__name__}:DialectContract", "is not a class of a dialect"),
+        ("lazy", f"{__name__}:EagerDialect", "calls itself 'eager'"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_a_dialect_is_refused_by_name(name: str, value: str, problem: str):
+    with pytest.raises(SetupError, match=f"'{name}' .*{problem}"):
+        registry._load(EntryPoint(name, value, registry.GROUP))
 
 
 def test_precedence_decides_who_is_asked_first():

@@ -459,11 +459,13 @@ async def test_a_recording_that_cannot_be_deleted_does_not_protect_others(tmp_pa
 async def test_a_broken_recording_is_listed_with_its_problem(http, tmp_path):
     recorded(tmp_path, "fine")
     recorded(tmp_path, "torn").meta.write_text("{")
+    recorded(tmp_path, "bare").meta.write_text('{"created_at": "2026-01-02T03:04:05Z"}')
 
     listed = (await http.get("/api/sessions", headers=ADMIN)).json()["recordings"]
 
-    assert {one["session_id"]: one["problem"] for one in listed} == {
-        "fine": None,
-        "torn": "meta.json is not JSON",
+    assert {one["session_id"]: (one["title"], one["problem"]) for one in listed} == {
+        "fine": ("", None),
+        "torn": ("", "meta.json is not JSON"),
+        "bare": ("", None),
     }
     assert (await http.get("/api/sessions/torn")).status_code == 404

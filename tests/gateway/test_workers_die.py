@@ -151,6 +151,7 @@ async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
         connect(gateway.ws(PATHS["realtime"])) as client,
     ):
         assert (await hear(client))["type"] == "session.queued"
+        assert gateway.runtime.dispatcher.worker_pool.leases
 
 
 async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable():

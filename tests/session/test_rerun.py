@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock
 from parley.engine.engine import Engine
+from parley.engine.work import StartSession
 from parley.errors import InvalidRequest, ParleyError
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm, join
@@ -203,8 +205,18 @@ async def test_a_session_done_again_is_the_same(tmp_path, talk, monkeypatch):
         # Sent in pieces, whose length is not the model's.
         speak_whole_clauses(monkeypatch, 2.28)
 
-    (found,) = await again(await recorded(tmp_path, talk))
+    folders = await recorded(tmp_path, talk)
+    recorded_s, seen_s = time.time(), list[float]()
+    begin = Parrot.begin
 
+    def noted(parrot: Parrot, row: int, opening: StartSession) -> None:
+        seen_s.append(opening.wall_clock())
+        begin(parrot, row, opening)
+
+    monkeypatch.setattr(Parrot, "begin", noted)
+    (found,) = await again(folders)
+
+    assert max(seen_s) < recorded_s, "the model sees the recording's time"
     assert found.differences == []
     assert found.compared == found.entries > 0
     assert found.is_equal

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from tests.support.patience import HANG_S
 from tests.support.redis_server import RedisServer, redis_server
 
-from parley.gateway.log_sweep import LogSweep
+from parley.gateway import log_sweep
 from parley.protocol.kinds import Kind
 from parley.session_log import file_logs, places
 from parley.session_log.contract import (
@@ -248,8 +248,10 @@ async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) ->
 
 @pytest.mark.parametrize(("total_bytes", "space_bytes"), [(60, math.inf), (1000, 120)])
 async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest(
-    total_bytes: int, space_bytes: float
+    total_bytes: int, space_bytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_sweep, "SWEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(log_sweep, "remove_abandoned", folders := Mock())
     listed = [
         StoredLog(logged("known"), size_bytes=20, age_s=99.0, has_writer=False),
         StoredLog(logged("large"), size_bytes=50, age_s=0.0, has_writer=True),
@@ -259,11 +261,15 @@ async def test_a_gateway_keeps_what_it_knows_and_drops_strays_and_the_largest(
     ]
     stored = Mock(stored=AsyncMock(return_value=listed), drop=AsyncMock(), touch=AsyncMock())
     stored.space_bytes = space_bytes
-    sweep = LogSweep(stored)
+    # The second time, another gateway sweeps.
+    stored.claim.side_effect = [True, False, asyncio.CancelledError]
+    sweep = log_sweep.LogSweep(stored)
     sweep.total_bytes = total_bytes
 
-    await sweep._sweep(lambda: {"known"})
+    with pytest.raises(asyncio.CancelledError):
+        await sweep.run(lambda: {"known"})
 
+    folders.assert_called_once()
     assert [call.args for call in stored.drop.await_args_list] == [("stray",), ("large",)]
     stored.touch.assert_awaited_once_with("known")
     assert (sweep.count, sweep.size_bytes, sweep.dropped) == (3, 60, 1)

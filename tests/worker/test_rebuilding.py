@@ -15,7 +15,7 @@ import pytest
 from tests.models.cascade.parts import small_cascade
 from tests.support.long import times
 from tests.support.patience import HANG_S, until
-from tests.support.recordings import recordings
+from tests.support.recordings import JPEG, recordings
 from tests.support.resumed_talks import (
     LAST_OF_ALL,
     TALKS,
@@ -33,7 +33,13 @@ from tests.support.talking import Message, b64
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
-from parley.dialects.events import InputCommitted, TurnCompleted, TurnStarted, UnitDone
+from parley.dialects.events import (
+    InputCommitted,
+    SessionEnded,
+    TurnCompleted,
+    TurnStarted,
+    UnitDone,
+)
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.models.parrot import Parrot
@@ -608,6 +614,21 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     assert "Say 2." in response["output"][0]["content"][0]["text"]
 
 
+async def test_a_unit_that_is_due_again_keeps_its_pictures_and_count(
+    harness: WorkerHarness,
+) -> None:
+    _, logs = await whole_talk(harness, "duplex")
+    state = state_codec.joined(logs.taken[3].state)
+    state["runner"] |= {"frames": (JPEG,), "must_go_back": True, "unsent_units": 2, "failures": 1}
+    _, changed = state_codec.parts(state, {})
+
+    asking = await asked(harness, "duplex", dataclasses.replace(logs.taken[3], state=changed))
+    (session,) = harness._lives()
+    assert_restored(state, session._remembered())
+    session.end(SessionEnded("stopped"))
+    await asking.holding
+
+
 @pytest.mark.parametrize("part", ["entries", "state", "session"])
 async def test_a_copy_that_cannot_be_continued_is_refused(
     harness: WorkerHarness, part: str
@@ -656,6 +677,7 @@ async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls:
         await talk.over()
 
     assert (talk.types.count("result") == 40) is rolls
+    assert "timeout" not in talk.types
     lengths = [m["kv_cache_length"] for m in talk.socket.sent if "kv_cache_length" in m]
     # The oldest units go at 85 % of the context, down to 60 %.
     assert min(lengths[11:]) >= 120
