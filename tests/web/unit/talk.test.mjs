@@ -797,6 +797,8 @@ test('that a model listens quickly does not show that it speaks quickly', () => 
   for (const ms of [100, 110, 105]) start.answered(ms);
   for (let i = 0; i < 8; i++) start.answered(50, false);
   assert.equal(start.ms(300), 0, 'later parts take less time than the first');
+  start.answered(500, false);
+  assert.equal(start.ms(100), 40, 'nor does a model that recognises words slowly speak slowly');
 });
 
 test('a clock that is set spoils the sign of quality for half a minute, not for ever', async () => {

@@ -51,9 +51,10 @@ export class HeadStart {
    */
   ms(first, { ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {
     if (isFixed || this.#seen < this.#wanted) return most;
-    // Listening takes less time than speaking: only speech shows that the next part comes sooner than the first.
-    const least = this.#spoken.length < ENOUGH ? 0 : -Infinity;
-    const later = Math.max(least, Math.max(...this.#spoken, ...this.#silent) - first);
+    // Listening mostly takes less time than speaking, but more where words are recognised: only speech shows how late
+    // the next part is.
+    const known = this.#spoken.length < ENOUGH ? [first, ...this.#spoken, ...this.#silent] : this.#spoken;
+    const later = Math.max(...known) - first;
     return Math.min(most, Math.max(0, LEAST_MS + Math.min(0, later), Math.round(later * MARGIN)));
   }
 }
