@@ -263,14 +263,39 @@ def test_harmless_lines_after_a_doubtful_danger_are_ordinary(text):
     assert talked(DOUBTFUL, text)[-1] == "Hm."
 
 
-def test_a_picture_does_not_hide_what_is_said_with_it():
-    line = Line("user", "I want to kill myself", is_open=True)
+def note_in_turn(text: str, system: str, picture: str | None = None) -> str | None:
+    line = Line("user", text, is_open=True)
     writer: Any = SimpleNamespace(takes_notes=True)
     parts = CascadeParts(writer, LoudnessRecogniser(), None, None)
+    return parts.closed(History(system, (line,)), picture, 0, lambda: NOON).lines[-1].note
 
-    closed = parts.closed(History("", (line,)), "I see a red circle.", 0, lambda: NOON)
 
-    assert "988" in str(closed.lines[-1].note)
+def test_a_picture_does_not_hide_what_is_said_with_it():
+    assert "988" in str(note_in_turn("I want to kill myself", "", "I see a red circle."))
+
+
+ROLE = (
+    "You are Mia, the receptionist of the hotel Seaview. Breakfast is from 7 to 10 in the garden "
+    "room. Parking costs 12 euros a night. Your manager is Mr. Bloom. Be friendly."
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ("When is breakfast?", "Breakfast is from 7 to 10 in the garden room."),
+        ("Hi. How much does parking cost?", "Parking costs 12 euros a night."),
+        ("Who is your manager?", "My manager is Mr. Bloom."),
+        ("What's the hotel?", "I am Mia, the receptionist of the hotel Seaview."),
+        ("Who are you?", "I am Mia, a small voice assistant."),
+        ("Is the library open today?", "I don't know that one, sorry."),
+        ("Where is the pool?", "I don't know that one, sorry."),
+        ("What is the capital of Germany?", BERLIN),
+        ("My boss wants the report by Friday.", "I see. Tell me more, if you like."),
+    ],
+)
+def test_a_role_answers_with_its_own_facts(asked, note):
+    assert note_in_turn(asked, ROLE) == note
 
 
 def test_the_judge_of_danger_takes_as_long_as_a_text_is_long():

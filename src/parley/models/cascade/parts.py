@@ -260,8 +260,11 @@ class CascadeParts:
         note = None
         if self.writer.takes_notes and is_kept:
             answers = [line.text for line in lines if line.role == "assistant"]
-            seen = picture and (notes.care_note(text, answers) or picture)
-            note = seen or notes.note_for(
+            found = picture
+            if history.system != PERSONA:
+                found = found or notes.stated(text, history.system)
+            found = found and (notes.care_note(text, answers) or found)
+            note = found or notes.note_for(
                 text,
                 history.told,
                 seed=seed % 1000,
@@ -275,7 +278,7 @@ class CascadeParts:
             is_silent = not last.text and text == NOTHING_HEARD
             if is_silent or (note is None and is_doubted):
                 note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
-            elif note is None and history.system == PERSONA:
+            elif note is None:
                 note = notes.unknown_to_us(text, history.told, answers, self.is_word)
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -250,6 +250,21 @@ def said_before(low: str, told: Told) -> str | None:
     return f"You said: {best}" if is_stated and 2 * shared >= len(asked) + bool(is_more) else None
 
 
+def stated(text: str, role: str) -> str | None:
+    """The sentence of a role that answers a question, in the first person; None if there is
+    none."""
+    said = _SAYS["sentence_end"].split(" ".join(role.split()))
+    found = said_before(lowered(parted(text)[1]), Told(said=said))
+    if found is None:
+        return None
+    own = _YOURS.sub(lambda you: _OURS[you[0].lower()], found.removeprefix("You said: "))
+    return own[0].upper() + own[1:]
+
+
+_OURS: Final = {"you are": "I am", "you're": "I'm", "you": "I", "your": "my", "yours": "mine"}
+_YOURS: Final = re.compile(rf"\b(?:{'|'.join(_OURS)})\b", re.I)
+
+
 def _remembered(low: str, told: Told) -> str | None:
     """A fact about anyone that the user asked to remember."""
     words = _words(low)
