@@ -140,13 +140,17 @@ async def test_a_message_may_come_slowly_and_pause_but_has_an_end(rates, code):
     connection, _ = open_connection(ping_every_s=20, ping_limit_s=20)
     now = asyncio.get_running_loop().time()
     message, at = frame(BINARY, bytes(sum(rates)), mask=True), 0
+    connection.on_slow_message = on_slow_message = Mock()
+    reports = []
 
     for second, rate in enumerate(rates):
         connection.data_received(message[at : at + rate])
         at += rate
         connection.tick(now + second)
+        reports.append(on_slow_message.call_count)
 
     assert (connection.closed.result().code if connection.closed.done() else None) == code
+    assert (reports[0], reports[21]) == (0, reports[20] + 1)
 
 
 async def test_only_a_direction_that_is_silent_needs_a_ping():

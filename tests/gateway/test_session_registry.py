@@ -223,7 +223,7 @@ async def test_last_words_are_found_at_the_worker_that_took_them_over(young: You
 @pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
 def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
     lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True, log_id="log")
-    relays = SessionRelay(sessions=Mock(), metrics=Mock())
+    relays = SessionRelay(sessions=Mock(), metrics=Mock(), message_arrives=Mock())
 
     assert relays._is_cut(RelayEnd("client", Closure(code)), lease) is is_kept  # type: ignore[arg-type]
 
@@ -243,7 +243,7 @@ def test_a_replaced_connection_keeps_the_session_for_the_one_that_replaces_it(
     lease: Any = SimpleNamespace(
         **{"resume": object(), "is_held": True, "is_lost": False} | changed
     )
-    relays = SessionRelay(sessions=Mock(), metrics=Mock())
+    relays = SessionRelay(sessions=Mock(), metrics=Mock(), message_arrives=Mock())
 
     assert relays._is_replaced(RelayEnd("worker", Closure(REPLACED_CODE)), lease) is is_kept
     assert not relays._is_replaced(RelayEnd("worker", Closure(1000)), lease)

@@ -1,12 +1,17 @@
-"""A client that vanishes gives its slot back immediately, whatever was going on."""
+"""A client that vanishes gives its slot back immediately, whatever was going on. One on a slow line
+has not vanished."""
 
 import asyncio
+import json
+import math
 
 import httpx
 import pytest
 from tests.support.faults import Gated
 from tests.support.gateways import all_free, until
 from tests.support.patience import HANG_S
+from tests.support.present import present
+from tests.support.raw_sockets import raw_websocket
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import (
     ASK,
@@ -24,6 +29,7 @@ from tests.support.talking import (
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.engine.work import Stage
+from parley.transport.framing import TEXT, frame
 
 
 async def vanish(client: ClientConnection) -> None:
@@ -154,3 +160,41 @@ async def test_a_goodbye_without_a_connection_gives_the_slot_back(model: Gated) 
     assert (answer.status_code, answer.json()["success"]) == (200, True)
     for missing in (unknown, again):
         assert (missing.status_code, missing.json()["success"]) == (404, False)
+
+
+async def test_while_a_message_arrives_slowly_its_client_is_not_silent(
+    server: RunningStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = frame(TEXT, json.dumps({"type": "prepare"}).encode(), mask=True)
+    (worker,) = server.workers
+    host = present(worker.host)
+
+    def setup_due_s() -> float:
+        (held,) = host._held.values()
+        return 0.0 if held.session is None else held.session.deadlines.get("setup") or 0.0
+
+    async def is_later_with(limit_s: float) -> bool:
+        """True if two ticks of the keepalive postpone the limit."""
+        monkeypatch.setattr("parley.gateway.session_relay.ARRIVAL_LIMIT_S", limit_s)
+        before = setup_due_s()
+        for _ in range(2):
+            for connection in list(server.runtime.links.keepalive._connections):
+                connection.tick(asyncio.get_running_loop().time())
+        # The worker answers this order after it has obeyed the others.
+        (lease,) = server.runtime.dispatcher.worker_pool.leases
+        await server.runtime.serving.worker_control.stop_turn(lease)
+        return setup_due_s() > before
+
+    async with raw_websocket(server.gateway.port, PATHS["half_duplex"]) as slow:
+        await slow.until(b'"queue_done"')
+        await until(lambda: host._held and setup_due_s())
+        monkeypatch.setattr("parley.session.session.ARRIVES_S", 1000.0)
+        await slow.send(prepare[:20])
+        await until(
+            lambda: any(one.is_in_message for one in server.runtime.links.keepalive._connections)
+        )
+
+        assert not await is_later_with(0.0), "a session that never starts has a limit"
+        assert await is_later_with(math.inf)
+        await slow.send(prepare[20:])
+        await slow.until(b'"prepared"')

@@ -173,7 +173,11 @@ class Serving:
         self.moving = Moving(sessions=sessions, worker_control=self.worker_control)
         self.worker_control.leaving.listen(self.moving.begin)
         sessions.doubled.listen(self.worker_control.end_doubled)
-        relay = SessionRelay(sessions=sessions, metrics=metrics)
+        relay = SessionRelay(
+            sessions=sessions,
+            metrics=metrics,
+            message_arrives=self.worker_control.message_arrives,
+        )
         self.connection_handler = ConnectionHandler(
             relay=relay,
             resumption=Resumption(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE, LEAVING_CODES
 from parley.protocol.resume import AGAIN_CODE, REPLACED_CODE
-from parley.transport import Closure, Connection, Traffic
+from parley.transport import ARRIVAL_LIMIT_S, Closure, Connection, Traffic
 
 log = logs.get(__name__)
 
@@ -32,8 +33,12 @@ class RelayEnd:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SessionRelay:
+    """See the module. `message_arrives`: reports to a session's worker that a message is arriving
+    slowly."""
+
     sessions: Sessions
     metrics: Metrics
+    message_arrives: Callable[[Lease], None]
 
     async def run(
         self,
@@ -71,6 +76,13 @@ class SessionRelay:
         clock = self.sessions.clock
         began_at = clock.monotonic()
         log.info("session_began", **who, waited_s=round(upstream.waited_s, 1))
+
+        def arrives() -> None:
+            # Before it is ready, a session has no other limit.
+            if lease.was_ready or clock.monotonic() < began_at + ARRIVAL_LIMIT_S:
+                self.message_arrives(lease)
+
+        connection.on_slow_message = arrives
         end: RelayEnd | None = None
         try:
             end = await relay(

@@ -111,6 +111,10 @@ class WorkerControl:
         order = control.HandOver(_new_id(), lease.lease_id)
         return await self._ask(lease.worker, order, limit_s=HAND_OVER_S)
 
+    def message_arrives(self, lease: Lease) -> None:
+        """Tell a worker that a session's client is not silent."""
+        self._send(lease.worker, control.MessageArrives(lease.lease_id))
+
     def end_doubled(self, lease: Lease) -> None:
         """Ask a worker to end a session that continues at another one."""
         self._send(lease.worker, control.EndSession(lease.lease_id, "moved"))

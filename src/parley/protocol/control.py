@@ -319,6 +319,13 @@ class HandOver(msgspec.Struct, tag="hand_over", frozen=True):
     lease_id: str
 
 
+class MessageArrives(msgspec.Struct, tag="message_arrives", frozen=True):
+    """A message of a session's client is arriving slowly. Sent once a second until it is
+    complete."""
+
+    lease_id: str
+
+
 class AnnounceEnd(msgspec.Struct, tag="announce_end", frozen=True):
     """Sessions will end in `time_left_s`: notify the clients that requested it."""
 
@@ -340,4 +347,6 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = Welcome | HandOver | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave
+ToWorker = (
+    Welcome | HandOver | StopTurn | EndSession | MessageArrives | AnnounceEnd | ChangeLimits | Leave
+)

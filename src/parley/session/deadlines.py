@@ -14,6 +14,8 @@ GOING_AWAY: Final = "going away"
 length."""
 LAST: Final = ("session", "total")
 """Deadlines that end a session unconditionally."""
+SILENT: Final = ("setup", "idle", "silence")
+"""Deadlines by which the client must have sent something."""
 AWAY_LEAD_S: Final = 60.0
 """Lead time of the warning. Source: Gemini Live's `goAway` is sent about this early."""
 

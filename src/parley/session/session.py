@@ -31,7 +31,7 @@ from parley.errors import InferenceFailed, InvalidRequest, ParleyError, SlowClie
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
-from parley.session.deadlines import GOING_AWAY, LAST, RESUME
+from parley.session.deadlines import GOING_AWAY, LAST, RESUME, SILENT
 from parley.session.opened import Voices
 from parley.session.outbox import Outbox, PacedOutput
 from parley.session.resumable import ResumableSocket
@@ -55,6 +55,10 @@ VOICES_BURST = 10
 VOICE_EVERY_S = 1.0
 """Limit on how often a message may name another voice, because each is looked up and read; and the
 burst that is allowed."""
+
+ARRIVES_S = 5.0
+"""Time for which a client is not silent after the gateway has reported that a message is arriving,
+which it does once a second."""
 
 CLOSING_S = 2.0
 """Time limit of the closing handshake."""
@@ -340,6 +344,14 @@ class Session:
         if self._runner is None or self.has_ended:
             return
         self._act(event)
+
+    def await_message(self) -> None:
+        """A message of the client is arriving slowly: it is not silent. The gateway ends the
+        connection if it is too slow."""
+        due_s = self.clock.monotonic() + ARRIVES_S
+        for name in SILENT:
+            if (self.deadlines.get(name) or due_s) < due_s:
+                self.deadlines.set(name, due_s)
 
     def check_deadlines(self) -> None:
         for name in self.deadlines.take_expired(self.clock.monotonic()):

@@ -304,7 +304,7 @@ class LimitSettings(Part):
     pause_s: float = Field(60.0, gt=0)
     """Default limit of a pause in a duplex session."""
     setup_s: float = Field(30.0, gt=0)
-    """Time from queue_done to a valid prepare or session.update."""
+    """Time from queue_done to the start of a valid prepare or session.update."""
     chat_first_message_s: float = Field(30.0, gt=0)
     """Time from connecting to the start of the request of a chat."""
     chat_idle_s: float = Field(180.0, gt=0)

@@ -16,6 +16,7 @@ from parley.transport.framing import LARGE_BYTES as LARGE_BYTES
 from parley.transport.framing import Message as Message
 from parley.transport.handshakes import TlsListener as TlsListener
 from parley.transport.keepalive import Keepalive as Keepalive
+from parley.transport.limits import ARRIVAL_LIMIT_S as ARRIVAL_LIMIT_S
 from parley.transport.limits import Budget as Budget
 from parley.transport.limits import ConnectionLimits as ConnectionLimits
 from parley.transport.limits import Traffic as Traffic

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from parley.protocol.values import SLOWEST_BYTES_PER_S
@@ -108,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._traffic: Traffic | None = None
         self._incoming: Arrival | None = None
         """Of a message that was unfinished at the last tick."""
+        self.on_slow_message: Callable[[], object] = lambda: None
+        """Called once a second while a message arrives that has taken more than that."""
         self._close_sent = False
         self._close_timer: asyncio.TimerHandle | None = None
         self._closure: Closure | None = None
@@ -374,6 +377,8 @@ class Connection(asyncio.Protocol):
         if self._incoming is None:
             # A client that is silent altogether is first given up for not answering pings.
             self._incoming = Arrival(now, self._pause_s)
+        else:
+            self.on_slow_message()
         self._incoming.advance(self._reader.arrived_bytes, now)
         if self._read_holds:
             self._incoming.wait_until(now + 1.0)

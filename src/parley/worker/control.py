@@ -39,6 +39,7 @@ from parley.protocol.control import (
     Goodbye,
     HandOver,
     Leave,
+    MessageArrives,
     StopResult,
     StopTurn,
     ToWorker,
@@ -224,6 +225,8 @@ class ControlLink:
                     self.report(StopResult(order.request_id, stopped))
             case HandOver():
                 self._host.hand_over(order)
+            case MessageArrives(lease_id=lease_id):
+                self._host.message_arrives(lease_id)
             case AnnounceEnd(time_left_s=left_s):
                 self._host.announce_end(left_s)
             case ChangeLimits(limits=limits):

@@ -709,6 +709,12 @@ class Host:
             session.end(SessionEnded("server_shutdown"))
         return True
 
+    def message_arrives(self, lease_id: str) -> None:
+        """A message of a session's client is arriving slowly."""
+        session = self._session(lease_id)
+        if session is not None:
+            session.await_message()
+
     def announce_end(self, time_left_s: float) -> None:
         """Notify clients that requested it that their sessions will end."""
         for held in list(self._held.values()):
