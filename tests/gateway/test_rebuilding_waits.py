@@ -5,7 +5,7 @@ import json
 from unittest.mock import Mock
 
 import pytest
-from tests.gateway.test_session_registry import come_back, left, never
+from tests.gateway.test_session_registry import come_back, hello, left, never
 from tests.support.gateways import RunningGateway, until
 from tests.support.patience import HANG_S
 from tests.support.talking import end_of
@@ -13,7 +13,8 @@ from tests.support.talking import end_of
 from parley.clock import ManualClock
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.rebuilding import NotRebuilt, Rebuilding
-from parley.gateway.successor import LostSession
+from parley.gateway.successor import LostSession, ReservedSlot
+from parley.protocol.control import RebuildResult
 from parley.settings import EtaSettings, LimitSettings, QueueSettings
 
 WINDOW_S = 30.0
@@ -55,13 +56,35 @@ async def test_without_a_worker_that_loads_it_waits_for_the_window(waiting: Wait
 async def test_while_a_worker_loads_it_waits_for_that(waiting: Waiting) -> None:
     waiting.pool.process_begins(0, pid=1)
     assert await waiting.is_waiting(WINDOW_S + 1)
-    told = waiting.rebuilding.waiting(began_at=0.0)
+    told = waiting.rebuilding.waiting("call", began_at=0.0)
     assert told.window_s == LOADING_WAIT_S - WINDOW_S - 1
     assert await waiting.is_waiting(LOADING_WAIT_S - 1)
 
     assert not await waiting.is_waiting(LOADING_WAIT_S + 1)
     with pytest.raises(NotRebuilt):
         await waiting.task
+
+
+async def test_while_a_worker_replays_it_its_client_may_come_for_a_whole_window(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed = asyncio.Event()
+
+    async def take_over(slot: ReservedSlot) -> RebuildResult:
+        await replayed.wait()
+        return RebuildResult()
+
+    monkeypatch.setattr(ReservedSlot, "has_successor", True)
+    monkeypatch.setattr(ReservedSlot, "take_over", take_over)
+    waiting.pool.welcome(hello(), object())
+
+    assert await waiting.is_waiting(WINDOW_S + 5)
+    told = waiting.rebuilding.waiting("call", began_at=0.0)
+    replayed.set()
+    lease = await waiting.task
+
+    assert told.window_s == WINDOW_S
+    assert lease.worker.worker_id == "w"
 
 
 async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Waiting) -> None:

@@ -24,6 +24,7 @@ from parley.protocol.control import (
     FOLLOW_HEADER,
     REBUILD_HEADER,
     LeaseNote,
+    RebuildResult,
     ResumeState,
 )
 from parley.protocol.resume import ResumeWaiting
@@ -55,6 +56,10 @@ class Rebuilding:
         self._clock = self.dispatcher.clock
         self.outcomes: Counter[RebuildOutcome] = Counter()
         """Numbers of sessions that another worker continued, and that were lost."""
+        self._replayed_from: dict[str, float] = {}
+        """By session id, when a worker was asked to replay its log."""
+        self._replay_s = 0.0
+        """Duration of the last replay."""
 
     async def rebuild(self, lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:
         """Have another worker continue a lost session; returns its lease. The session waits there
@@ -133,12 +138,17 @@ class Rebuilding:
             limit_s = max(limit_s, self.limits.rebuild_wait_s)
         return began_at + limit_s - self._clock.monotonic()
 
-    def waiting(self, began_at: float) -> ResumeWaiting:
-        """Message for the client of a session that has been waiting for a slot since then."""
-        times = self.dispatcher.worker_pool.free_in_s()
+    def waiting(self, session_id: str, began_at: float) -> ResumeWaiting:
+        """Message for the client of a session that has been waiting since then."""
+        window_s, replayed_from = self.limits.resume_window_s, self._replayed_from.get(session_id)
+        if replayed_from is None:
+            estimated_s = min(self.dispatcher.worker_pool.free_in_s(), default=window_s)
+            window_s = self._left_s(began_at)
+        else:
+            # When the replay is done, the session waits for its client for a whole window.
+            estimated_s = self._replay_s - (self._clock.monotonic() - replayed_from)
         return ResumeWaiting(
-            estimated_s=round(min(times, default=self.limits.resume_window_s), 1),
-            window_s=round(max(0.0, self._left_s(began_at)), 1),
+            estimated_s=round(max(0.0, estimated_s), 1), window_s=round(max(0.0, window_s), 1)
         )
 
     def _why_none(self, lost: LostSession) -> str:
@@ -181,6 +191,16 @@ class Rebuilding:
             if not slot.has_successor:
                 upstream.close()
 
+    async def _replayed(self, lost: LostSession, slot: ReservedSlot) -> RebuildResult:
+        """As `ReservedSlot.take_over`."""
+        began_s = self._replayed_from[lost.session_id] = self._clock.monotonic()
+        try:
+            result = await slot.take_over()
+            self._replay_s = self._clock.monotonic() - began_s
+            return result
+        finally:
+            del self._replayed_from[lost.session_id]
+
     async def _taken_over(
         self, lost: LostSession, slot: ReservedSlot, left: set[str]
     ) -> Lease | None:
@@ -193,7 +213,7 @@ class Rebuilding:
         lease = slot.ticket.lease
         assert lease is not None
         try:
-            result = await slot.take_over()
+            result = await self._replayed(lost, slot)
         except ConnectionClosed as error:
             if error.closure.code != BROKEN_OFF:
                 raise NotRebuilt("The second worker closed the connection.") from None

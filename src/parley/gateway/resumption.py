@@ -73,7 +73,7 @@ class Resumption:
             log.info("session_unknown", session_id=request.session_id)
             found = self.sessions.known_to(client.key_id, request.session_id)
             if found is not None and found.rebuilding is not None:
-                waiting = self.sessions.rebuilding.waiting(found.since_s)
+                waiting = self.sessions.rebuilding.waiting(found.session_id, found.since_s)
                 connection.send_text(msgspec.json.encode(waiting))
             connection.close(resume.AGAIN_CODE, "try again")
             return
