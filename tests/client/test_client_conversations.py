@@ -490,6 +490,21 @@ async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> 
     assert not caught.value.may_pass
 
 
+async def test_an_address_that_redirects_to_a_login_page_is_called_so() -> None:
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        where = b"Location: http://login.example/?to=here"
+        writer.write(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + where + b"\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(redirect, "127.0.0.1") as proxy:
+        address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unreachable, match=r"redirected to http://login\.example/\n") as caught:
+            await ChatClient(address).ask("Hello!")
+
+    assert "a key may be needed" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("code", "facts"),
     [

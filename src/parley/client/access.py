@@ -35,6 +35,10 @@ RUNNING_HINT: Final = (
     "answers http:// only, any other https:// only."
 )
 
+REDIRECT_HINT: Final = (
+    "If that is the server's own address, use it. If it is a login page, a key may be needed."
+)
+
 
 def variable(name: str) -> str | None:
     """`PARLEY_<name>` from the environment; None when it is absent or empty."""

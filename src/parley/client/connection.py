@@ -18,10 +18,11 @@ from typing import Any, Final
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from parley.client.access import (
     PATH_HINT,
+    REDIRECT_HINT,
     RUNNING_HINT,
     Access,
     ConnectionLost,
@@ -101,6 +102,10 @@ class NetworkTransport:
             raise _refusal(url, error) from None
         except InvalidHandshake as error:
             raise NoWebSocket(url, f"not a parley server ({error}).", hint=RUNNING_HINT) from None
+        except InvalidURI as error:
+            # It was redirected to an address that is none of a WebSocket.
+            where = error.uri.partition("?")[0]
+            raise NoWebSocket(url, f"redirected to {where}", hint=REDIRECT_HINT) from None
         except OSError as error:
             raise unreachable(url, error) from None
         return NetworkSocket(socket)
