@@ -443,6 +443,13 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
             await say(socket, type="stop")
             await end_of(socket)
         own = await http.get("/api/usage", headers={"Cookie": "session=anna"})
+        made = await gateway.new_key()
+        program = {"Authorization": f"Bearer {made['key']}", **forged}
+        of_program = [
+            await http.get(path, headers=program) for path in ("/api/usage", "/api/admin/keys")
+        ]
+        program["Authorization"] += "x"
+        of_program.append(await http.get("/api/usage", headers=program))
 
     assert (stranger.status_code, stranger.headers["location"].partition("?")[0]) == (
         302,
@@ -453,6 +460,7 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
         "admin": 200,
     }
     assert foreign.status_code == 401
+    assert [answer.status_code for answer in of_program] == [200, 403, 401]
     (row,) = own.json()["usage"]
     assert (row["key_id"], row["name"], row["sessions"]) == (
         "u_anna@example.com",
