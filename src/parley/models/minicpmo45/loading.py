@@ -66,7 +66,9 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     if device.type == "cpu":
         log.warning("gpu_missing", hint="On a CPU the full-size model is far from real time.")
     config = sizes.config if folder is None else read_config(folder)
-    tokenizer: Tokenizer = ByteTokenizer() if folder is None else CheckpointTokenizer(folder)
+    tokenizer: Tokenizer = (
+        ByteTokenizer(sizes.ids) if folder is None else CheckpointTokenizer(folder)
+    )
     check_positions(settings, config)
     dtype = dtype_of(settings, device)
     # Anything that cannot run, or runs slowly, is reported before minutes of loading.

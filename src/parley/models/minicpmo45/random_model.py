@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, make_config
@@ -20,24 +20,30 @@ from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS, SpecialIds
 TOKENS_PER_S = 25
 """Speech tokens per second of audio."""
 
+SMALL_VOCABULARY: Final = 4096
+"""Of the small model. With all 151,748 tokens, scores would be most of what it computes; with
+hundreds, random scores would often choose a tag."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Geometry of a model with random weights."""
+    """Geometry of a model with random weights, and the ids of its tokenizer's tags."""
 
     config: MiniCPMOConfig
     flow: FlowShape
     channels: int
+    ids: SpecialIds
 
 
 def full_sizes() -> Sizes:
-    return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS)
+    return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS, SpecialIds())
 
 
 def small_sizes() -> Sizes:
     """All parts of the published model, small enough for a CPU in a test."""
     raw: dict[str, Any] = json.loads(json.dumps(full_size_config().raw))
     raw |= {
+        "vocab_size": SMALL_VOCABULARY,
         "hidden_size": 128,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
@@ -64,6 +70,9 @@ def small_sizes() -> Sizes:
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
         "num_hidden_layers": 2,
+        "num_text_tokens": SMALL_VOCABULARY,
+        "audio_bos_token_id": SMALL_VOCABULARY - 1,
+        "text_eos_token_id": SMALL_VOCABULARY - 2,
     }
     flow = FlowShape(
         width=16,
@@ -77,7 +86,9 @@ def small_sizes() -> Sizes:
         estimator_head_width=8,
         estimator_inner=32,
     )
-    return Sizes(make_config(raw), flow, 16)
+    # Bytes come first.
+    ids = SpecialIds(**{tag.name: 256 + number for number, tag in enumerate(fields(SpecialIds))})
+    return Sizes(make_config(raw), flow, 16, ids)
 
 
 class NoiseVoices(VoiceStore):
@@ -94,10 +105,14 @@ class NoiseVoices(VoiceStore):
 
 
 class ByteTokenizer:
-    """Tokenizer with bytes as ids, for a model with random weights."""
+    """Tokenizer with bytes as ids, for a model with random weights.
 
-    def __init__(self) -> None:
-        self.ids = SpecialIds()
+    Args:
+        ids: of the tags.
+    """
+
+    def __init__(self, ids: SpecialIds | None = None) -> None:
+        self.ids = ids or SpecialIds()
         self.bad_ids: tuple[int, ...] = ()
         self.forbidden_symbols: tuple[int, ...] = ()
         self.rules = None
