@@ -262,11 +262,13 @@ def test_weights_on_a_cpu_lie_in_large_pages():
     assert torch.equal(layer.weight, wanted)
 
 
-def test_networks_without_memory_need_no_compiler(monkeypatch):
+@pytest.mark.parametrize("kind", ["none", "fp8", "int8", "int4", "smallest"])
+def test_networks_without_memory_need_no_compiler(monkeypatch, kind):
     """Its import takes longer than everything else of a model's start."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)
 
     network = weights.build(full_size_config())
+    weights.pack_without_memory(network, kind)
 
     assert all(tensor.is_meta for tensor in network.parameters())
     assert weights.shapes_of(network)["tts.head_code.0.parametrizations.weight.original0"] == (

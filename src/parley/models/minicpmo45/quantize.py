@@ -36,9 +36,9 @@ from parley.models.minicpmo45.runtime import products, slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 from parley.models.minicpmo45.runtime.products import (
     FEW_ROWS,
-    ROWS_AT_ONCE,
     Fp8Linear,
     fits,
+    row_pieces,
 )
 
 Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
@@ -104,10 +104,13 @@ class Int4Linear(nn.Module):
         self.shape = (int(groups.q.shape[0]), int(groups.q.shape[1]))
         self.is_plain = False
         self.has_tiles = slot_attention.is_installed()
-        scales = torch.stack([groups.scales, groups.zeros], dim=-1).transpose(0, 1)
+        rows, count = groups.scales.shape
+        both = torch.empty(count, rows, 2, dtype=dtype, device=groups.q.device)
+        # Written, as PyTorch would import its compiler to stack tensors without memory.
+        both[..., 0], both[..., 1] = groups.scales.T, groups.zeros.T
         self.is_on_cpu = groups.q.device.type == "cpu"
         self.packed = nn.Parameter(_kernel_order(groups.q), requires_grad=False)
-        self.scales = nn.Parameter(scales.contiguous().to(dtype), requires_grad=False)
+        self.scales = nn.Parameter(both, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
@@ -152,7 +155,9 @@ def _kernel_order(q: Tensor) -> Tensor:
     """Pack 4-bit numbers, int32 (n, k), in the order of their device's kernel."""
     if q.device.type == "cpu":
         return torch._convert_weight_to_int4pack_for_cpu(q, 1)
-    pairs = (q[:, ::2] << 4 | q[:, 1::2]).to(torch.uint8)
+    pairs = torch.empty_like(q[:, ::2], dtype=torch.uint8)
+    if not q.is_meta:
+        pairs.copy_(q[:, ::2] << 4 | q[:, 1::2])
     return torch._convert_weight_to_int4pack(pairs, _INNER_TILES)
 
 
@@ -245,8 +250,7 @@ class RowQuantized(nn.Module):
         super().__init__()
         packed = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
         scales = torch.empty(weight.shape[0], dtype=weight.dtype, device=weight.device)
-        for first in range(0, weight.shape[0], ROWS_AT_ONCE):
-            here = slice(first, first + ROWS_AT_ONCE)
+        for here in row_pieces(weight):
             rows = weight[here].float()
             scale = (rows.abs().amax(1) / 127).clamp(min=1e-12).to(weight.dtype)
             scales[here] = scale
@@ -330,8 +334,7 @@ def grouped(weight: Tensor) -> Groups:
     q = torch.empty(count, columns, dtype=torch.int32, device=weight.device)
     scales = torch.empty(count, columns // size, dtype=weight.dtype, device=weight.device)
     zeros = torch.empty_like(scales)
-    for first in range(0, count, ROWS_AT_ONCE):
-        here = slice(first, first + ROWS_AT_ONCE)
+    for here in row_pieces(weight):
         rows = weight[here].float().view(-1, columns // size, size)
         low, high = rows.amin(-1), rows.amax(-1)
         scales[here] = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)

@@ -9,7 +9,7 @@ Shapes: `R` rows, `n` rows of a matrix (outputs), `k` columns (inputs).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -39,6 +39,13 @@ ROWS_AT_ONCE: Final = 1024
 """Number of rows that are quantised together; limits the additional memory that rounding needs."""
 
 
+def row_pieces(weight: Tensor) -> Iterator[slice]:
+    """Slices of a matrix's rows, each to be quantised; none of a matrix without memory ("meta"): it
+    has no numbers, and PyTorch would import its compiler for them, 2.5 s of processor."""
+    rows = 0 if weight.is_meta else weight.shape[0]
+    return (slice(first, first + ROWS_AT_ONCE) for first in range(0, rows, ROWS_AT_ONCE))
+
+
 class Fp8Linear(nn.Module):
     """`nn.Linear` without bias over a matrix in e4m3, with a scale per row. Inputs are not rounded.
 
@@ -53,8 +60,7 @@ class Fp8Linear(nn.Module):
         super().__init__()
         small = torch.empty(weight.shape, dtype=FP8_DTYPE, device=weight.device)
         scales = torch.empty(weight.shape[0], 1, dtype=torch.float32, device=weight.device)
-        for first in range(0, weight.shape[0], ROWS_AT_ONCE):
-            here = slice(first, first + ROWS_AT_ONCE)
+        for here in row_pieces(weight):
             rows = weight[here].float()
             scales[here] = (rows.abs().amax(1, keepdim=True) / FP8_MOST).clamp(min=1e-12)
             small[here] = (rows / scales[here]).to(FP8_DTYPE)
