@@ -592,6 +592,12 @@ test('the login page of a network is no answer of the server', async (t) => {
   assert.deepEqual(await ask(), { idle: 1 });
 });
 
+test('a request that a proxy redirects to its login page asks the user to sign in', async (t) => {
+  const fetched = t.mock.method(globalThis, 'fetch', async () => ({ type: 'opaqueredirect' }));
+  await assert.rejects(request('/status'), { code: 'signed_out', status: 401 });
+  assert.equal(fetched.mock.calls[0].arguments[1].redirect, 'manual');
+});
+
 test('what is said while the call is away is kept, and sent whole when it is back', () => {
   const backlog = new Backlog();
   const sent = [];

@@ -58,11 +58,15 @@ function login(/** @type {boolean} */ isWrong) {
   token.focus();
 }
 
+/** True if the token is not accepted. @param {unknown} error */
+const isRefused = (error) =>
+  error instanceof HttpError && [401, 403].includes(error.status) && error.code !== 'signed_out';
+
 async function open() {
   try {
     await ask('/api/admin/apps');
   } catch (error) {
-    if (error instanceof HttpError && (error.status === 401 || error.status === 403)) {
+    if (isRefused(error)) {
       const wasTried = sessionStorage.getItem(TOKEN) !== null;
       sessionStorage.removeItem(TOKEN);
       login(wasTried);
@@ -173,7 +177,7 @@ async function refresh() {
     place.state.ariaLive = 'off';
     say(place.state, 'admin.updated', { time: time(Date.now()) });
   } catch (error) {
-    if (error instanceof HttpError && (error.status === 401 || error.status === 403)) login(true);
+    if (isRefused(error)) login(true);
     else {
       place.state.ariaLive = 'polite';
       say(place.state, 'admin.offline');

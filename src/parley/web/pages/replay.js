@@ -72,7 +72,7 @@ function showComing() {
 /** @param {unknown} error */
 function showMissing(error) {
   const isMissing = error instanceof HttpError && error.status === 404;
-  if (error instanceof HttpError && error.status === 401) void askForKey();
+  if (error instanceof HttpError && error.status === 401 && error.code !== 'signed_out') void askForKey();
   const ways = isMissing ? [HOME] : [{ words: 'action.try_again', act: () => void load() }, HOME];
   main.replaceChildren(
     h('h1', { words: 'replay.title' }),

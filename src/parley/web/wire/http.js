@@ -4,7 +4,7 @@ import { decodePcm } from './codec.js';
 
 import { at } from './root.js';
 
-/** `code` is the server's error code; `offline` if there was no answer. */
+/** `code` is the server's error code; `offline` if there was no answer, `signed_out` if a proxy wants the user to sign in. */
 export class HttpError extends Error {
   /** @param {number} status @param {string} code @param {string} sentence */
   constructor(status, code, sentence) {
@@ -26,11 +26,14 @@ export async function request(path, { token, base, ...init } = {}) {
   if (typeof init.body === 'string') headers.set('content-type', 'application/json');
   /** @type {Response} */
   let response;
+  // A proxy that signs users in redirects their requests, too, to an address that pages may not read.
+  const redirect = base ? 'follow' : 'manual';
   try {
-    response = await fetch(base ? base.replace(/\/*$/, '') + path : at(path), { ...init, headers });
+    response = await fetch(base ? base.replace(/\/*$/, '') + path : at(path), { redirect, ...init, headers });
   } catch (error) {
     throw new HttpError(0, 'offline', error instanceof Error ? error.message : 'no answer');
   }
+  if (response.type === 'opaqueredirect') throw new HttpError(401, 'signed_out', 'The sign-in has expired.');
   const type = response.headers.get('content-type') ?? '';
   // The login page of a hotel's network, or of a proxy: the server has not answered.
   if (response.ok && type.includes('html')) throw new HttpError(0, 'offline', 'no answer of this server');

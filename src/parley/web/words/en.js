@@ -612,6 +612,8 @@ export const en = {
   'replay.latency': '{ms} ms from your last word to its first',
 
   'key.title': 'This server needs a key',
+  'key.signed_out': 'Signed out',
+  'key.signed_out_fix': 'Your sign-in has expired. Reload the page to sign in again.',
   'key.text': 'Ask its operator for one.',
   'key.field': 'Key',
   'key.remember': 'Remember it on this device',

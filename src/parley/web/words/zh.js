@@ -589,6 +589,8 @@ export const zh = {
   'replay.latency': '从你说完到它开口 {ms} 毫秒',
 
   'key.title': '这台服务器需要密钥',
+  'key.signed_out': '已退出登录',
+  'key.signed_out_fix': '登录已过期。请重新加载页面后再登录。',
   'key.text': '请向管理员索取。',
   'key.field': '密钥',
   'key.remember': '在这台设备上记住',

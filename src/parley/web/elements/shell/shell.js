@@ -102,6 +102,17 @@ function menuButton(off) {
   return iconButton('menu', 'nav.menu', onclick, 'menu-button');
 }
 
+let hasAsked = false;
+
+/** Asks a user whom a proxy has signed out to reload the page, which leads to the login page. */
+function askToSignIn() {
+  if (hasAsked) return;
+  hasAsked = true;
+  const onclick = () => location.reload();
+  const reload = h('button', { class: 'button primary', type: 'button', words: 'action.reload', onclick });
+  sheet('key.signed_out', h('p', { class: 'quiet', words: 'key.signed_out_fix' }), reload);
+}
+
 /** Returns the status of the server, which shows if it can accept a call and is polled. @param {number} everyS */
 function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
@@ -132,8 +143,10 @@ function statusChip(everyS) {
       dot.dataset.is = 'poor';
       node.hidden = isTalking();
       const isLocked = error instanceof HttpError && error.status === 401;
-      say(label, isLocked ? 'status.locked' : 'status.offline');
-      if (isLocked && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
+      const isSignedOut = isLocked && error.code === 'signed_out';
+      say(label, isSignedOut ? 'key.signed_out' : isLocked ? 'status.locked' : 'status.offline');
+      if (isSignedOut && !isTalking()) askToSignIn();
+      if (isLocked && !isSignedOut && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
     }
   };
   void painted().then(poll);
