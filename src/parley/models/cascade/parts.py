@@ -260,9 +260,8 @@ class CascadeParts:
         note = None
         if self.writer.takes_notes and is_kept:
             answers = [line.text for line in lines if line.role == "assistant"]
-            found = picture
-            if history.system != PERSONA:
-                found = found or notes.stated(text, history.system)
+            role = "" if history.system == PERSONA else history.system
+            found = picture or notes.stated(text, role, is_sure=True)
             found = found and (notes.care_note(text, answers) or found)
             note = found or notes.note_for(
                 text,
@@ -279,6 +278,8 @@ class CascadeParts:
             if is_silent or (note is None and is_doubted):
                 note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
             elif note is None:
-                note = notes.unknown_to_us(text, history.told, answers, self.is_word)
+                note = notes.stated(text, role, is_sure=False) or notes.unknown_to_us(
+                    text, history.told, answers, self.is_word
+                )
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -241,7 +241,7 @@ def said_before(low: str, told: Told) -> str | None:
             said = [one for one in said if holds.search(one)]
     best = max(said, key=lambda one: len(words & _words(lowered(one))), default="")
     # "Is my English good?" asks for more than a mention of it, and so does what is not ours.
-    is_whether = re.match(r"\W*(?:is|are|was|were|do|does|can)\b", low)
+    is_whether = _SAYS["whether"].search(low)
     is_more = is_whether or not _SAYS["ours"].search(low)
     is_stated = not low.startswith("how old") or bool(_SAYS["age"].search(best))
     shared = len(words & _words(lowered(best)))
@@ -250,14 +250,26 @@ def said_before(low: str, told: Told) -> str | None:
     return f"You said: {best}" if is_stated and 2 * shared >= len(asked) + bool(is_more) else None
 
 
-def stated(text: str, role: str) -> str | None:
-    """The sentence of a role that answers a question, in the first person; None if there is
-    none."""
-    said = _SAYS["sentence_end"].split(" ".join(role.split()))
-    found = said_before(lowered(parted(text)[1]), Told(said=said))
-    if found is None:
+def stated(text: str, role: str, *, is_sure: bool) -> str | None:
+    """The sentence of a role that answers a question, in the first person; None if there is none.
+
+    Args:
+        is_sure: it must contain all words of the question, which must not be a "Do you ...?"; else
+            half of them.
+    """
+    low = lowered(parted(text)[1])
+    asked = _words(low) - _WORDS["pronouns"]
+    if not _SAYS["question"].search(low) or (is_sure and _SAYS["whether"].search(low)):
         return None
-    own = _YOURS.sub(lambda you: _OURS[you[0].lower()], found.removeprefix("You said: "))
+    said = _SAYS["sentence_end"].split(" ".join(role.split()))
+    for asks, holds in _HELD:
+        if asks.search(low):
+            said = [one for one in said if holds.search(one)]
+    found = max(said, key=lambda one: len(asked & _words(lowered(one))), default="")
+    shared = len(asked & _words(lowered(found)))
+    if not shared or shared < len(asked) / (1 if is_sure else 2):
+        return None
+    own = _YOURS.sub(lambda you: _OURS[you[0].lower()], found)
     return own[0].upper() + own[1:]
 
 
