@@ -33,6 +33,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import DuplexConfig, TurnGeneration
+from parley.tasks import end_tasks
 
 Found = dict[str, Any]
 SPOKEN = Path(__file__).parents[1] / "src/parley/library/default_voice.wav"
@@ -121,8 +122,7 @@ async def half_duplex(url: str, patience_s: float) -> Found:
                     }
         finally:
             if saying is not None:
-                saying.cancel()
-                await asyncio.gather(saying, return_exceptions=True)
+                await end_tasks(saying)
     raise TimeoutError("the session ended without an answer")
 
 

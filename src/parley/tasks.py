@@ -1,4 +1,4 @@
-"""Tasks that run together."""
+"""Tasks that run together, and their ends."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
             if task.done():
                 task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
+
+
+async def end_tasks(*tasks: asyncio.Future[Any]) -> list[Any]:
+    """Cancel tasks and wait until they have ended; returns their results and exceptions."""
+    for task in tasks:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from parley.client.access import Access, Socket, SocketClosed, Unreachable
 from parley.client.connection import NetworkSocket, NetworkTransport
+from parley.tasks import end_tasks
 
 
 class BreakableNetwork:
@@ -105,8 +106,7 @@ class BreakableSocket:
 
     async def close(self) -> None:
         if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+            await end_tasks(self._receiving)
         if not self._broken.done():
             await self._socket.close()
         elif not self._is_silent:

@@ -36,6 +36,7 @@ from parley.errors import BadInput, ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
 from parley.media.resample import resample
 from parley.protocol.values import InterruptionOptions
+from parley.tasks import end_tasks
 
 WAIT_S: Final = 10.0
 INTO_S: Final = 0.5
@@ -298,9 +299,7 @@ class ConcurrentTalks:
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for task in tasks:
-                        task.cancel()
-                    results = await asyncio.gather(*tasks, return_exceptions=True)
+                    results = await end_tasks(*tasks)
                 outcome.failures += [str(r) for r in results if isinstance(r, Exception)]
                 if loudspeaker.error is not None:
                     outcome.failures.append(str(loudspeaker.error))

@@ -23,6 +23,7 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol import binary
 from parley.protocol.values import DuplexConfig
+from parley.tasks import end_tasks
 
 FOR_EVER: Final = sys.maxsize
 
@@ -99,8 +100,7 @@ class PacedCall:
                     await self._speak(count, phase_s)
                     await self._wait_for_the_last(last_s)
                 finally:
-                    hearing.cancel()
-                    await asyncio.gather(hearing, return_exceptions=True)
+                    await end_tasks(hearing)
         except ParleyError as error:
             self._end(f"{error.code}: {error}")
         finally:

@@ -23,6 +23,7 @@ from tools.bench.processes import threads_cpu_s
 from parley.cli.bench.model import made_up_speech
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.tasks import end_tasks
 
 SPEECH_UNITS: Final = 4
 WARM_S: Final = 3.0
@@ -138,9 +139,7 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
         await asyncio.sleep(seconds)
         units, gateway_s, worker_s = (now - then for now, then in zip(spent(), before, strict=True))
     finally:
-        for talk in talks:
-            talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+        await end_tasks(*talks)
     for call in calls:
         if call.ended:
             raise SetupError(f"A session ended early: {call.ended}")

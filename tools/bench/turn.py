@@ -32,6 +32,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
 from parley.models import load
 from parley.protocol.values import VAD_DEFAULTS
 from parley.settings import ModelSettings
+from parley.tasks import end_tasks
 from parley.views.content import AudioPart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
@@ -261,7 +262,5 @@ async def through(
                 parts[AFTER].append(1000 * (sound_s - found_s))
                 parts["wire: first sound, after the end of speech"].append(1000 * (sound_s - end_s))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
     return parts

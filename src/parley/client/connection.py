@@ -39,6 +39,7 @@ from parley.clock import Clock
 from parley.errors import ParleyError
 from parley.protocol import codec, resume
 from parley.protocol.values import SLOWEST_BYTES_PER_S
+from parley.tasks import end_tasks
 
 FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of a server's message: a chat answer with ten minutes of speech."""
@@ -257,8 +258,7 @@ class Link:
     async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
         """Continue over another socket: send `again`, then the messages that were not sent over the
         previous connection."""
-        self._sender.cancel()
-        await asyncio.gather(self._sender, return_exceptions=True)
+        await end_tasks(self._sender)
         before, self._socket = self._socket, socket
         self._again.extendleft(reversed(again))
         self._asides.clear()
@@ -393,8 +393,7 @@ class Link:
 
     async def abandon(self) -> None:
         """Close without sending the queued messages."""
-        self._sender.cancel()
-        await asyncio.gather(self._sender, return_exceptions=True)
+        await end_tasks(self._sender)
         await self._socket.close()
         if self._before is not None:
             await self._before

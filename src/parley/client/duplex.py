@@ -28,6 +28,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol import duplex as wire
 from parley.protocol import legacy, realtime, values
 from parley.protocol.codec import check_session_id
+from parley.tasks import end_tasks
 
 PICTURES_MS: Final = 1000
 """Length of audio between repetitions of the same pictures."""
@@ -142,8 +143,7 @@ class UnitClient(LiveClient):
 
     async def close(self) -> None:
         if self._speaking is not None:
-            self._speaking.cancel()
-            await asyncio.gather(self._speaking, return_exceptions=True)
+            await end_tasks(self._speaking)
         await super().close()
 
     async def _speak(self) -> None:

@@ -34,6 +34,7 @@ from parley.media.pcm import Pcm
 from parley.protocol import legacy, realtime, resume
 from parley.protocol.resume import QUERY as RESUME_QUERY
 from parley.protocol.values import PlaybackReport
+from parley.tasks import end_tasks
 
 IN_VAIN_LIMIT: Final = 3
 """Number of connections without a message after which no other one is tried."""
@@ -255,8 +256,7 @@ class LiveClient(ABC):
         self._lost, self.phase = None, "closed"
         coming, self._coming_back = self._coming_back, None
         if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            await end_tasks(coming)
         if is_cut:
             await asyncio.gather(link.abandon(), self._say_goodbye())
         elif not await link.close() and is_running:
@@ -281,8 +281,7 @@ class LiveClient(ABC):
         try:
             yield
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await end_tasks(reading)
 
     async def _keep(self) -> None:
         while True:

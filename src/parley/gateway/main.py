@@ -25,6 +25,7 @@ from parley.gateway.state import STATE_FILE, is_locked
 from parley.gateway.tls import ShownPair, ensure_certificate, own_fingerprint, own_names
 from parley.protocol.networks import in_url
 from parley.settings import Settings
+from parley.tasks import end_tasks
 from parley.transport import OpenConnections, UvicornServer, listen, listen_on_loopback
 
 log = logs.get(__name__)
@@ -182,8 +183,7 @@ class Gateway:
         if leadership is None:
             return
         if self._keeping is not None:
-            self._keeping.cancel()
-            (ended,) = await asyncio.gather(self._keeping, return_exceptions=True)
+            (ended,) = await end_tasks(self._keeping)
             if isinstance(ended, Exception):
                 log.error("leadership_failed", exc_info=ended)
         await leadership.release()

@@ -17,6 +17,7 @@ from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Lease, Worker
+from parley.tasks import end_tasks
 
 LOOK_EVERY_S: Final = 0.5
 MOVES_AT_ONCE: Final = 16
@@ -71,9 +72,7 @@ class Moving:
                 self.worker_control.end_doubled(lease)
 
     async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(*self._tasks.values())
 
     async def _empty(self, worker: Worker) -> None:
         limit = asyncio.Semaphore(MOVES_AT_ONCE)

@@ -36,6 +36,7 @@ from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
 from parley.session_log.contract import StoredLog
+from parley.tasks import end_tasks
 
 HOLD_S: Final = 4.0
 """Time for which a client waits for its session to be found or rebuilt; then its connection is
@@ -351,9 +352,7 @@ class Sessions:
     async def close(self) -> None:
         tasks = list(self._seeking.values())
         tasks += [each.rebuilding for each in self._moving() if each.rebuilding is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def _moving(self) -> list[GatewaySession]:
         return [each for each in self._sessions.values() if each.state is SessionState.MOVING]

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from parley import __version__, logs
 from parley.gateway.leadership import Leadership
 from parley.protocol.control import STANDBY_HEADER
+from parley.tasks import end_tasks
 from parley.transport import OpenConnections, UvicornServer
 
 RETRY_AFTER_S: Final = 1
@@ -56,9 +57,7 @@ async def stand_by(
             acquiring.result()
         return acquiring.done() and not stopping.is_set()
     finally:
-        for task in (acquiring, stopped):
-            task.cancel()
-        await asyncio.gather(acquiring, stopped, return_exceptions=True)
+        await end_tasks(acquiring, stopped)
 
 
 @contextlib.asynccontextmanager

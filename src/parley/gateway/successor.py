@@ -18,6 +18,7 @@ from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import LeaseNote, RebuildReady, RebuildResult, TakeOver
 from parley.session_log.contract import LoggedSession
+from parley.tasks import end_tasks
 from parley.transport import Connection
 
 ANSWER_S: Final = 150.0
@@ -140,6 +141,5 @@ class ReservedSlot:
         continued waits there for its client. Safe to repeat."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            self._answer.cancel()
-            await asyncio.gather(self._answer, return_exceptions=True)
+            await end_tasks(self._answer)
             upstream.close()

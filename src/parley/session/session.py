@@ -37,6 +37,7 @@ from parley.session.outbox import Outbox, PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
+from parley.tasks import end_tasks
 
 NEARLY_FULL = 0.9
 """Share of the context above which a client that requested it is warned that the session will
@@ -424,9 +425,7 @@ class Session:
             self._goodbye = asyncio.create_task(
                 self._say_goodbye(self._ending.result()), name=f"{self.session_id}:goodbye"
             )
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     async def finish(self) -> None:
         """Wait until the last messages are sent and the socket is closed. Limited in time; safe to
@@ -437,9 +436,7 @@ class Session:
                 await self._goodbye
         finally:
             self._runner = self._rebuildable = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     # ---- tasks -----------------------------------------------------------------------------
 

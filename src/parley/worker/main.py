@@ -48,6 +48,7 @@ from parley.session.opened import FindVoice
 from parley.session_log.places import open_session_logs
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
+from parley.tasks import end_tasks
 from parley.tracing import Tracing
 from parley.transport import OpenConnections, UvicornServer, link_limits, listen
 from parley.turns import JudgesTurns, TurnJudges, onset
@@ -313,9 +314,7 @@ class WorkerProcess:
             return code
         finally:
             await links.say_goodbye(GOODBYES[code])
-            for task in (linking, reading):
-                task.cancel()
-            await asyncio.gather(linking, reading, return_exceptions=True)
+            await end_tasks(linking, reading)
             await session_logs.close()
             await asyncio.to_thread(recordings.close)
             await asyncio.to_thread(self._replays.close)
@@ -419,9 +418,7 @@ class WorkerProcess:
             _log.info("restart_ordered")
             return RESTART
         finally:
-            for task in waits.values():
-                task.cancel()
-            await asyncio.gather(*waits.values(), return_exceptions=True)
+            await end_tasks(*waits.values())
 
     async def _until_a_step_hangs(self, engine: Engine) -> None:
         limit_s = self._settings.worker.step_limit_s

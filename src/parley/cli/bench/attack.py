@@ -31,6 +31,7 @@ from parley.client.events import Ended, Listening, Problem, Speaking
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
+from parley.tasks import end_tasks
 
 HEALTH_EVERY_S: Final = 0.5
 WARM_S: Final = 3.0
@@ -155,9 +156,7 @@ class _Clients:
         try:
             yield
         finally:
-            for task in self._live:
-                task.cancel()
-            await asyncio.gather(*self._live, return_exceptions=True)
+            await end_tasks(*self._live)
 
     def _begin(self, phase_s: float) -> asyncio.Task[None]:
         return asyncio.create_task(self._talk(phase_s), name="live")

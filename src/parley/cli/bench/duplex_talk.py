@@ -27,6 +27,7 @@ from parley.client.events import Interruption, Piece, Problem, TurnDone
 from parley.client.live import LiveClient
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
+from parley.tasks import end_tasks
 
 WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
 """Seconds of audio per message that the published clients of these dialects send; other clients
@@ -220,9 +221,7 @@ async def hold(
             # Wait for the end of the script, or of the session if that comes first.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await end_tasks(*tasks)
     for result in results:
         if isinstance(result, Exception):
             raise result

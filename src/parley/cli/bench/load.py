@@ -31,6 +31,7 @@ from parley.errors import ParleyError
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
+from parley.tasks import end_tasks
 
 UNIT_S: Final = 1.0
 MISS_MS: Final = 1000.0
@@ -230,8 +231,7 @@ async def _units(talk: UnitClient, plan: Load, counts: LoadCounts) -> None:
         done.set()
         if answered < len(sent_at):
             await asyncio.wait({hearing}, timeout=PATIENCE_S)
-        hearing.cancel()
-        await asyncio.gather(hearing, return_exceptions=True)
+        await end_tasks(hearing)
         counts.unanswered += len(sent_at) - answered
 
 
@@ -264,8 +264,7 @@ async def _half_duplex(plan: Load, counts: LoadCounts) -> None:
                 elif speaking.done():
                     break
         finally:
-            speaking.cancel()
-            await asyncio.gather(speaking, return_exceptions=True)
+            await end_tasks(speaking)
 
 
 async def _chat(plan: Load, counts: LoadCounts) -> None:
