@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -28,3 +29,11 @@ async def end_tasks(*tasks: asyncio.Future[Any]) -> list[Any]:
     for task in tasks:
         task.cancel()
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_for_event(event: asyncio.Event, limit_s: float | None) -> bool:
+    """Wait for an event, at most `limit_s` (None: without a limit); returns True if it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    return event.is_set()

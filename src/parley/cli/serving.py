@@ -32,6 +32,7 @@ from parley.executor.scaling import Demand, Scaling
 from parley.gateway.main import Gateway
 from parley.gateway.worker_pool import Worker
 from parley.settings import Settings
+from parley.tasks import wait_for_event
 
 WORKERS_GRACE_S: Final = 5.0
 """Time for workers to exit after the gateway has ended their sessions."""
@@ -252,14 +253,10 @@ class Serve:
 
     async def _progress(self) -> None:
         """Print progress while a model loads."""
-        while not self._joined.is_set():
-            try:
-                async with asyncio.timeout(PROGRESS_EVERY_S):
-                    await self._joined.wait()
-            except TimeoutError:
-                waited_s = time.monotonic() - self._began_at
-                if not self._failing:
-                    announce("still_loading", f"still loading, {waited_s:.0f} s")
+        while not await wait_for_event(self._joined, PROGRESS_EVERY_S):
+            waited_s = time.monotonic() - self._began_at
+            if not self._failing:
+                announce("still_loading", f"still loading, {waited_s:.0f} s")
 
 
 def _as_json(index: int, line: str) -> str:

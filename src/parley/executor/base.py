@@ -12,7 +12,6 @@ thus replaced. Subclasses determine where processes run.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import signal
 import sys
@@ -25,6 +24,7 @@ from typing import Any, Final, Literal
 from parley import logs
 from parley.clock import Backoff
 from parley.executor.node_worker import WORKER_COMMAND, NodeWorkerState
+from parley.tasks import wait_for_event
 
 SETUP_EXIT_CODE: Final = 2
 """Exit code if the command cannot start and a retry would not help."""
@@ -183,9 +183,7 @@ class Executor(ABC):
         begins = [place.begins_at for place in self._places.values() if place.begins_at is not None]
         now = time.monotonic()
         limit_s = max(0.0, min([POLL_S, *(at - now for at in begins)]))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._wake.wait()
+        await wait_for_event(self._wake, limit_s)
         late_s = time.monotonic() - now - limit_s
         if late_s > POLL_S:
             # This process was suspended and could not receive heartbeats.

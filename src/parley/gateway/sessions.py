@@ -36,7 +36,7 @@ from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
 from parley.session_log.contract import StoredLog
-from parley.tasks import end_tasks
+from parley.tasks import end_tasks, wait_for_event
 
 HOLD_S: Final = 4.0
 """Time for which a client waits for its session to be found or rebuilt; then its connection is
@@ -436,9 +436,7 @@ class Sessions:
         try:
             async with asyncio.timeout(left_s):
                 while not session.asked.is_set():
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(SPARE_EVERY_S):
-                            await session.asked.wait()
+                    await wait_for_event(session.asked, SPARE_EVERY_S)
                     is_spare = self.dispatcher.has_spare_slot(lost.kind, lost.fingerprint)
                     if session.was_there or is_spare:
                         break

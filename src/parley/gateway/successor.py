@@ -8,7 +8,6 @@ conversation is.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Final
 
 import msgspec
@@ -18,7 +17,7 @@ from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import LeaseNote, RebuildReady, RebuildResult, TakeOver
 from parley.session_log.contract import LoggedSession
-from parley.tasks import end_tasks
+from parley.tasks import end_tasks, wait_for_event
 from parley.transport import Connection
 
 ANSWER_S: Final = 150.0
@@ -108,9 +107,7 @@ class ReservedSlot:
 
     async def wait(self, limit_s: float) -> None:
         """Wait until the worker has caught up or failed, but not longer than `limit_s`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._ready.wait()
+        await wait_for_event(self._ready, limit_s)
 
     async def take_over(self) -> RebuildResult:
         """The old worker has stopped the session: wait for the result of continuing it.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from parley.gateway.signals import Signal
+from parley.tasks import wait_for_event
 
 T = TypeVar("T")
 
@@ -28,9 +28,7 @@ async def wait_until(
     try:
         while not condition() and (timeout_s := left_s()) > 0:
             changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await changed.wait()
+            await wait_for_event(changed, timeout_s)
     finally:
         for stop in stops:
             stop()

@@ -37,7 +37,7 @@ from parley.session.outbox import Outbox, PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
-from parley.tasks import end_tasks
+from parley.tasks import end_tasks, wait_for_event
 
 NEARLY_FULL = 0.9
 """Share of the context above which a client that requested it is warned that the session will
@@ -567,9 +567,7 @@ class Session:
             moved.clear()
             self.deadlines.awaited_s = due_s = self.deadlines.next_due_s()
             wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await moved.wait()
+            await wait_for_event(moved, wait_s)
             self.check_deadlines()
 
     # ---- the end ---------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import ssl
@@ -14,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from parley.errors import SetupError
+from parley.tasks import wait_for_event
 from parley.transport.clients import OpenConnections
 from parley.transport.handshakes import TlsListener
 from parley.transport.http import IDLE_LIMIT_S, BoundedHttp
@@ -94,9 +94,7 @@ class UvicornServer(uvicorn.Server):
         """Run until `end`. uvicorn's own loop polls ten times a second for the end; this one only
         renews the date in the headers."""
         while not await self.on_tick(0):  # every tenth tick, from 0 on, updates the date
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DATE_EVERY_S):
-                    await self._ending.wait()
+            await wait_for_event(self._ending, DATE_EVERY_S)
 
 
 def listen(host: str, port: int) -> socket.socket:

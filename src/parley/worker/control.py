@@ -45,7 +45,7 @@ from parley.protocol.control import (
     ToWorker,
     Welcome,
 )
-from parley.tasks import until_one_ends
+from parley.tasks import until_one_ends, wait_for_event
 from parley.worker.host import Host
 from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
@@ -192,9 +192,7 @@ class ControlLink:
             if now >= next_heartbeat:
                 next_heartbeat = now + BEAT_EVERY_S
                 await _send(socket, self._host.heartbeat())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, next_heartbeat - loop.time())):
-                    await self._has_waiting.wait()
+            await wait_for_event(self._has_waiting, max(0.0, next_heartbeat - loop.time()))
 
     async def _flush(self, socket: ClientConnection) -> None:
         while self._waiting:

@@ -9,7 +9,6 @@ before sending it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from parley.client.events import Interruption, Piece, Problem, TurnDone
 from parley.client.live import LiveClient
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
-from parley.tasks import end_tasks
+from parley.tasks import end_tasks, wait_for_event
 
 WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
 """Seconds of audio per message that the published clients of these dialects send; other clients
@@ -118,17 +117,13 @@ class SimulatedLoudspeaker:
             if left_s <= 0:
                 return None
             self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, left_s)
 
     async def until_over(self, answer: Played, limit_s: float) -> None:
         """Wait until everything has been played or discarded, or until `limit_s`."""
         while (left_s := min(limit_s, answer.end_s) - self._loop.time()) > 0:
             self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, left_s)
 
     async def silence(self, limit_s: float) -> None:
         """Wait until nothing has been played for a moment, or until `limit_s`."""
