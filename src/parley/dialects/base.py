@@ -221,11 +221,6 @@ class Dialect(ABC):
         return cls.kind
 
     @classmethod
-    def token_of(cls, request: UpgradeRequest) -> str | None:
-        """The client's token, if it is not in the `Authorization` header."""
-        return request.query.get("token")
-
-    @classmethod
     def new_session_id(cls, now_s: float) -> str:
         """A session id for a client that did not choose one. `now_s`: Unix time."""
         del now_s

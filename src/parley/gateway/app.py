@@ -21,6 +21,7 @@ from parley.gateway.http import (
     absent,
     admin,
     apps,
+    auth,
     chat,
     frontend,
     keys,
@@ -186,6 +187,7 @@ async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _socket(runtime: GatewayRuntime, path: str) -> Callable[[WebSocket], Any]:
     async def serve(websocket: WebSocket) -> None:
-        await runtime.serving.connection_handler.serve(websocket, path)
+        caller = websocket.scope["state"][auth.CALLER]
+        await runtime.serving.connection_handler.serve(websocket, path, caller)
 
     return serve

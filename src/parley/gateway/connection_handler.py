@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket
 
@@ -21,12 +20,7 @@ from parley import logs
 from parley.dialects.base import Dialect, SessionContext, UpgradeRequest
 from parley.dialects.openai_session import SETTINGS_PARAMETER
 from parley.dialects.registry import DialectRegistry
-from parley.errors import (
-    InferenceFailed,
-    ParleyError,
-    ServiceUnavailable,
-    Unauthorized,
-)
+from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable
 from parley.gateway.acquisition import Acquisition, Client, Departed, TicketCancelled
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
@@ -68,13 +62,18 @@ class ConnectionHandler:
         """True while the server shuts down and sessions still run."""
         self.live: set[asyncio.Task[object]] = set()
 
-    async def serve(self, websocket: WebSocket, path: str) -> None:
-        """Serve one connection; `path` as dialects name it."""
+    async def serve(self, websocket: WebSocket, path: str, caller: Caller | ParleyError) -> None:
+        """Serve one connection.
+
+        Args:
+            path: as dialects name it.
+            caller: who opened it, or why it is refused.
+        """
         task = asyncio.current_task()
         assert task is not None
         self.live.add(task)
         task.add_done_callback(self.live.discard)
-        newcomer = self._newcomer(websocket, path)
+        newcomer = self._newcomer(websocket, path, caller)
         dialect, request = newcomer.dialect, newcomer.request
         with logs.bind_session(dialect.session_id[:64], dialect=dialect.name):
             if not await self._may_upgrade(newcomer):
@@ -113,7 +112,7 @@ class ConnectionHandler:
         # Closing has its own time limit, and the connection is not over before.
         await asyncio.wait({connection.gone})
 
-    def _newcomer(self, websocket: WebSocket, path: str) -> _Newcomer:
+    def _newcomer(self, websocket: WebSocket, path: str, caller: Caller | ParleyError) -> _Newcomer:
         request = UpgradeRequest(
             path=path,
             session_id=websocket.path_params.get("session_id", ""),
@@ -135,7 +134,7 @@ class ConnectionHandler:
             parameters={name: query[name] for name in spoken.parameters if name in query},
             clock=clock,
         )
-        return _Newcomer(websocket, request, spoken(context), kind)
+        return _Newcomer(websocket, request, spoken(context), kind, caller)
 
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
         """True if the handshake may continue. If the dialect asks for it, a new client that cannot
@@ -183,7 +182,7 @@ class ConnectionHandler:
         with ExitStack() as held:
             returns = wants_resume(newcomer.request)
             held.enter_context(self.admission.visit(client.address, returns=returns))
-            if newcomer.caller is not None and newcomer.caller.key is not None:
+            if isinstance(newcomer.caller, Caller) and newcomer.caller.key is not None:
                 key = newcomer.caller.key
                 named, most = f"key {key.id}", key.max_sessions
                 held.enter_context(self.admission.visit(named, limit=most, returns=returns))
@@ -201,14 +200,15 @@ class ConnectionHandler:
         Raises:
             ParleyError: it is not.
         """
-        websocket, dialect = newcomer.websocket, newcomer.dialect
-        self.admission.check_origin(websocket.headers)
+        websocket, dialect, caller = newcomer.websocket, newcomer.dialect, newcomer.caller
         peer = websocket.client.host if websocket.client else None
         address = self.admission.address_of(peer, websocket.headers)
-        token = dialect.token_of(newcomer.request)
-        caller = newcomer.caller = self._caller(websocket.headers, token, address, peer)
+        if isinstance(caller, ParleyError):
+            raise caller
+        self.authenticator.count(caller, address)
         parameters = dict(dialect.context.parameters)
         if dialect.takes_settings:
+            token = newcomer.request.query.get("token")
             settings = self.authenticator.settings_of(websocket.headers, token)
             parameters |= {SETTINGS_PARAMETER: settings} if settings else {}
         check_session_id(dialect.session_id)
@@ -228,21 +228,6 @@ class ConnectionHandler:
             parameters=parameters,
             waited_as=newcomer.request.query.get(TICKET_QUERY, ""),
         )
-
-    def _caller(
-        self, headers: Headers, token: str | None, address: str, peer: str | None
-    ) -> Caller:
-        """The client that requests a session.
-
-        Raises:
-            Unauthorized: the token is invalid, or missing and required.
-            RateLimited: the key, or the address if it has no key, sends too many requests.
-        """
-        caller = self.authenticator.identify(headers, token, peer=peer)
-        if self.authenticator.needs_key and caller.kind == "anonymous":
-            raise Unauthorized("A key is required.")
-        self.authenticator.count(caller, address)
-        return caller
 
     async def _wait_and_talk(
         self, connection: Connection, client: Client, newcomer: _Newcomer, held: ExitStack
@@ -286,6 +271,7 @@ class _Newcomer:
     Args:
         dialect: as far as it is known from what the client has sent.
         kind: of its session, or the reason why it cannot have one.
+        caller: who it is, or the reason why it is refused.
         client: its identity, once that has been checked.
     """
 
@@ -293,5 +279,5 @@ class _Newcomer:
     request: UpgradeRequest
     dialect: Dialect
     kind: Kind | ParleyError
-    caller: Caller | None = None
+    caller: Caller | ParleyError
     client: Client | None = None

@@ -40,8 +40,8 @@ QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines request every few seconds."""
 SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
 TOKEN_FIELD: Final = re.compile(rb"(?:^|&)token=([^&]+)")
-REFUSAL: Final = "parley.refusal"
-"""In the state of a WebSocket: the error with which its route has to refuse it."""
+CALLER: Final = "parley.caller"
+"""In the state of a WebSocket: who opened it, or the error with which its route refuses it."""
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -96,12 +96,13 @@ def check_socket(scope: Scope, access: AccessControl) -> None:
         caller = access.authenticator.identify(headers, _token(scope), peer=peer_of(scope))
         if access.authenticator.needs_key and caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
+        scope["state"][CALLER] = caller
     except Unauthorized as error:
         # Sockets as in browsers, which Node has, too, hide the status of a refused upgrade: their
         # routes refuse them with a message and a close code.
         if "origin" not in headers and headers.get("sec-fetch-mode") != "websocket":
             raise
-        scope["state"][REFUSAL] = error
+        scope["state"][CALLER] = error
 
 
 def _token(scope: Scope) -> str | None:

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 
 from parley.errors import BadInput, InvalidRequest, ParleyError, UnknownEvent
 from parley.gateway.authenticator import KEY_SUBPROTOCOL
-from parley.gateway.http.auth import REFUSAL
+from parley.gateway.http.auth import CALLER
 from parley.gateway.http.bodies import JSON
 from parley.gateway.http.errors import REQUEST_ID, openai_error
 from parley.gateway.http.openai.stream import EVENTS
@@ -48,8 +48,8 @@ def route(app: ASGIApp, limits: LimitSettings) -> WebSocketRoute:
         await websocket.accept(names[0] if names else None)
         connection = connection_of(websocket)
         connection.set_message_limit(int(limits.chat_frame_mb * (1 << 20)))
-        refusal: ParleyError | None = websocket.scope["state"].get(REFUSAL)
-        if refusal is not None:
+        refusal = websocket.scope["state"][CALLER]
+        if isinstance(refusal, ParleyError):
             _send_error(connection, 401, openai_error(401, str(refusal), refusal.code)["error"])
             connection.close(refusal.close_code)
         while (message := await _next(connection, limits.chat_idle_s)) is not None:
