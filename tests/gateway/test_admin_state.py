@@ -314,6 +314,8 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
             shared = await http.get(f"/api/sessions/{link}")
             allowed = await http.get("/status", headers={"x-api-key": key})
             slashed = await http.get("/admin/")
+            program = await http.get("/nonsense")
+            person = await http.get("/nonsense", headers={"accept": "text/html"})
         refused = await refusal_of(running.ws(PATHS["duplex"]))
         async with connect(running.ws(PATHS["duplex"] + f"?token={key}")) as somebody:
             async with asyncio.timeout(HANG_S):
@@ -321,6 +323,8 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
 
     assert shared.status_code == allowed.status_code == 200
     assert slashed.headers["location"].endswith("/admin")
+    assert (program.status_code, person.status_code) == (401, 404)
+    assert "There is no such page." in person.text
     assert refused == (401, "unauthorized")
     assert told["type"] == "queue_done"
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from parley import logs
-from parley.errors import ParleyError
+from parley.errors import ParleyError, Unauthorized
 from parley.gateway.acquisition import Departed
 from parley.gateway.http import absent
 from parley.gateway.http.files import WebFiles
@@ -185,8 +185,12 @@ class Failures:
         self._metrics = metrics
         self._files = files
 
-    def answer(self, request: Request, error: Exception) -> Response:
-        """The response to a request that failed before its response started."""
+    def answer(self, request: Request, error: Exception, *, is_there: bool = True) -> Response:
+        """The response to a request that failed before its response started. `is_there`: True if
+        its path has a route."""
+        if isinstance(error, Unauthorized) and not is_there and _is_reader(request):
+            # A person with a wrong link, who can do nothing about a key there.
+            error = HTTPException(404)
         match error:
             case ParleyError():
                 return self.refusal(request.url.path, error)

@@ -76,7 +76,7 @@ class Exchanges:
         await self._routes.serve(self._routes.find(scope), scope, receive, send)
 
     async def _serve(self, exchange: _Exchange) -> None:
-        scope = exchange.scope
+        scope, route = exchange.scope, None
         try:
             asked = preflight(scope, exchange.headers, self._runtime.access.admission)
             if asked is not None:
@@ -91,7 +91,7 @@ class Exchanges:
             if exchange.status:
                 self._failures.report(request, error)
                 raise  # uvicorn closes the connection: a response that was started cannot change
-            answer = self._failures.answer(request, error)
+            answer = self._failures.answer(request, error, is_there=route is not None)
             await answer(scope, exchange.receive, exchange.send)
 
 
