@@ -491,6 +491,11 @@ class WorkerPool:
     # Leases and estimates
 
     @property
+    def model(self) -> str | None:
+        """The model that answers: that of the first connected worker."""
+        return next((worker.hello.model for worker in self if worker.is_connected), None)
+
+    @property
     def loading_workers(self) -> int:
         """Number of workers that are loading."""
         connected = [worker for worker in self._workers.values() if worker.is_connected]

@@ -90,10 +90,7 @@ def routes(runtime: GatewayRuntime) -> Router:
             playback_delay_ms=settings.gateway.playback_delay_ms,
             default_lang=settings.gateway.lang or UNSET,
             api_hosts=list(settings.gateway.api_hosts),
-            model=next(
-                (one.hello.model for one in runtime.dispatcher.worker_pool if one.is_connected),
-                Path(model.name).name,
-            ),
+            model=runtime.dispatcher.worker_pool.model or Path(model.name).name,
             session_limits_s={
                 "audio": limits.realtime_audio_s,
                 "video": limits.realtime_video_s,

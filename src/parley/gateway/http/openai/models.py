@@ -74,8 +74,7 @@ class ModelList:
 
     @property
     def current(self) -> str:
-        """The model that answers: that of the first connected worker."""
-        return next((worker.hello.model for worker in self.workers), "none")
+        return self.worker_pool.model or "none"
 
     def can(self, ability: Ability) -> bool:
         """True if a worker's model has this ability; also if there is no worker, which is another
