@@ -556,6 +556,8 @@ async def test_without_recording_nothing_is_kept_and_the_error_says_so():
         made = await respond(client)
         with pytest.raises(openai.BadRequestError, match="keeps no responses"):
             await respond(client, input="x", previous_response_id=made.id)
+        with pytest.raises(openai.NotFoundError, match="keeps no responses"):
+            await client.responses.retrieve(made.id)
 
     assert made.to_dict()["store"] is False
 

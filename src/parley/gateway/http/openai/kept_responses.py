@@ -34,6 +34,8 @@ CHAIN_MOST: Final = 500
 """Maximum length of a chain of responses that continue one another."""
 CHAIN_BYTES: Final = 64 << 20
 CONVERSATION: Final = "The conversation with everything that it refers to"
+KEEPS_NONE: Final = " This server keeps no responses: send the whole input each time."
+"""Continues the sentence about a response that was not found."""
 
 log = logs.get(__name__)
 
@@ -58,9 +60,9 @@ class NoResponse(ParleyError):
     http_status = 404
     is_client_error = True
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, hint: str) -> None:
         self.field = "response_id"
-        super().__init__(f"Response with id '{response_id[:80]}' not found.")
+        super().__init__(f"Response with id '{response_id[:80]}' not found.{hint}")
 
 
 class NoPreviousResponse(InvalidRequest):
@@ -68,8 +70,7 @@ class NoPreviousResponse(InvalidRequest):
 
     code = "previous_response_not_found"
 
-    def __init__(self, response_id: str, *, keeps: bool) -> None:
-        hint = "" if keeps else " This server keeps no responses: send the whole input each time."
+    def __init__(self, response_id: str, hint: str) -> None:
         super().__init__(
             f"Previous response with id '{response_id[:80]}' not found.{hint}",
             field="previous_response_id",
@@ -97,6 +98,11 @@ class KeptResponses:
 
     state: State
     is_on: bool
+
+    @property
+    def hint(self) -> str:
+        """Says why a response was not found, if none is ever stored; else ""."""
+        return "" if self.is_on else KEEPS_NONE
 
     def keeps(self, asked: ResponseRequest, size_bytes: int) -> bool:
         """True if the response to a request of this size is stored."""
@@ -135,7 +141,7 @@ class KeptResponses:
         """A response of the caller, as JSON."""
         body = await self.state.response(response_id, owner_of(request))
         if body is None:
-            raise NoResponse(response_id)
+            raise NoResponse(response_id, self.hint)
         return body
 
     async def forget(self, request: Request, response_id: str) -> None:
@@ -166,7 +172,7 @@ class KeptResponses:
             try:
                 kept = await past.response(previous)
             except NoResponse:
-                raise NoPreviousResponse(previous, keeps=self.is_on) from None
+                raise NoPreviousResponse(previous, self.hint) from None
             chain.append([*await past.resolved(kept.input), *kept.response["output"]])
             previous = kept.asked.previous_response_id
         return [item for said in reversed(chain) for item in said], past.size_bytes
@@ -221,9 +227,9 @@ class _Past:
         try:
             kept = await self.response(PREFIX + inner)
         except NoResponse:
-            hint = "" if self.kept.is_on else " This server keeps no responses (store is false)."
+            hint = self.kept.hint or " Send the item itself."
             raise InvalidRequest(
-                f"There is no item '{item_id[:80]}'.{hint} Send the item itself.", field="input"
+                f"There is no item '{item_id[:80]}'.{hint}", field="input"
             ) from None
         items: list[Item] = [*kept.response["output"], *kept.input]
         for item in items:
