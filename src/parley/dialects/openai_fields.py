@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import InvalidRequest
+from parley.protocol import codec
 from parley.protocol.codec import Converter
 
 TOLERATED: Final = frozenset(
@@ -108,7 +109,7 @@ def refusal(where: str, expected: str, value: Any) -> InvalidRequest:
 
 def shown(value: Any) -> str:
     """A client's value in an error: JSON, at most 40 characters."""
-    return msgspec.json.encode(value).decode()[:40]
+    return codec.encode(value)[:40]
 
 
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):

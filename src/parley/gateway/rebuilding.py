@@ -20,6 +20,7 @@ from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.waits import wait_until
 from parley.gateway.worker_pool import Lease
+from parley.protocol import codec
 from parley.protocol.control import (
     FOLLOW_HEADER,
     REBUILD_HEADER,
@@ -227,7 +228,7 @@ class Rebuilding:
             raise NotRebuilt(f"The worker's answer is invalid: {error}") from None
         if result.problem:
             raise NotRebuilt(result.problem)
-        note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
+        note = codec.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time))
         window_s = self.limits.resume_window_s
         lease.resume = ResumeState(lost.dialect, left_s=window_s, note=note, log_id=lost.log_id)
         lease.resume_ends_at = self._clock.monotonic() + window_s

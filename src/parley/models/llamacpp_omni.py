@@ -55,9 +55,10 @@ from parley.engine.work import (
 )
 from parley.errors import BadInput, InferenceFailed, SetupError
 from parley.media.image import encode_jpeg
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, to_float32_bytes
 from parley.models.job import ModelJob, RowModel, seed_of
 from parley.models.plan import ModelPlan
+from parley.protocol import codec
 from parley.settings import ModelSettings
 
 log = logs.get(__name__)
@@ -321,12 +322,12 @@ class OmniTalk:
 
 def sound(pcm: Pcm) -> str:
     """Audio as base64 of float32 samples."""
-    return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
+    return codec.to_base64(to_float32_bytes(pcm))
 
 
 def picture(image: Image) -> str:
     """Picture as base64 of a JPEG."""
-    return base64.b64encode(encode_jpeg(image.pixels)).decode()
+    return codec.to_base64(encode_jpeg(image.pixels))
 
 
 class _Waiting(ModelJob):

@@ -8,8 +8,6 @@ For clients that request it in `audio_format`. Source: docs/protocols/README.md,
 
 from __future__ import annotations
 
-import msgspec
-
 from parley.errors import InvalidPayload
 from parley.protocol import codec
 
@@ -48,4 +46,4 @@ def unpack(frame: bytes, field: str) -> str:
     if not isinstance(value, dict):
         raise InvalidPayload("The message must be a JSON object.")
     value[field] = codec.to_base64(sound)
-    return msgspec.json.encode(value).decode()
+    return codec.encode(value)

@@ -21,6 +21,7 @@ import msgspec
 from parley import logs
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable
+from parley.protocol import codec
 from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
     ACK_LIMIT_CHARS,
@@ -390,7 +391,7 @@ class ResumableSocket:
         if log.given_up > seq:
             first.append(ResyncRequired(from_seq=seq + 1, to_seq=log.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
-        self._begin_delivery(attached, [_text(each) for each in first], seq)
+        self._begin_delivery(attached, [codec.encode(each) for each in first], seq)
         self.deadlines.clear(RESUME)
         self._away_until_s = None
         now_s = self.clock.monotonic()
@@ -458,7 +459,7 @@ class ResumableSocket:
                     self._told, self._told_arrived = safe, self._received
                     self._is_ack_due = False
                     ack = InputAck(received=safe, arrived=self._received)
-                    await self._send_to(attached.socket, _text(ack))
+                    await self._send_to(attached.socket, codec.encode(ack))
                 if self._closing is not None and not log.waiting_bytes:
                     self._is_confirmed = await attached.socket.close(*self._closing)
                     break
@@ -625,7 +626,7 @@ class ResumableSocket:
     async def _replace(self, socket: SessionSocket) -> None:
         with contextlib.suppress(Disconnected, TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):
-                await socket.send(_text(ConnectionReplaced()))
+                await socket.send(codec.encode(ConnectionReplaced()))
                 await socket.close(REPLACED_CODE, "replaced")
 
     async def _drop(self, socket: SessionSocket) -> None:
@@ -638,7 +639,3 @@ class ResumableSocket:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _text(message: msgspec.Struct) -> str:
-    return msgspec.json.encode(message).decode()

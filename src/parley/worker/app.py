@@ -25,6 +25,7 @@ from parley import logs
 from parley.engine.engine import SlotHandle
 from parley.errors import ParleyError, Refused, ServiceUnavailable
 from parley.media import decoder
+from parley.protocol import codec
 from parley.protocol.control import (
     BUSY_STATUS,
     CALLER_HEADER,
@@ -236,7 +237,7 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
             # The conditions have changed since the handshake.
             refusal = ResumeRefusal(reason=error.reason, message=str(error))
             with contextlib.suppress(Disconnected):
-                await wire.send(msgspec.json.encode(refusal).decode())
+                await wire.send(codec.encode(refusal))
             await wire.close(REFUSED_CODE, error.reason)
     except ServiceUnavailable as error:
         if socket.application_state is WebSocketState.CONNECTING:

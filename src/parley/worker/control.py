@@ -27,6 +27,7 @@ from websockets.exceptions import (
 from parley import logs
 from parley.clock import Backoff
 from parley.errors import SetupError
+from parley.protocol import codec
 from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
@@ -299,7 +300,7 @@ def _stands_by(error: BaseException) -> bool:
 
 
 async def _send(socket: ClientConnection, message: FromWorker) -> None:
-    await socket.send(msgspec.json.encode(message).decode())
+    await socket.send(codec.encode(message))
 
 
 def _why(error: BaseException) -> str:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Coroutine
 from itertools import takewhile
 from typing import Any, Final
 
-import msgspec
-
 from parley import logs
 from parley.dialects.events import (
     DuplexSetup,
@@ -20,6 +18,7 @@ from parley.dialects.events import (
     SetupChanged,
 )
 from parley.errors import ServiceUnavailable
+from parley.protocol import codec
 from parley.protocol.control import RebuildReady, RebuildResult
 from parley.session import log as session_log
 from parley.session.resumable import ResumableSocket
@@ -244,7 +243,7 @@ class RebuiltSession:
             await self._send(RebuildResult(why))
 
     async def _send(self, message: RebuildReady | RebuildResult) -> None:
-        await self._socket.send(msgspec.json.encode(message).decode())
+        await self._socket.send(codec.encode(message))
 
 
 @contextlib.asynccontextmanager

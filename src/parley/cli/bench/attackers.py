@@ -7,7 +7,6 @@ connections are bounded. A connection that the server ends is opened again.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import io
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from parley.protocol import codec
 from parley.protocol.networks import is_loopback
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
 
@@ -217,7 +217,7 @@ def unread_answers(address: Address, until: float) -> None:
 
 def _chat(kind: str, file: bytes, **more: Any) -> bytes:
     """`POST /api/chat` with a file."""
-    part = {"type": kind, "data": base64.b64encode(file).decode()}
+    part = {"type": kind, "data": codec.to_base64(file)}
     body = json.dumps({"messages": [{"role": "user", "content": [part]}], **more}).encode()
     return (
         b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

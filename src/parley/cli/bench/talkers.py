@@ -33,6 +33,7 @@ from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
 from parley.errors import InferenceFailed
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol import codec
 from parley.protocol.half_duplex import Config
 from parley.protocol.openai import Json
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
@@ -124,7 +125,7 @@ class _Pcm16Talker(Talker):
         places = step * np.arange(1, int(len(pcm) / step) + 1)
         found = np.interp(places, np.arange(len(samples)), samples)
         found = np.clip(found * 32767, -32768, 32767)
-        return base64.b64encode(found.astype("<i2").tobytes()).decode()
+        return codec.to_base64(found.astype("<i2").tobytes())
 
 
 def spoken(text: str) -> Speaking:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from parley.cli import files
 from parley.cli.conform.player import Player
 from parley.media.pcm import INPUT_RATE_HZ
 from parley.media.resample import resample
+from parley.protocol import codec
 
 PROMPT: Final = "You are a helpful assistant."
 QUESTION: Final = {"role": "user", "content": "What is the capital of Italy?"}
@@ -52,7 +52,7 @@ def chunks_f32(seconds: float, chunk_s: float = 1.0) -> Iterator[str]:
     samples = spoken(INPUT_RATE_HZ, seconds)
     size = round(chunk_s * INPUT_RATE_HZ)
     for start in range(0, len(samples), size):
-        yield base64.b64encode(samples[start : start + size].astype("<f4").tobytes()).decode()
+        yield codec.to_base64(samples[start : start + size].astype("<f4").tobytes())
 
 
 def chunks_pcm16(seconds: float, chunk_s: float = 0.1) -> Iterator[str]:
@@ -60,7 +60,7 @@ def chunks_pcm16(seconds: float, chunk_s: float = 0.1) -> Iterator[str]:
     samples = (spoken(OPENAI_RATE_HZ, seconds) * 32767).astype("<i2")
     size = round(chunk_s * OPENAI_RATE_HZ)
     for start in range(0, len(samples), size):
-        yield base64.b64encode(samples[start : start + size].tobytes()).decode()
+        yield codec.to_base64(samples[start : start + size].tobytes())
 
 
 # ---- MiniCPM-o's dialects --------------------------------------------------------------------

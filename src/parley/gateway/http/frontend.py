@@ -4,7 +4,6 @@ by mode, and their audio."""
 from __future__ import annotations
 
 import asyncio
-import base64
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +20,7 @@ from parley.library.presets import SOUND_LIMIT_S, Preset, Presets, duration_s
 from parley.library.voices import default_voice_path
 from parley.media.pcm import Pcm, to_float32_bytes
 from parley.media.reference import read_voice
+from parley.protocol import codec
 
 log = logs.get(__name__)
 
@@ -73,7 +73,7 @@ def describe(name: str, pcm: Pcm) -> VoiceInfo:
         duration=round(pcm.duration_s, 3),
         sample_rate=pcm.rate_hz,
         samples=len(pcm),
-        base64=base64.b64encode(to_float32_bytes(pcm)).decode("ascii"),
+        base64=codec.to_base64(to_float32_bytes(pcm)),
     )
 
 
@@ -230,5 +230,5 @@ def _sounds(presets: Presets, mode: str, preset_id: str) -> PresetSounds | None:
 
 def _sound(path: Path) -> PresetSound:
     pcm = read_voice(path, limit_s=SOUND_LIMIT_S)
-    data = base64.b64encode(to_float32_bytes(pcm)).decode("ascii")
+    data = codec.to_base64(to_float32_bytes(pcm))
     return PresetSound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))

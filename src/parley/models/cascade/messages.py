@@ -5,10 +5,10 @@ The values are immutable, so storing them is enough to return to a point of a co
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field, replace
 
 from parley.media.image import Pixels, encode_jpeg
+from parley.protocol import codec
 from parley.protocol.values import Role
 
 
@@ -60,7 +60,7 @@ class History:
 
 def data_url(pixels: Pixels) -> str:
     """A picture as a data URL (JPEG)."""
-    return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(pixels)).decode()}"
+    return f"data:image/jpeg;base64,{codec.to_base64(encode_jpeg(pixels))}"
 
 
 def plain(text: str) -> str:

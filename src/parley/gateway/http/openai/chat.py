@@ -7,7 +7,6 @@ events. Source: OpenAI API reference, chat completions.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -41,7 +40,7 @@ from parley.gateway.large_json import read_aside
 from parley.library.voices import VoiceLibrary
 from parley.media.encoder import SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
-from parley.protocol import chat
+from parley.protocol import chat, codec
 from parley.protocol.values import TokenLogprob
 
 PATH: Final = "/v1/chat/completions"
@@ -99,7 +98,7 @@ class AnswerSoFar:
             message["content"] = None
             message["audio"] = {
                 "id": self.audio_id,
-                "data": base64.b64encode(audio).decode(),
+                "data": codec.to_base64(audio),
                 "expires_at": self.expires_s,
                 "transcript": text,
             }
@@ -140,7 +139,7 @@ class AnswerSoFar:
         """Encoded audio; encoders may have no output yet."""
         if not data:
             return b""
-        sound = base64.b64encode(data).decode()
+        sound = codec.to_base64(data)
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
     def call_chunk(self, call: chat.ToolCall) -> bytes:

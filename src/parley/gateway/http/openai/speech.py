@@ -6,7 +6,6 @@ Source: OpenAI API reference, create speech.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import re
 from collections.abc import AsyncGenerator
@@ -218,6 +217,6 @@ async def _events(
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             if piece:
-                sound = base64.b64encode(piece).decode()
+                sound = codec.to_base64(piece)
                 yield event({"type": "speech.audio.delta", "audio": sound})
     yield event({"type": "speech.audio.done", "usage": used.fields()})

@@ -7,7 +7,6 @@ trained to transcribe are prompted to do so. Source: OpenAI API reference, creat
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import math
 import zlib
@@ -315,7 +314,7 @@ def request_of(wav: bytes, prompt: str) -> chat.Request:
     Args:
         prompt: makes the model transcribe; "" if it reports the words by itself.
     """
-    sound = values.Base64Audio(data=base64.b64encode(wav).decode())
+    sound = values.Base64Audio(data=codec.to_base64(wav))
     words = (values.TextPart(text=prompt),) if prompt else ()
     return chat.Request(
         messages=(values.Message(role="user", content=(*words, sound)),),
