@@ -18,7 +18,7 @@ from typing import Any, Final
 from parley.cli.bench.duplex_score import percentiles
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
 from parley.cli.bench.figures import columns
-from parley.cli.bench.people import with_pause
+from parley.cli.bench.people import PAUSES_MS, with_pause
 from parley.cli.bench.talkers import client_of
 from parley.client.access import AccessOptions
 from parley.errors import ParleyError
@@ -29,7 +29,6 @@ AT_ONCE: Final = 4
 SENTENCES: Final = 12
 LEAD_S: Final = 0.6
 """Silence before a sentence, and up to a second more; with units, three more."""
-PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ONE_IN: Final = 12
 """One wrong cut per this number of sentences is allowed."""
 

@@ -168,6 +168,12 @@ class SimulatedMicrophone:
         first_s = self._started_s + start / INPUT_RATE_HZ
         return first_s, first_s + len(samples) / INPUT_RATE_HZ
 
+    async def speak(self, samples: Samples) -> tuple[float, float]:
+        """`say`, until the last sample."""
+        start_s, end_s = self.say(samples)
+        await asyncio.sleep(max(0.0, end_s - self._loop.time()))
+        return start_s, end_s
+
     def _next(self) -> Samples:
         said = np.concatenate([np.zeros(0, np.float32), *self._waiting])
         chunk, rest = said[: self._size], said[self._size :]
@@ -255,7 +261,7 @@ class Scenes:
     async def turn(self) -> Played | None:
         """The user says something and should be answered."""
         await self._rest()
-        _, end_s = await self._say(self._words())
+        _, end_s = await self._microphone.speak(self._words())
         answer = await self._loudspeaker.answer(end_s, end_s + self._limit_s)
         latency_ms = None if answer is None else 1000 * (answer.start_s - end_s)
         self._observed.turns.append(latency_ms)
@@ -265,8 +271,7 @@ class Scenes:
         """The user hesitates between two words; the turn should be answered only at its end."""
         await self._rest()
         words, resumes = with_pause(self._words(), pause_ms)
-        start_s, end_s = self._microphone.say(words)
-        await asyncio.sleep(max(0.0, end_s - self._loop.time()))
+        start_s, end_s = await self._microphone.speak(words)
         resumes_s = start_s + resumes / INPUT_RATE_HZ
         began = any(start_s < one.start_s < resumes_s for one in self._loudspeaker.played)
         self._observed.pauses.setdefault(pause_ms, []).append(began)
@@ -292,7 +297,7 @@ class Scenes:
         answer = await self._into_answer()
         if answer is None:
             return
-        _, end_s = await self._say(words)
+        _, end_s = await self._microphone.speak(words)
         await self._loudspeaker.until_over(answer, end_s + 1.0)
         self._observed.acknowledgements.append(answer.was_cut)
 
@@ -315,11 +320,6 @@ class Scenes:
         into_s = max(answer.start_s, self._loop.time()) + INTO_S
         await asyncio.sleep(max(0.0, into_s - self._loop.time()))
         return answer if answer.end_s > self._loop.time() + INTO_S else None
-
-    async def _say(self, samples: Samples) -> tuple[float, float]:
-        start_s, end_s = self._microphone.say(samples)
-        await asyncio.sleep(max(0.0, end_s - self._loop.time()))
-        return start_s, end_s
 
     async def _rest(self) -> None:
         await asyncio.sleep(QUIET_S)

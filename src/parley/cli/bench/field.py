@@ -131,8 +131,7 @@ async def answers(url: str, access: AccessOptions, dialect: str, samples: Sample
 
     async def play(microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker) -> None:
         nonlocal start_s
-        start_s, end_s = microphone.say(samples)
-        await asyncio.sleep(max(0.0, end_s - asyncio.get_running_loop().time()))
+        start_s, _ = await microphone.speak(samples)
 
     await hold(client, dialect, play, tape)
     if tape.error is not None:

@@ -27,7 +27,7 @@ from parley.cli.bench.duplex_material import SPOKEN_DBFS, Material, bundled_word
 from parley.cli.bench.duplex_score import percentiles
 from parley.cli.bench.figures import columns
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
-from parley.cli.bench.people import installed, overdriven, with_pause
+from parley.cli.bench.people import PAUSES_MS, installed, overdriven, with_pause
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions, VadOptions
@@ -38,7 +38,6 @@ from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 from parley.vad.silero import SileroModel
 
 CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10
-PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ROOM_S: Final = 1.0
 DEFAULTS: Final = InterruptionOptions(mode="stop")
 

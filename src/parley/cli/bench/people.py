@@ -29,6 +29,8 @@ SPEAKERS: Final = {
     "es": "es_MX_f_Allison",
 }
 LEAST_S: Final = 1.0
+PAUSES_MS: Final = (300, 500, 700, 900, 1200)
+"""Pauses between two words, which do not end a turn."""
 HINT: Final = (
     "apt-get install asterisk-core-sounds-en-g722 asterisk-core-sounds-fr-g722 "
     "asterisk-core-sounds-it-g722 asterisk-core-sounds-ru-g722 (with the packages without -g722, "

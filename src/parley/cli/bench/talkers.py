@@ -6,7 +6,6 @@ dialect, clients that behave like their usual ones are defined here, over the sa
 
 from __future__ import annotations
 
-import base64
 import json
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
 from parley.errors import InferenceFailed
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_pcm16_bytes, to_pcm16_bytes
 from parley.protocol import codec
 from parley.protocol.half_duplex import Config
 from parley.protocol.openai import Json
@@ -123,15 +122,14 @@ class _Pcm16Talker(Talker):
         self._last = samples[-1:]
         step = INPUT_RATE_HZ / PCM_RATE_HZ
         places = step * np.arange(1, int(len(pcm) / step) + 1)
-        found = np.interp(places, np.arange(len(samples)), samples)
-        found = np.clip(found * 32767, -32768, 32767)
-        return codec.to_base64(found.astype("<i2").tobytes())
+        found = np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
+        return codec.to_base64(to_pcm16_bytes(Pcm(found, PCM_RATE_HZ)))
 
 
 def spoken(text: str) -> Speaking:
     """An answer's audio: base64 of 16-bit samples, 24 kHz."""
-    samples = np.frombuffer(base64.b64decode(text), "<i2").astype(np.float32)
-    return Speaking("", Pcm(samples / np.float32(32768), PCM_RATE_HZ), False, 0, None)
+    pcm = from_pcm16_bytes(codec.from_base64(text, field="audio"), PCM_RATE_HZ)
+    return Speaking("", pcm, False, 0, None)
 
 
 def interruption_of(message: Json) -> Interruption:
