@@ -125,9 +125,9 @@ class Tracing:
         return self._provider is not None
 
     @contextlib.contextmanager
-    def session(self, attributes: Attributes, *, parent: str = "") -> Iterator[TraceSpan]:
+    def session(self, attributes: Attributes) -> Iterator[TraceSpan]:
         """The span of a session while the block runs."""
-        span = self.begin_session(attributes, parent=parent)
+        span = self.begin_session(attributes)
         try:
             yield span
         finally:

@@ -228,7 +228,7 @@ class _Exchange:
 
     def _piece(self, message: wire.Chunk) -> events.Piece:
         self._note_piece()
-        sound = sound_in(message.audio_data, field="audio_data")
+        sound = sound_in(message.audio_data)
         if sound is not None:
             self._sounds.append(sound)
         return events.Piece(message.text_delta or "", sound)
@@ -237,7 +237,7 @@ class _Exchange:
         self._note_piece()
         # All streamed audio is in the pieces; ignore a repetition here.
         if not self._sounds:
-            whole = sound_in(message.audio_data, field="audio_data")
+            whole = sound_in(message.audio_data)
             self._sounds = [] if whole is None else [whole]
         return events.Answer(
             text=message.text,

@@ -145,8 +145,8 @@ class ClientSound:
         return frame
 
 
-def sound_in(text: str | None, *, field: str) -> Pcm | None:
-    """Decode audio in the published format, 24 kHz; None if there is none."""
+def sound_in(text: str | None) -> Pcm | None:
+    """Decode the audio of a chat answer, 24 kHz; None if there is none."""
     if not text:
         return None
-    return from_float32_bytes(codec.pcm_bytes(text, field=field), OUTPUT_RATE_HZ)
+    return from_float32_bytes(codec.pcm_bytes(text, field="audio_data"), OUTPUT_RATE_HZ)

@@ -68,7 +68,7 @@ class WavFile:
         data = to_pcm16_bytes(pcm)
         self._file.append(data)
         self._bytes += len(data)
-        self._file.overwrite(wav_header(self._rate_hz, self._bytes), 0)
+        self._file.overwrite(wav_header(self._rate_hz, self._bytes))
 
     def close(self) -> None:
         """Safe to repeat."""

@@ -47,9 +47,9 @@ class AppendFile:
             raise
         self.size += len(view)
 
-    def overwrite(self, data: bytes, at: int) -> None:
-        """Replace existing bytes."""
-        os.pwrite(self._file, data, at)
+    def overwrite(self, data: bytes) -> None:
+        """Replace the first bytes."""
+        os.pwrite(self._file, data, 0)
 
     def sync(self) -> None:
         """Wait until the data is on the disk."""

@@ -206,7 +206,7 @@ def slow_reader(address: Address, until: float) -> None:
 
 def unread_answers(address: Address, until: float) -> None:
     """Many spoken answers to a minute of audio, which are read byte by byte."""
-    words = _chat("audio", _noise_wav(60), tts={"enabled": True})
+    words = _chat("audio", _noise_wav(), tts={"enabled": True})
     with _many(address, words, until) as socks:
         while time.monotonic() < until:
             for sock in socks:
@@ -225,8 +225,9 @@ def _chat(kind: str, file: bytes, **more: Any) -> bytes:
     )
 
 
-def _noise_wav(seconds: int) -> bytes:
-    rate_hz, size = 8000, 8000 * seconds
+def _noise_wav() -> bytes:
+    """A minute of noise."""
+    rate_hz, size = 8000, 60 * 8000
     form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, rate_hz, 1, 8)
     head = struct.pack("<4sI8s", b"RIFF", 36 + size, b"WAVEfmt ")
     return head + form + struct.pack("<4sI", b"data", size) + random.Random(0).randbytes(size)

@@ -251,11 +251,11 @@ def made_up_speech(seconds: int) -> Pcm:
     return Pcm((0.15 * hum * swell).astype(np.float32), INPUT_RATE_HZ)
 
 
-def made_up_picture(height: int = 720, width: int = 1280) -> Pixels:
+def made_up_picture() -> Pixels:
     """A gradient in the size of a camera picture."""
-    rows = np.linspace(0, 255, height)[:, None]
-    columns = np.linspace(0, 255, width)[None, :]
-    mixed = np.broadcast_to((rows + columns) / 2, (height, width))
+    rows = np.linspace(0, 255, 720)[:, None]
+    columns = np.linspace(0, 255, 1280)[None, :]
+    mixed = (rows + columns) / 2
     return np.stack([mixed, mixed[::-1], mixed[:, ::-1]], axis=-1).astype(np.uint8)
 
 

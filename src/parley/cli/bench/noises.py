@@ -26,10 +26,10 @@ def room(seconds: float, dbfs: float = -60.0, seed: int = 1) -> Samples:
     return at_level(rng.standard_normal(round(seconds * INPUT_RATE_HZ)), dbfs)
 
 
-def coughs(seconds: float, seed: int = 2) -> Samples:
+def coughs(seconds: float) -> Samples:
     """A cough or a click every two seconds, in a quiet room."""
-    rng = np.random.default_rng(seed)
-    sound = room(seconds, seed=seed)
+    rng = np.random.default_rng(2)
+    sound = room(seconds, seed=2)
     for index, start_s in enumerate(np.arange(1.0, seconds - 1.0, 2.0).tolist()):
         burst = _cough(rng) if index % 3 else _click(rng)
         start = round(start_s * INPUT_RATE_HZ)
@@ -52,9 +52,9 @@ def _click(rng: np.random.Generator) -> Samples:
     return sound
 
 
-def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
+def music(seconds: float) -> Samples:
     """Chords with decaying overtones, two per second."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(3)
     sound = np.zeros(round(seconds * INPUT_RATE_HZ))
     for start in range(0, len(sound), INPUT_RATE_HZ // 2):
         root_hz = 220 * 2 ** (rng.choice([0, 2, 4, 5, 7, 9, 11, 12]) / 12)
@@ -62,7 +62,7 @@ def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
         for ratio, part in ((1, 1.0), (1.25, 0.7), (1.5, 0.7), (2, 0.4), (3, 0.2)):
             tone = np.sin(2 * np.pi * root_hz * ratio * time_s) * np.exp(-3 * time_s)
             sound[start : start + len(time_s)] += part * tone
-    return at_level(sound, dbfs)
+    return at_level(sound, -26.0)
 
 
 def crowd(

@@ -92,10 +92,10 @@ def with_pause(samples: Samples, pause_ms: int) -> tuple[Samples, int]:
     return np.concatenate([first, pause, samples[cut:]]), cut + len(pause)
 
 
-def cut_between_words(samples: Samples, share: float = 0.55) -> int:
-    """The quietest position of a sentence near `share` of its length: between words or sounds."""
+def cut_between_words(samples: Samples) -> int:
+    """The quietest position near the middle of a sentence: between words or sounds."""
     power = np.convolve(samples.astype(np.float64) ** 2, np.ones(480) / 480, "same")[::80]
-    first, last = int((share - 0.12) * len(power)), int((share + 0.12) * len(power))
+    first, last = int(0.43 * len(power)), int(0.67 * len(power))
     return 80 * (first + int(np.argmin(power[first:last])))
 
 

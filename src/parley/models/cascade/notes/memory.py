@@ -42,10 +42,10 @@ class Told:
     facts: Mapping[str, str] = field(default_factory=dict)
     said: Sequence[str] = ()
 
-    def sentences(self, limit: int = 8) -> list[str]:
-        """The name and the latest facts, as sentences for a prompt."""
+    def sentences(self) -> list[str]:
+        """The name and the latest eight facts, as sentences for a prompt."""
         named = [f"The user's name is {self.name}."] if self.name else []
-        return [*named, *list(self.facts.values())[-limit:]]
+        return [*named, *list(self.facts.values())[-8:]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _responses(log_power: Samples, late: Samples) -> Samples:
     return np.fft.irfft(spectra, FFT).astype(np.float32, copy=False)
 
 
-def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats, *, seed: int = 1) -> Samples:
+def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats) -> Samples:
     """Synthesise a voice.
 
     Args:
@@ -85,7 +85,7 @@ def synthesise(hertz: Floats, log_power: Floats, noise_share: Floats, *, seed: i
     share = np.where(is_voiced[:, None], noise_share, 1.0).astype(np.float32)
     out = np.zeros(count + 2 * FFT, np.float32)
     _add_pulses(out, hertz, is_voiced, power, share)
-    _add_noise(out, power, share, seed)
+    _add_noise(out, power, share)
     return out[:count]
 
 
@@ -117,10 +117,10 @@ def _add_pulses(
         out[start : start + FFT] += ring
 
 
-def _add_noise(out: Samples, power: Samples, share: Samples, seed: int) -> None:
+def _add_noise(out: Samples, power: Samples, share: Samples) -> None:
     size, hop, frames = 256, 75, len(power)
     count = frames * HOP // hop
-    noise = np.random.default_rng(seed).standard_normal(count * hop + size).astype(np.float32)
+    noise = np.random.default_rng(1).standard_normal(count * hop + size).astype(np.float32)
     pieces = np.lib.stride_tricks.sliding_window_view(noise, size)[::hop][:count]
     # Squared Hann windows at 75 of 256 samples sum to 1.28.
     window = np.hanning(size + 1)[:-1].astype(np.float32)
