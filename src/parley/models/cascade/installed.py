@@ -8,6 +8,7 @@ Piper is GPL-3.0, and both voices read English with espeak-ng, which is GPL-3.0,
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +86,28 @@ def is_ctranslate2(name: str) -> bool:
     return (Path(name).expanduser() / CTRANSLATE2_FILE).is_file()
 
 
-class PiperSpeaker:
+class OneVoice(ABC):
+    """A library with one voice, whatever the reference."""
+
+    def find(self, voice: Pcm | None) -> int:
+        return 0
+
+    def can_say(self, text: str) -> bool:
+        return True
+
+    def say(self, clause: str, voice: int) -> Samples:
+        if not any(map(str.isalnum, clause)):
+            return np.zeros(0, np.float32)
+        samples, rate_hz = self._speak(clause.strip())
+        pcm = Pcm(np.asarray(samples, np.float32).reshape(-1), rate_hz)
+        return resample(pcm, OUTPUT_RATE_HZ).samples
+
+    @abstractmethod
+    def _speak(self, clause: str) -> tuple[Any, int]:
+        """Samples and their rate."""
+
+
+class PiperSpeaker(OneVoice):
     """A voice of Piper: `NAME.onnx` with `NAME.onnx.json` next to it.
 
     Raises:
@@ -95,23 +117,15 @@ class PiperSpeaker:
     def __init__(self, path: Path) -> None:
         self._voice = library("piper").PiperVoice.load(str(path))
 
-    def find(self, voice: Pcm | None) -> int:
-        return 0
-
-    def can_say(self, text: str) -> bool:
-        return True
-
-    def say(self, clause: str, voice: int) -> Samples:
-        if not any(sign.isalnum() for sign in clause):
-            return np.zeros(0, np.float32)
-        chunks = list(self._voice.synthesize(clause.strip()))
+    def _speak(self, clause: str) -> tuple[Any, int]:
+        chunks = list(self._voice.synthesize(clause))
         if not chunks:
-            return np.zeros(0, np.float32)
+            return (), OUTPUT_RATE_HZ
         samples = np.concatenate([chunk.audio_float_array for chunk in chunks])
-        return at_output_rate(samples, chunks[0].sample_rate)
+        return samples, chunks[0].sample_rate
 
 
-class KokoroSpeaker:
+class KokoroSpeaker(OneVoice):
     """Kokoro: its network as ONNX, its voices in a file next to it.
 
     Args:
@@ -131,24 +145,9 @@ class KokoroSpeaker:
                 hint=f"Set model.tts_voice to one of: {', '.join(sorted(known)[:20])}",
             )
 
-    def find(self, voice: Pcm | None) -> int:
-        return 0
-
-    def can_say(self, text: str) -> bool:
-        return True
-
-    def say(self, clause: str, voice: int) -> Samples:
-        if not any(sign.isalnum() for sign in clause):
-            return np.zeros(0, np.float32)
-        samples, rate_hz = self._kokoro.create(clause.strip(), voice=self._voice, lang="en-us")
-        return at_output_rate(samples, rate_hz)
-
-
-def at_output_rate(samples: Any, rate_hz: int) -> Samples:
-    """Speech (N,) resampled to `OUTPUT_RATE_HZ`."""
-    return resample(
-        Pcm(np.asarray(samples, np.float32).reshape(-1), rate_hz), OUTPUT_RATE_HZ
-    ).samples
+    def _speak(self, clause: str) -> tuple[Any, int]:
+        samples, rate_hz = self._kokoro.create(clause, voice=self._voice, lang="en-us")
+        return samples, rate_hz
 
 
 def recogniser_package(name: str) -> str:
@@ -164,7 +163,7 @@ def voice_package(name: str) -> str:
     return "piper" if path.with_name(path.name + ".json").is_file() else "kokoro_onnx"
 
 
-def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
+def load_voice(name: str, voice: str) -> OneVoice:
     """The voice of an ONNX file: a Piper voice if its settings are next to it, else Kokoro.
 
     Raises:

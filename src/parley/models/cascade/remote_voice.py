@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from parley.errors import ParleyError
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples, from_pcm16_bytes
 from parley.media.resample import resample
 from parley.media.wav import clipped, read_blocks, with_length
 from parley.models.cascade.connection import ConnectionPool, Endpoint
@@ -68,11 +68,11 @@ class SpeechStream(StreamedResponse[Samples]):
                 raise httpx.ReadTimeout("It is slower than speech.")
             if least is not None and not is_file and len(held) >= least:
                 whole = len(held) // 2 * 2
-                if not self._put(_raw(held[:whole])):
+                if not self._put(_raw(held[:whole], rate_hz)):
                     return False
                 received_s += whole / 2 / rate_hz
                 held = held[whole:]
-        rest = _file(held) if is_file else _at_output_rate(Pcm(_raw(held), rate_hz))
+        rest = _file(held) if is_file else _raw(held, rate_hz)
         if len(rest):
             self._put(rest)
         elif not received_s:
@@ -80,9 +80,10 @@ class SpeechStream(StreamedResponse[Samples]):
         return reply.is_closed
 
 
-def _raw(data: bytes) -> Samples:
-    """16-bit samples as floats; half a sample at the end is left out."""
-    return (np.frombuffer(data[: len(data) // 2 * 2], "<i2") / 32768).astype(np.float32)
+def _raw(data: bytes, rate_hz: int) -> Samples:
+    """16-bit samples; half a sample at the end is left out."""
+    pcm = from_pcm16_bytes(data[: len(data) // 2 * 2], rate_hz)
+    return resample(pcm, OUTPUT_RATE_HZ).samples
 
 
 def _file(data: bytes) -> Samples:
@@ -90,13 +91,9 @@ def _file(data: bytes) -> Samples:
 
     try:
         with soundfile.SoundFile(io.BytesIO(with_length(data))) as file:
-            return _at_output_rate(clipped(read_blocks(file, LONGEST_S)))
+            return resample(clipped(read_blocks(file, LONGEST_S)), OUTPUT_RATE_HZ).samples
     except (soundfile.LibsndfileError, ParleyError) as error:
         raise ValueError(str(error)) from error
-
-
-def _at_output_rate(pcm: Pcm) -> Samples:
-    return pcm.samples if pcm.rate_hz == OUTPUT_RATE_HZ else resample(pcm, OUTPUT_RATE_HZ).samples
 
 
 class RemoteSpeaker:
