@@ -97,6 +97,21 @@ async def test_a_certificate_that_is_not_trusted_is_told_from_a_server_that_is_a
     assert "--ca" in err
 
 
+@pytest.mark.parametrize("kind", [b"text/html", b"application/json"])
+async def test_a_proxy_whose_server_is_away_is_recognised(capsys: Any, kind: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: %b\r\n\r\n<h1>" % kind)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        code, _, err = await parley(capsys, f"http://127.0.0.1:{port}", "status")
+
+    assert code == 1
+    assert "not a parley server (it answered 502)." in err
+
+
 def test_a_certificate_named_in_the_environment_goes_before_one_that_lies_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,16 +7,16 @@ import httpx
 import pytest
 
 from parley.client import Server
-from parley.client.access import Access
+from parley.client.access import Access, Unreachable
 from parley.errors import ServiceUnavailable, Unauthorized
 
 
 class Answering:
     """A network with one answer for everything; `asked` is what it was asked."""
 
-    def __init__(self, status: int, body: object) -> None:
+    def __init__(self, status: int, body: object = None, *, html: str = "") -> None:
         self.asked: list[httpx.Request] = []
-        self._answer = httpx.Response(status, json=body)
+        self._answer = httpx.Response(status, html=html or None, json=None if html else body)
 
     def requests(self, access: Access) -> httpx.AsyncBaseTransport:
         return httpx.MockTransport(self._heard)
@@ -59,3 +59,23 @@ async def test_errors_become_their_class(status: int, code: str, error: type[Exc
     async with server_of(Answering(status, {"detail": "No.", "code": code})) as server:
         with pytest.raises(error, match=r"No\."):
             await server.queue()
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Answering(200, html="<h1>Welcome</h1>"),
+        Answering(502, html="<h1>Bad Gateway</h1>"),
+        Answering(404, {"message": "no route"}),
+    ],
+)
+async def test_an_answer_of_another_server_is_recognised(network: Answering) -> None:
+    async with server_of(network) as server:
+        with pytest.raises(Unreachable, match="not a parley server"):
+            await server.voices()
+
+
+async def test_a_proxy_that_wants_a_key_is_recognised() -> None:
+    async with server_of(Answering(401, html="<h1>Sign in</h1>")) as server:
+        with pytest.raises(Unauthorized):
+            await server.voices()

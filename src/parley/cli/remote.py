@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.cli import reach
 from parley.cli.flags import AsJson, declare, option
-from parley.client.access import Access, as_error, unreachable
+from parley.client.access import Access, Unreachable, fields_of, refusal_of, unreachable
 from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
@@ -62,16 +62,18 @@ class RemoteServer:
                 answer = http.request(method, address, json=body, params=query)
         except (httpx.HTTPError, OSError) as error:
             raise unreachable(access.url, error) from error
-        is_json = "json" in answer.headers.get("content-type", "")
-        found: Any = answer.json() if is_json else answer.text
-        if answer.status_code == 401:
-            raise NotAllowed(str(found["detail"]) if is_json else "Unauthorized.")
-        if answer.status_code >= 400 and is_json and "detail" in found:
-            refusal = as_error(str(found.get("code", "")), str(found["detail"]))
-            if answer.status_code == 404 and listed_by:
-                refusal.hint = f"`parley {listed_by}` lists them."
-            raise refusal
-        return found
+        fields = fields_of(answer)
+        # `/ready` answers 503 if the server takes no sessions.
+        if fields is not None and (answer.is_success or "ready" in fields):
+            return fields
+        if answer.is_success and "csv" in answer.headers.get("content-type", ""):
+            return answer.text
+        refusal = refusal_of(access.url, answer)
+        if isinstance(refusal, Unauthorized):
+            raise NotAllowed(str(refusal))
+        if answer.status_code == 404 and listed_by and not isinstance(refusal, Unreachable):
+            refusal.hint = f"`parley {listed_by}` lists them."
+        raise refusal
 
 
 Columns = Mapping[str, str | Callable[[dict[str, Any]], Any]]

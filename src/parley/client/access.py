@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -140,6 +140,27 @@ def as_error(code: str, sentence: str) -> ParleyError:
     """
     kind = _KINDS.get(code)
     return RemoteError(code, sentence or code) if kind is None else kind.from_wire(sentence)
+
+
+def fields_of(reply: httpx.Response) -> dict[str, Any] | None:
+    """The JSON object of a response; None if it is none."""
+    try:
+        found = reply.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def refusal_of(url: str, reply: httpx.Response) -> ParleyError:
+    """The error behind a response: a refusal, or the sign that another site answers at `url`, or a
+    proxy whose server is away."""
+    fields = fields_of(reply) or {}
+    if "detail" in fields:
+        return as_error(str(fields.get("code", "")), str(fields["detail"]))
+    if reply.status_code == 401:
+        return errors.Unauthorized()
+    why = f"not a parley server (it answered {reply.status_code})."
+    return Unreachable(url, why, hint=RUNNING_HINT)
 
 
 # ---- how to reach a server -----------------------------------------------------------------

@@ -9,7 +9,14 @@ from urllib.parse import quote
 
 import httpx
 
-from parley.client.access import Access, AccessOptions, Unreachable, as_error, unreachable
+from parley.client.access import (
+    Access,
+    AccessOptions,
+    Unreachable,
+    fields_of,
+    refusal_of,
+    unreachable,
+)
 from parley.errors import TimedOut
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
@@ -213,18 +220,10 @@ class Server:
         return unreachable(self._access.http_url(path), error)
 
     def _fields(self, reply: httpx.Response, accept: tuple[int, ...] = ()) -> Fields:
-        try:
-            content = reply.json()
-        except ValueError:
-            content = None
-        fields: Fields = content if isinstance(content, dict) else {}
-        if reply.is_success or reply.status_code in accept:
+        fields = fields_of(reply)
+        if fields is not None and (reply.is_success or reply.status_code in accept):
             return fields
-        sentence = fields.get("detail")
-        raise as_error(
-            str(fields.get("code", "")),
-            sentence if isinstance(sentence, str) else f"The server answered {reply.status_code}.",
-        )
+        raise refusal_of(self._access.url, reply)
 
 
 def _part(text: str) -> str:
