@@ -246,7 +246,7 @@ class JsonObjectScanner:
         return bool(object_in(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:
-        """Length of the part of `text` that belongs to the object."""
+        """Take a piece; returns its part that belongs to the object."""
         for place, character in enumerate(text):
             self._see(character)
             if self._depth == 0:
