@@ -114,7 +114,8 @@ def test_a_test_process_has_what_most_of_its_imports_are(is_forked: bool) -> Non
         stdout=subprocess.PIPE,
         text=True,
     )
-    code = "print(__name__, sys.argv, sys.path[0], 'torch' in sys.modules); sys.exit(3)"
+    has = "{'torch', 'hypothesis', 'parley.gateway.main'} <= {*sys.modules}"
+    code = f"print(__name__, sys.argv, sys.path[0], {has}); sys.exit(3)"
 
     said, _ = process.communicate(f"{code!r}\n")
 

@@ -40,6 +40,11 @@ MODULES: Final = (
 )
 MODELS: Final = ("parley.models.cascade.model", "parley.models.minicpmo45.model")
 """Half of what a test process imports, torch included."""
+TESTED: Final = (
+    *("parley.cli.bench.attack", "parley.worker.main", "parley.gateway.main"),
+    *("openai.types.live", "openai.types.realtime", "hypothesis", "schemathesis"),
+)
+"""Most of the other half. What it does not import itself, such as test files, pytest rewrites."""
 STARTERS: Final = ("serve", "gateway", "worker")
 """Verbs whose processes start others: each gets its own fork server."""
 NAME: Final = "fork-server"
@@ -75,11 +80,15 @@ def main() -> None:
     run(order)
 
 
-def prepare(modules: Sequence[str]) -> None:
-    """Import modules, and load the libraries that they would load later."""
+def prepare(modules: Sequence[str], *, plain: bool = True) -> None:
+    """Import modules, and load the libraries that they would load later.
+
+    Args:
+        plain: see `parley.importing.importing`; servers import like this.
+    """
     from parley.importing import importing
 
-    with importing(plain=True):
+    with importing(plain=plain):
         for name in modules:
             importlib.import_module(name)
         from parley.media import jobs
@@ -118,6 +127,7 @@ def serve(link: socket.socket) -> dict[str, Any]:
         order = json.loads(data)
         if "-m" not in order["args"]:
             prepare(MODELS)
+            prepare(TESTED, plain=False)
         elif MODULES[-1] not in sys.modules and not any(name in order["args"] for name in SMALL):
             prepare(MODULES)
         first = os.fork()
