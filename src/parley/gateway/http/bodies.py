@@ -123,7 +123,7 @@ def parameter_reader(
     in_query = [name for name in struct.__struct_fields__ if name not in in_path]
 
     def read(request: Request) -> dict[str, Any]:
-        asked = request.query_params if in_query else {}
+        asked = request.query_params
         given = {name: asked[name] for name in in_query if name in asked}
         return msgspec.structs.asdict(codec.converted(request.path_params | given, shape))
 
