@@ -245,20 +245,25 @@ async def test_talk_says_that_the_call_will_end_and_why(reason, capsys) -> None:
     assert f"the call ends in 60 s: {ENDS_BECAUSE[reason]}" in capsys.readouterr().err
 
 
-async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several questions may have been asked in it."""
-    monkeypatch.setattr("parley.cli.talk.ANSWER_S", 2.0)
-
-    class Client(HalfDuplexClient):
+def unheard(kind: Any, ended_s: list[float]) -> Any:
+    class Client(kind):  # type: ignore[misc]
         is_my_turn = True
 
         def send_chunk(self, pcm: Pcm) -> None:
             pass
 
         async def stop(self) -> None:
+            ended_s.append(asyncio.get_running_loop().time())
             self.phase = "closed"
 
-    talk = TalkLoop(Client("http://localhost:1"), sound=tone(0.1), tail_s=5.0, plays=False)
+    return Client("http://localhost:1")
+
+
+async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several questions may have been asked in it."""
+    monkeypatch.setattr("parley.cli.talk.ANSWER_S", 2.0)
+
+    talk = TalkLoop(unheard(HalfDuplexClient, []), sound=tone(0.1), tail_s=5.0, plays=False)
     talk._show(Reconnected(28.0))
     speaking = asyncio.create_task(talk._speak(FileSource(tone(0.1), 1600)))
     await asyncio.sleep(0.15)
@@ -278,18 +283,7 @@ async def test_without_a_loudspeaker_a_call_ends_once_its_answer_could_have_been
     are heard to their end."""
     ended_s: list[float] = []
     loop = asyncio.get_running_loop()
-
-    class Client(kind):  # type: ignore[misc]
-        is_my_turn = True
-
-        def send_chunk(self, pcm: Pcm) -> None:
-            pass
-
-        async def stop(self) -> None:
-            ended_s.append(loop.time())
-            self.phase = "closed"
-
-    talk = TalkLoop(Client("http://localhost:1"), sound=tone(0.1), tail_s=0.3, plays=False)
+    talk = TalkLoop(unheard(kind, ended_s), sound=tone(0.1), tail_s=0.3, plays=False)
     talk._show(Speaking("One.", tone(1.0), True, 0, None))
     heard_s = loop.time() + 0.9
     talk._show(TurnDone(0, "One.", False, False, 0, 0.0))
@@ -431,7 +425,7 @@ def test_a_server_without_workers_is_named_and_not_waited_for_without_end() -> N
     clock, log = ManualClock(), io.StringIO()
     screen = Screen(io.StringIO(), log, wait_s=60, clock=clock)
 
-    for wait_s, seconds in ((None, 50), (None, 5), (20, 20), (None, 59), (None, 1)):
+    for wait_s, seconds in ((None, 50), (None, 10), (20, 20), (None, 59), (None, 1)):
         screen.waiting(Waiting(1, wait_s, "q_1", 1))
         clock.advance(seconds)
     with pytest.raises(SetupError, match=r"has no worker \(waited 60 s\)") as ended:

@@ -180,20 +180,13 @@ async def test_what_is_too_large_is_not_read_to_its_end(site, monkeypatch):
         await Sources(may_fetch=True).completed(asking_for(f"{site}/endless"))
 
 
-async def test_what_one_request_names_is_bounded_as_a_whole(site, monkeypatch):
+@pytest.mark.parametrize(("count", "problem"), [(2, "too large"), (17, "16 addresses")])
+async def test_what_one_request_names_is_bounded_as_a_whole(site, monkeypatch, count, problem):
     monkeypatch.setattr(sources, "FETCHED_BYTES", 7000)
     one = asking_for(f"{site}/endless").messages[0]
-    asked = completions.Completion(model="m", messages=(one, one))
+    asked = completions.Completion(model="m", messages=(one,) * count)
 
-    with pytest.raises(BadInput, match="too large"):
-        await Sources(may_fetch=True).completed(asked)
-
-
-async def test_too_many_addresses_are_refused():
-    one = asking_for("https://example.org/a.png").messages[0]
-    asked = completions.Completion(model="m", messages=(one,) * 17)
-
-    with pytest.raises(BadInput, match="16 addresses"):
+    with pytest.raises(BadInput, match=problem):
         await Sources(may_fetch=True).completed(asked)
 
 

@@ -216,40 +216,23 @@ TRANSCRIPTS = {
 }
 
 
-async def test_who_asks_is_told_what_they_said_in_a_turn():
-    async with worker_harness(model=HearingParrot()) as harness:
-        talk = await harness.ready("half_duplex", config={"transcribe": True})
-        feed(talk, SENTENCE)
-        await talk.until("turn_done")
-
-        told = await talk.until("input_transcript")
-        assert told == {"type": "input_transcript", "index": 0, "text": WORDS}
-        # Before the answer.
-        assert talk.types.index("input_transcript") < talk.types.index("chunk")
-
-
-@pytest.mark.parametrize("dialect", PAIR)
-async def test_who_asks_is_told_what_they_said_in_units(dialect: DialectName):
-    async with worker_harness(model=HearingParrot()) as harness:
-        talk = await live(harness, dialect, transcribe=True)
-        talk.say(unit_of(talk, loud()))
-        await answers(talk)
-
-        told = await talk.until(TRANSCRIPTS[dialect])
-        assert told["transcript" if dialect == "realtime" else "text"] == WORDS
-        assert talk.types.count(TRANSCRIPTS[dialect]) == 1
-
-
+@pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("dialect", ["half_duplex", *PAIR])
-async def test_nobody_else_is_told(dialect: DialectName):
+async def test_who_asks_is_told_what_they_said_and_nobody_else(dialect: DialectName, asks: bool):
+    options = {"transcribe": True} if asks else {}
     async with worker_harness(model=HearingParrot()) as harness:
         if dialect == "half_duplex":
-            talk = await harness.ready(dialect)
+            talk = await harness.ready(dialect, config=options)
             feed(talk, SENTENCE)
             await talk.until("turn_done")
         else:
-            talk = await live(harness, dialect)
+            talk = await live(harness, dialect, **options)
             talk.say(unit_of(talk, loud()))
             await answers(talk)
 
-        assert TRANSCRIPTS[dialect] not in talk.types
+    told = [m for m in talk.socket.sent if m["type"] == TRANSCRIPTS[dialect]]
+    assert [m.get("text") or m["transcript"] for m in told] == [WORDS] * asks
+    if dialect == "half_duplex" and asks:
+        assert told[0]["index"] == 0
+        # Before the answer.
+        assert talk.types.index("input_transcript") < talk.types.index("chunk")

@@ -151,33 +151,24 @@ async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
     assert [each.seq for each in contents.outputs] == [2]
 
 
-async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: SessionLogs) -> None:
-    frozen = await started(backend)
-    _, writer = await backend.take_over("lease/1", logged(pid=2))
-
-    before = await append(frozen, update(b"too late"))
-    await append(writer, update(b"head", b"continued", whole=True))
-    after = await append(frozen, update(b"much too late", whole=True))
-    frozen.drop()
-
-    assert (before, after) == ("fenced", "fenced")
-    contents, _ = await backend.take_over("lease/1", logged(pid=3))
-    assert list(split_entries(contents.entries)) == [b"head", b"continued"]
-    assert contents.session.worker_pid == 2
-
-
-async def test_a_writer_that_has_not_noticed_its_successor_removes_nothing(
-    backend: SessionLogs,
+@pytest.mark.parametrize("notices", [True, False])
+async def test_a_writer_whose_log_was_taken_over_can_store_and_remove_nothing(
+    backend: SessionLogs, notices: bool
 ) -> None:
     frozen = await started(backend)
     _, writer = await backend.take_over("lease/1", logged(pid=2))
-    await append(writer, update(b"head", b"continued", whole=True))
 
+    if notices:
+        assert await append(frozen, update(b"too late")) == "fenced"
+    await append(writer, update(b"head", b"continued", whole=True))
+    if notices:
+        assert await append(frozen, update(b"much too late", whole=True)) == "fenced"
     frozen.drop()
 
     assert await append(writer, update(b"more")) == "stored"
-    contents = await backend.peek("lease/1")
+    contents, _ = await backend.take_over("lease/1", logged(pid=3))
     assert list(split_entries(contents.entries)) == [b"head", b"continued", b"more"]
+    assert contents.session.worker_pid == 2
 
 
 async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_another(
