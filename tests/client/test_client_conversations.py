@@ -115,6 +115,7 @@ async def test_asking_sends_pictures_sounds_and_words() -> None:
             streaming=False,
             temperature=0.25,
             max_tokens=7,
+            tools=[{"type": "function", "function": {"name": "look"}}],
         )
 
     assert answer.text == "A grey square."
@@ -122,6 +123,7 @@ async def test_asking_sends_pictures_sounds_and_words() -> None:
     (request,) = server.heard[0]
     generation = request["generation"]
     assert (generation["temperature"], generation["max_new_tokens"]) == (0.25, 7)
+    assert [tool["function"]["name"] for tool in request["tools"]] == ["look"]
     image, sound, text = request["messages"][0]["content"]
     assert (image["type"], text["text"]) == ("image", "What is this?")
     assert sound["sample_rate"] == 16_000

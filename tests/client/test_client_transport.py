@@ -72,7 +72,7 @@ TURN: list[Message] = [
     {"type": "generating", "speech_duration_ms": 500},
     {"type": "chunk", "text_delta": "Hi ", "audio_data": ANSWER, "chunk_index": 0},
     {"type": "chunk", "text_delta": "there.", "audio_data": None, "chunk_index": 1},
-    {"type": "turn_done", "turn_index": 0, "text": "Hi there.", "audio_duration_ms": 100},
+    {"type": "turn_done", "turn_index": 0, "text": "Hi, there.", "audio_duration_ms": 100},
 ]
 
 
@@ -113,7 +113,7 @@ async def test_what_is_said_gets_its_answer_although_nobody_iterated_meanwhile()
         await talk.stop()
         rest = [each async for each in turns]
 
-    assert (turn.text, turn.number) == ("Hi there.", 0)
+    assert (turn.text, turn.number) == ("Hi, there.", 0), "as the server says at the end"
     assert turn.sound is not None
     assert turn.sound.duration_s == pytest.approx(0.1)
     assert rest == []

@@ -72,7 +72,8 @@ def test_messages_that_may_not_have_arrived_are_kept_up_to_a_size(
     large, sent = SentMessages(), SentMessages()
     large.add("x" * 20)
     for text in ("x" * 20, "yyyy", "zzzz", "wwww"):
-        sent.add(text)
+        sent.add(text, 0.5)
+    in_flight_s = sent.in_flight_s
 
     count, again, received = sent.count, sent.take_again(1), sent.count
     for each in again:
@@ -80,6 +81,7 @@ def test_messages_that_may_not_have_arrived_are_kept_up_to_a_size(
 
     assert large.take_again(0) == ["x" * 20]
     assert (count, again, received, sent.count) == (4, ["zzzz", "wwww"], 1, 3)
+    assert in_flight_s == 1.0
     assert sent.take_again(1) == again
 
 

@@ -159,6 +159,10 @@ def test_a_chunk_becomes_sound_and_a_chunk_without_sound_nothing():
         assert np.array_equal(heard.pcm.samples, VOICE.samples)
 
     assert read(dialect, {"type": "audio_chunk"}, "active") is None
+    v2 = connection("minicpmo_v2", kind=Kind.OMNI_DUPLEX)
+    for name in ("audio_base64", "audio"):
+        heard = read(v2, {"type": "input.append", "input": {name: VOICE64}}, "active")
+        assert np.array_equal(heard.pcm.samples, VOICE.samples)
 
 
 # ---- duplex ----

@@ -15,6 +15,7 @@ from parley.clock import ManualClock
 from parley.settings import LimitSettings
 from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.allowance import Allowance
+from parley.transport.client import DialFailed, dial
 from parley.transport.connection import INBOX_MESSAGES, TURN_FRAMES, Connection
 from parley.transport.framing import (
     BINARY,
@@ -471,6 +472,9 @@ async def test_an_aborted_connection_is_forgotten_though_its_transport_never_say
     ticked = asyncio.Event()
     monkeypatch.setattr(Connection, "tick", lambda *_: ticked.set())
     open_connection(keepalive=keepalive)
+    timer = keepalive._timer
+    open_connection(keepalive=keepalive)
+    assert keepalive._timer is timer, "one for all"
     await asyncio.wait_for(ticked.wait(), HANG_S)
 
 
@@ -544,6 +548,33 @@ async def test_a_crowd_of_frames_is_handled_some_at_a_time():
     assert len(counts) == 1000 // TURN_FRAMES
     assert wire.is_reading
     assert len(other_wire.sent) == 1000 * 7
+
+
+async def test_what_was_forwarded_does_not_count_once_two_connections_part(monkeypatch):
+    monkeypatch.setattr("parley.transport.connection.INBOX_BYTES", 100)
+    connection, wire = open_connection()
+    client_says(connection, TEXT, b"x" * 101)
+    assert not wire.is_reading
+    connection.join(open_connection()[0], Traffic())
+
+    connection.part()
+    client_says(connection, TEXT, b"x")
+
+    assert wire.is_reading
+
+
+async def test_a_server_that_does_not_answer_is_hung_up_on():
+    accepted: list[Any] = []
+    listening = asyncio.start_server(lambda *ends: accepted.append(ends), "127.0.0.1", 0)
+    async with await listening as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        known: Any = {"headers": {}, "limits": ConnectionLimits(), "keepalive": Keepalive()}
+        with pytest.raises(DialFailed, match=r"within 0\.05 s"):
+            await dial(url, **known, open_limit_s=0.05, tls=None)
+
+        ((reader, writer),) = accepted
+        assert b"Upgrade: websocket" in await asyncio.wait_for(reader.read(), HANG_S)
+        writer.close()
 
 
 async def test_what_a_stopped_connection_had_read_is_handled_once_it_continues():

@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 
 from parley.gateway.http.chat import ChatResponse, TokenStats, written
 from parley.gateway.http.status import worker_info
+from parley.gateway.parts import connections_of_one
 from parley.gateway.reload import taken_over
 from parley.media import wav
 from parley.media.pcm import Pcm
@@ -252,7 +253,12 @@ async def test_limits_are_shown_and_hold_as_they_are_after_a_reload():
         redis = RedisSessionLogs("redis://localhost:1", window_s=30.0)
         gateway.runtime.stores.session_logs = redis
         shown = {"realtime_audio_s": 50.0, "sessions_per_client": 3}
-        limits = {**shown, "resume_window_s": 300.0}
+        limits = {
+            **shown,
+            "resume_window_s": 300.0,
+            "session_logs_mb": 2.5,
+            "connections_per_client": 7,
+        }
         changed = taken_over(
             settings,
             settings.model_copy(update={"limits": settings.limits.model_copy(update=limits)}),
@@ -265,6 +271,10 @@ async def test_limits_are_shown_and_hold_as_they_are_after_a_reload():
     assert defaults["session_limits_s"]["audio"] == 50.0
     assert {name: capabilities["limits"][name] for name in shown} == shown
     assert redis.ttl_ms == 1_200_000
+    security = settings.security.model_copy(update={"trust_proxy": True})
+    assert connections_of_one(changed) == 7
+    assert connections_of_one(changed.model_copy(update={"security": security})) is None
+    assert gateway.runtime.stores.log_sweep.total_bytes == 2.5 * (1 << 20)
 
 
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):

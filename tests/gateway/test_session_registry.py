@@ -721,8 +721,10 @@ async def test_a_connection_to_the_older_of_two_sessions_does_not_replace_the_ne
     with young.admission.claim("call"):
         """The connection has the session's id."""
         young.pool.welcome(at("v", granted_time=200.0), object())
-        young.kept.keep(older, ExitStack())
+        (held := ExitStack()).callback(released := Mock())
+        young.kept.keep(older, held)
 
+    released.assert_called_once_with()
     assert young.admission.sessions_by_address == {"127.0.0.1": 1}
     assert present(await young.kept.find("call")).lease_id == "lease of v"
     assert [lease.lease_id for lease in young.pool.leases] == ["lease of v"]

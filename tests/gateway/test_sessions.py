@@ -444,6 +444,7 @@ async def test_an_erasure_includes_a_recording_that_arrives_meanwhile(gateway, h
 
     assert erased.json()["recordings"] == 2
     assert list(RecordingFolders(tmp_path)) == []
+    assert await gateway.runtime.stores.state.erased_s("u_anna"), "for what arrives later"
 
 
 async def test_a_recording_that_cannot_be_deleted_does_not_protect_others(tmp_path):

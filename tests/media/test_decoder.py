@@ -30,6 +30,7 @@ from parley.media.image import decode_image
 from parley.media.pcm import Pcm
 from parley.media.room import ContextRoom
 from parley.media.video import decode_video
+from parley.settings import LimitSettings
 
 pytestmark = pytest.mark.starts_python
 
@@ -151,7 +152,7 @@ def test_a_picture_of_63_million_pixels_stays_out_of_this_process(decoder, bomb)
     assert me.memory_info().rss - before < 100 * MIB
 
 
-LITTLE = DecoderLimits(memory_bytes=128 * MIB)
+LITTLE = DecoderLimits.of(LimitSettings(decoder_mb=128))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import asyncio
+from unittest.mock import create_autospec
 
 import pytest
 from tests.support.sessions import heard, loud, quiet, worker_harness
@@ -8,6 +9,7 @@ from parley.clock import ManualClock
 from parley.dialects.events import Content
 from parley.engine.work import Stage
 from parley.errors import ContextFull
+from parley.models.parrot import Parrot
 from parley.protocol.content import Message
 from parley.protocol.values import Role, TextPart, ToolCallPart, ToolResultPart
 from parley.session.chat import without_oldest
@@ -19,13 +21,17 @@ SPOKEN = {
 }
 
 
-async def test_a_streamed_answer_is_prefill_done_then_chunks_that_join_to_done():
+async def test_a_streamed_answer_is_prefill_done_then_chunks_that_join_to_done(monkeypatch):
+    begin = create_autospec(Parrot.begin, side_effect=Parrot.begin)
+    monkeypatch.setattr(Parrot, "begin", begin)
     async with worker_harness() as harness:
         talk = harness.begin("chat")
-        talk.say(SPOKEN)
+        talk.say({**SPOKEN, "seed": 7})
 
         assert await talk.over() == 1000
 
+        opening = begin.call_args.args[2]
+        assert (opening.seed, opening.is_seed_chosen) == (7, True)
         assert talk.types[0] == "prefill_done"
         assert talk.types[-1] == "done"
         assert set(talk.types[1:-1]) == {"chunk"}
@@ -159,11 +165,8 @@ def user(*parts: dict) -> dict:
         (user({"type": "video", "data": b64(b"no clip")}), "invalid_payload", 1008),
         ({**HELLO, "tts": {"ref_audio_data": quiet(70)}}, "invalid_payload", 1008),
         ({**HELLO, "tts": {"ref_audio_path": "/etc/passwd"}}, "invalid_payload", 1008),
-        (
-            {"messages": [{"role": "user", "content": "word " * 9000}]},
-            "context_full",
-            1008,
-        ),
+        ({**HELLO, "tools": [{"function": {"name": "look"}}]}, "invalid_request", 1008),
+        ({"messages": [{"role": "user", "content": "word " * 9000}]}, "context_full", 1008),
     ],
 )
 async def test_bad_input_is_answered_with_its_code_and_close_code(frame, code, close_code):

@@ -29,6 +29,7 @@ from parley.session.early import EarlyAnswer
 from parley.session.response import Response
 from parley.session_log.items import ConversationItem
 from parley.turns import TurnJudges
+from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
@@ -122,20 +123,29 @@ async def test_nothing_more_of_a_clause_is_sent_once_its_answer_was_stopped(monk
     assert sum(bool(one.get("audio_data")) for one in talk.socket.sent) == 1
 
 
-async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(monkeypatch):
+@pytest.mark.parametrize(
+    ("dialect", "view", "work", "done"),
+    [
+        ("half_duplex", HalfDuplexView, "prefill", "turn_done"),
+        ("duplex", DuplexView, "unit", "result"),
+    ],
+)
+async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(
+    monkeypatch, dialect, view, work, done
+):
     due_s: list[float] = []
-    prefill = HalfDuplexView.prefill
+    does = getattr(view, work)
 
-    async def noted(view, request, **more):
+    async def noted(*given, **more):
         if "due_s" in more:
             due_s.append(more["due_s"])
-        return await prefill(view, request, **more)
+        return await does(*given, **more)
 
-    monkeypatch.setattr(HalfDuplexView, "prefill", noted)
+    monkeypatch.setattr(view, work, noted)
     async with worker_harness(clock=ManualClock(1000.0)) as harness:
-        talk = await prepared(harness)
+        talk = await harness.ready(dialect)
         feed(talk, SENTENCE)
-        await talk.until("turn_done")
+        await talk.until(done)
 
     assert 1000 < due_s[0] <= 1010
 
@@ -324,35 +334,28 @@ async def test_a_stop_of_a_turn_says_when_nothing_was_being_said():
         assert talk.socket.closed is None
 
 
-async def test_idle_time_is_counted_from_the_last_chunk():
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_idle_time_is_counted_from_the_last_chunk_or_the_end_of_what_is_played(
+    is_answered: bool,
+):
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await prepared(harness, session={"timeout_s": 20})
-        await harness.pass_time(15, due="idle")
-        talk.say({"type": "audio_chunk", "audio_base64": quiet(0.1)})
-        await talk.drained()
-        await harness.pass_time(15, due="idle")
+        if is_answered:
+            feed(talk, sound(speak(8.0), silence(1.0)))
+            assert 8000 < (await talk.until("turn_done"))["audio_duration_ms"] < 9000
+        else:
+            await harness.pass_time(15, due="idle")
+            talk.say({"type": "audio_chunk", "audio_base64": quiet(0.1)})
+            await talk.drained()
+        played_s = 9 if is_answered else 0
+        await harness.pass_time(played_s + 18, due="idle")
         assert talk.socket.closed is None
 
-        await harness.pass_time(5, due="idle")
+        await harness.pass_time(2, due="idle")
 
         assert await talk.over() == 1000
-        assert talk.socket.sent[-1] == {"type": "timeout", "elapsed_s": 20.0}
-
-
-async def test_idle_time_waits_until_the_answer_has_been_played():
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = await prepared(harness, session={"timeout_s": 10})
-        feed(talk, sound(speak(8.0), silence(1.0)))
-        done = await talk.until("turn_done")
-        assert done["audio_duration_ms"] > 8000
-
-        await harness.pass_time(17.0, due="idle")
-        assert talk.socket.closed is None
-        await harness.pass_time(2.0, due="idle")
-
-        assert await talk.over() == 1000
-        assert talk.types[-1] == "timeout"
+        assert talk.socket.sent[-1]["type"] == "timeout"
+        assert talk.socket.sent[-1]["elapsed_s"] == pytest.approx(20, abs=1)
 
 
 async def test_no_timeout_while_an_answer_is_being_made():

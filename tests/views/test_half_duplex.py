@@ -1,6 +1,7 @@
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.support.faults import Faulty, Gated
 from tests.support.present import present
@@ -11,7 +12,7 @@ from parley.engine.work import Ending, Stage, Window
 from parley.errors import ContextFull, InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
 from parley.protocol.values import Generation, TextPart
-from parley.views.content import AudioPart, Message
+from parley.views.content import AudioPart, ImagePart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 SYSTEM = Message.of("system", "You are kind.")
@@ -47,14 +48,17 @@ async def test_what_was_taken_in_early_is_given_back_for_another_turn(talk):
     assert present(talk.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
-async def test_words_written_meanwhile_make_it_another_turn(talk):
+async def test_words_and_pictures_meanwhile_make_it_another_turn(talk):
     await talk.prefill_early(TurnRequest("s", (said(1.0),)))
-    both = Message("user", (TextPart("Hello"), AudioPart(speak(1.0))))
-    await talk.prefill(TurnRequest("s", (both,)))
+    shown = ImagePart(np.zeros((48, 32, 3), np.uint8))
+    both = Message("user", (TextPart("Hello"), AudioPart(speak(1.0)), shown))
+    prefilled = await talk.prefill(TurnRequest("s", (Message("user", (shown,)), both)))
     [chunk async for chunk in talk.generate("s")]
 
+    assert (prefilled.vision_slices, prefilled.vision_tokens) == (2, 128)
     text = present(talk.decoded).text
-    assert text == "You spoke for 1.0 seconds at -13 dB. You wrote: Hello"
+    assert "You spoke for 1.0 seconds at -13 dB. I saw" in text
+    assert text.endswith("You wrote: Hello")
 
 
 async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(view):

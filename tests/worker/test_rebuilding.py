@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.models.cascade.parts import small_cascade
@@ -50,6 +51,7 @@ from parley.recording.lines import HeadLine
 from parley.session.log import decoded
 from parley.session.mailbox import OWN_BY_TIME
 from parley.session.rerun import rerun
+from parley.session.socket import Disconnected
 from parley.session_log import state_codec
 from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
@@ -614,9 +616,23 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     assert "Say 2." in response["output"][0]["content"][0]["text"]
 
 
-async def test_a_unit_that_is_due_again_keeps_its_pictures_and_count(
+async def test_a_worker_whose_gateway_leaves_while_it_follows_takes_nothing_over(
     harness: WorkerHarness,
 ) -> None:
+    _, logs = await whole_talk(harness, "duplex")
+    harness.host.session_logs = FakeSessionLogs(offered=logs.taken[3])
+    lease, asking = LeasedSlot("again", "session", "duplex", KINDS["duplex"]), GatewayEnd()
+    asking.receive = AsyncMock(side_effect=Disconnected)  # type: ignore[method-assign]
+    slot = await harness.host.admit(lease)
+
+    with pytest.raises(Disconnected):
+        await harness.host.rebuild(lease, slot, asking, follows=True)  # type: ignore[arg-type]
+
+    assert not asking.answer.done()
+    assert harness.engine.free_slots == 2
+
+
+async def test_a_unit_that_is_due_again_keeps_its_pictures(harness: WorkerHarness) -> None:
     _, logs = await whole_talk(harness, "duplex")
     state = state_codec.joined(logs.taken[3].state)
     state["runner"] |= {"frames": (JPEG,), "must_go_back": True, "unsent_units": 2, "failures": 1}

@@ -120,7 +120,7 @@ async def test_health_and_new_limits_are_there_before_and_after_the_model(monkey
         return Parrot()
 
     async with fake_gateway_control() as gateway, httpx.AsyncClient(trust_env=False) as http:
-        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy"}
+        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "worker.index": 3}
         warm: list[int] = []
         worker = WorkerProcess(
             load(flags=flags),
@@ -147,7 +147,7 @@ async def test_health_and_new_limits_are_there_before_and_after_the_model(monkey
         assert early["model_loaded"] is False
         assert late["status"] == "healthy"
         assert late["worker_status"] == "idle"
-        assert (hello.model, hello.slots) == ("parrot", 1)
+        assert (hello.model, hello.slots, hello.index) == ("parrot", 1, 3)
         assert hello.url == f"http://127.0.0.1:{worker.port}"
 
 
