@@ -75,6 +75,15 @@ async def test_an_answer_of_another_server_is_recognised(network: Answering) -> 
             await server.voices()
 
 
+async def test_a_redirection_says_where_to() -> None:
+    network = Answering(301, html="<h1>Moved</h1>")
+    network._answer.headers["location"] = "https://a.test/voices?page=1"
+
+    async with server_of(network) as server:
+        with pytest.raises(Unreachable, match=r"redirected to https://a\.test/voices\n"):
+            await server.voices()
+
+
 async def test_a_proxy_that_wants_a_key_is_recognised() -> None:
     async with server_of(Answering(401, html="<h1>Sign in</h1>")) as server:
         with pytest.raises(Unauthorized):

@@ -159,6 +159,9 @@ def refusal_of(url: str, reply: httpx.Response) -> ParleyError:
         return as_error(str(fields.get("code", "")), str(fields["detail"]))
     if reply.status_code == 401:
         return errors.Unauthorized()
+    if reply.has_redirect_location:
+        where = reply.headers["location"].partition("?")[0]
+        return Unreachable(url, f"redirected to {where}", hint=REDIRECT_HINT)
     why = f"not a parley server (it answered {reply.status_code})."
     return Unreachable(url, why, hint=RUNNING_HINT)
 
