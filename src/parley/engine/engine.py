@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar, TypeVarTuple, cast
 
 from parley import logs
 from parley.clock import Clock, SystemClock
@@ -34,6 +34,7 @@ PENDING_LIMIT = 64
 """Maximum number of requests in flight per slot; more are refused. Runners have two or three."""
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 R = TypeVar("R", bound=work.GenerateResult, covariant=True)
 
 
@@ -243,7 +244,7 @@ class Engine:
             if not future.done():
                 future.set_exception(ServiceUnavailable("The model is not running."))
 
-    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+    def _post(self, function: Callable[[*Args], None], *arguments: *Args) -> None:
         """Call a function on the event loop, from the engine thread."""
         assert self._events is not None
         try:
