@@ -257,7 +257,7 @@ def stated(text: str, role: str, *, is_sure: bool) -> str | None:
         is_sure: it must contain all words of the question, which must not be a "Do you ...?"; else
             half of them.
     """
-    low = lowered(parted(text)[1])
+    low = lowered(latest(parted(text)[1]))
     asked = _words(low) - _WORDS["pronouns"]
     if not _SAYS["question"].search(low) or (is_sure and _SAYS["whether"].search(low)):
         return None
