@@ -1,6 +1,7 @@
 """Keep-alive and limits of one connection, on a transport that does nothing by itself."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import sys
@@ -573,8 +574,8 @@ async def test_a_server_that_does_not_answer_is_hung_up_on():
             await dial(url, **known, open_limit_s=0.05, tls=None)
 
         ((reader, writer),) = accepted
-        assert b"Upgrade: websocket" in await asyncio.wait_for(reader.read(), HANG_S)
-        writer.close()
+        with contextlib.closing(writer):
+            assert b"Upgrade: websocket" in await asyncio.wait_for(reader.read(), HANG_S)
 
 
 async def test_what_a_stopped_connection_had_read_is_handled_once_it_continues():
