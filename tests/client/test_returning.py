@@ -280,9 +280,7 @@ def _is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_is_fast")
-async def test_a_question_that_was_just_asked_is_given_its_time_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_question_that_was_just_asked_is_given_its_time_and_no_more(monkeypatch):
     socket, returning = QuietSocket(), Returning()
     link = Link(socket, live_s=3.0)
     link.sent = returning.sent

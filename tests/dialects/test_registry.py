@@ -88,11 +88,8 @@ async def test_a_worker_without_the_dialect_is_not_a_lost_worker(monkeypatch: py
 
 
 def test_two_dialects_of_one_name_are_refused():
-    class Other(EagerDialect):
-        pass
-
     with pytest.raises(ParleyError, match="two dialects called 'eager'"):
-        DialectRegistry([EagerDialect, Other])
+        DialectRegistry([EagerDialect, type("Other", (EagerDialect,), {})])
 
 
 @pytest.mark.parametrize(

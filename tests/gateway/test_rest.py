@@ -109,8 +109,10 @@ async def test_chat_over_http_answers_whole(gateway, worker, http):
 )
 async def test_a_bad_chat_body_gets_400(http: httpx.AsyncClient, content: bytes, code: str):
     response = await http.post("/api/chat", content=content)
+    foreign = await http.post("/api/chat", headers={"origin": "https://elsewhere.example"})
 
     assert (response.status_code, response.json()["code"]) == (400, code)
+    assert foreign.status_code == 403
 
 
 @pytest.mark.usefixtures("worker")

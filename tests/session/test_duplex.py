@@ -293,6 +293,7 @@ async def test_a_pause_that_lasts_too_long_ends_the_session():
 async def test_silence_ends_an_active_session_but_not_a_paused_one():
     async with worker_harness(clock=ManualClock(), duplex_silence_s=120) as harness:
         talk = await started(harness)
+        await harness.pass_time(119, due="silence")
         talk.say({"type": "pause", "timeout": 300})
         await talk.until("paused")
         await harness.pass_time(200, due="pause")

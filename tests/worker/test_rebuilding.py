@@ -616,9 +616,7 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     assert "Say 2." in response["output"][0]["content"][0]["text"]
 
 
-async def test_a_worker_whose_gateway_leaves_while_it_follows_takes_nothing_over(
-    harness: WorkerHarness,
-) -> None:
+async def test_a_follower_whose_gateway_leaves_takes_nothing_over(harness: WorkerHarness) -> None:
     _, logs = await whole_talk(harness, "duplex")
     harness.host.session_logs = FakeSessionLogs(offered=logs.taken[3])
     lease, asking = LeasedSlot("again", "session", "duplex", KINDS["duplex"]), GatewayEnd()
@@ -700,7 +698,9 @@ async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls:
     assert 170 <= max(lengths) <= 200
 
 
-async def test_a_response_does_not_repeat_the_setup_in_the_log(harness: WorkerHarness) -> None:
+async def test_a_change_of_the_setup_is_logged_and_no_response_repeats_it(
+    harness: WorkerHarness,
+) -> None:
     logs = harness.host.session_logs = FakeSessionLogs()
     talk = harness.begin("openai_realtime", extensions=False)
     setup = {"type": "realtime", "instructions": "Speak of lighthouses.", "resume": True}
@@ -715,6 +715,9 @@ async def test_a_response_does_not_repeat_the_setup_in_the_log(harness: WorkerHa
             b"".join((update.entries, *(update.state or {}).values())) for update in logs.updates
         )
         said.append(written_now.count(b"lighthouses"))
+    talk.say({"type": "session.update", "session": {**setup, "instructions": "Of towers."}})
+    await talk.until("session.updated", 2)
+    await until(lambda: any(b"Of towers." in update.entries for update in logs.updates))
     talk.socket.leave()
     await talk.over()
 
