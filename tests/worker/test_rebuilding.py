@@ -51,6 +51,7 @@ from parley.recording.lines import HeadLine
 from parley.session.log import decoded
 from parley.session.mailbox import OWN_BY_TIME
 from parley.session.rerun import rerun
+from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
 from parley.session_log import state_codec
 from parley.session_log.contract import LogContents
@@ -227,6 +228,9 @@ async def rebuilt_talk(
     sent = 0 if past is None else state["received"] + 1
     client = harness.host.resumable(lease.lease_id)
     assert client._ready_seq == state["ready_seq"]
+    with pytest.raises(ResumeRefused, match="lost the session") as refused:
+        client.check(token, state["last_seq"] + 1)
+    assert refused.value.reason == "lost", "what came after the copy was not stored"
     attaching = asyncio.create_task(client.attach(socket, token, seq, sent))
     resumed = await socket.until("session.resumed")
     if past is not None:

@@ -349,6 +349,9 @@ class ResumableSocket:
         if self._why_over:
             raise ResumeRefused("expired", self._why_over)
         first, last = self._ready_seq, self._log.last_seq
+        if self._is_restored and self._sent_before is None and seq > last:
+            # The lost worker sent more while its log could not be written.
+            raise ResumeRefused("lost", f"Nothing after message {last} was stored.")
         if not first <= seq <= last:
             raise ResumeRefused("gap", f"It must be between {first} and {last}, got {seq}.")
 
