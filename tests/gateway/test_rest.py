@@ -255,12 +255,8 @@ async def test_limits_are_shown_and_hold_as_they_are_after_a_reload():
         redis = RedisSessionLogs("redis://localhost:1", window_s=30.0)
         gateway.runtime.stores.session_logs = redis
         shown = {"realtime_audio_s": 50.0, "sessions_per_client": 3}
-        limits = {
-            **shown,
-            "resume_window_s": 300.0,
-            "session_logs_mb": 2.5,
-            "connections_per_client": 7,
-        }
+        others = {"session_logs_mb": 2.5, "connections_per_client": 7}
+        limits = {**shown, **others, "resume_window_s": 300.0}
         changed = taken_over(
             settings,
             settings.model_copy(update={"limits": settings.limits.model_copy(update=limits)}),
