@@ -211,7 +211,7 @@ def _checked(text: str) -> str | None:
     result = chain(found[2], [(found[3], found[4])]) if found else None
     if not found or not result:
         return None
-    is_so = result.endswith(f" is {number(float(found[5]))}.")
+    is_so = result.removesuffix(".").endswith(f" {number(float(found[5]))}")
     return f"{'Yes' if is_so else 'No'}, {result}"
 
 

@@ -79,6 +79,13 @@ def number(value: float) -> str:
     return f"{value:.{2 if abs(value) >= 1 else 3}f}".rstrip("0").rstrip(".")
 
 
+def rounded(value: float) -> str:
+    """`number`, with `about` before it if it is not exact."""
+    said = number(value)
+    is_exact = abs(float(said.replace(",", "")) - value) < 1e-9 * max(1, abs(value))
+    return said if is_exact else f"about {said}"
+
+
 _ADDED: Final = ("more", "on", "given")
 """Groups of the pattern `change` for what is added; the others are for what is taken away."""
 
@@ -103,6 +110,8 @@ def sum_note(low: str) -> str | None:
     text = as_digits(low)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text).replace("sqrt", "square root of ")
     text = re.sub(r"(?<=square root of )\s*\((\d+)\)", r"\1", text)
+    if not _SAYS["bare"].fullmatch(text) or _SAYS["of_digits"].search(text):
+        text = _SAYS["joined"].sub(" · ", text)
     if BEYOND.search(text):
         return None
     if (found := _SAYS["brackets"].fullmatch(text)) and _INNER.search(found[1]):
@@ -134,7 +143,7 @@ def sum_note(low: str) -> str | None:
         if found:
             value = _operand(found)
             if value >= 0:
-                return form.format(number(value), number(work(value)))
+                return form.format(number(value), rounded(work(value)))
     return None
 
 
@@ -156,7 +165,9 @@ def _bracketed(written: str) -> str | None:
     plain = written
     while found := _INNER.search(plain):
         part = sum_note(found[1]) if re.search(r"\d\s*[-+*/x]", found[1]) else f"is {found[1]}."
-        if not part or not (value := re.search(rf"is {NUMBER}\.$", part.replace(",", ""))):
+        if not part or not (
+            value := re.search(rf"is (?:about )?{NUMBER}\.$", part.replace(",", ""))
+        ):
             return None
         plain = plain[: found.start()] + value[1] + plain[found.end() :]
     told = sum_note(plain)
@@ -195,7 +206,7 @@ def chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
         total = total + value if sign == "+" else total - value
     if not abs(total) <= 1e12:  # also excludes NaN, the result of infinite terms
         return None
-    return f"{' '.join(said)} is {number(total)}."
+    return f"{' '.join(said)} is {rounded(total)}."
 
 
 _FRACTION: Final = re.compile(r"(?<![\d/.])(\d{1,6})/([1-9]\d{0,5})(?![\d/.])")
