@@ -309,7 +309,9 @@ def _advice(low: str, earlier: Sequence[str]) -> str | None:
     if not _SAYS["advice"].search(low):
         return None
     told = (low, *(lowered(one) for one in earlier[:-4:-1] if not one.rstrip().endswith("?")))
-    found = next(filter(None, map(_ADVICE.find, told)), None)
+    of = _SAYS["of_itself"].search(low)
+    subject = next(filter(None, of.groups())) if of else ""
+    found = next(filter(None, (_ADVICE.find(one) for one in told if subject in one)), None)
     return fact_note(found[2:].lower()) if found and found.startswith("? ") else found
 
 
