@@ -76,6 +76,7 @@ BERLIN = "The capital of Germany is Berlin."
         ("ik begrijp het niet", "Sorry, ik spreek alleen Engels. I speak only English."),
         ("Im sad", "I'm sorry that you feel that way. Do you want to talk about it?"),
         ("My friend Germny is here.", None),
+        ("Ben is seven", None),
     ],
 )
 def test_a_line_is_read_as_it_was_meant(text: str, note: str | None, is_word) -> None:

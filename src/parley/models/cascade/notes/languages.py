@@ -56,9 +56,11 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
         is_word: True for a word (in lower case) of the English lexicon; None: there is no lexicon.
     """
     code = language_of(text)
-    if code is not None:
-        return f"{_REPLIES[code]} {ONLY_ENGLISH}"
     words = _LETTERS.findall(_plain(text))
+    # "Ben is seven." has two words of Dutch, and the third is English, as are all three.
+    is_ours = is_word and all(map(is_word, words)) and not _WORDS.get(code or "", set()) >= {*words}
+    if code is not None and not is_ours:
+        return f"{_REPLIES[code]} {ONLY_ENGLISH}"
     strange = {word for word in words if is_word and not is_word(word)}
     if strange and len(words) <= 3:
         own = next((code for code, known in _WORDS.items() if strange <= known), None)
