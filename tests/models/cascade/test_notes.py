@@ -468,6 +468,8 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         ("We were married for fifty years.", [], "That sounds good"),
         ("What questions they will ask me?", [], "don't know that one"),
         ("Are monsters real?", [], "don't know"),
+        ("Explain it like I'm five", [], "not sure what you mean"),
+        ("How old is Ben?", ["Ben is seven."], "Ben is seven."),
     ],
 )
 def test_what_no_note_knows_is_answered_by_its_form(text, earlier, said):

@@ -447,11 +447,10 @@ def _things() -> frozenset[str]:
     return frozenset(words) - _ARTICLES - _WORDS["no_things"]
 
 
-def country_in(text: str) -> str | None:
-    """The last country, or well-known town, that a text names, in lower case."""
+def places_in(text: str) -> list[str]:
+    """The countries and well-known towns that a text names, in lower case."""
     names = "|".join((*capitals(), *_WORDS["towns"]))
-    found = re.findall(rf"\b(?<!from )(?:{names})\b", text.lower())
-    return found[-1] if found else None
+    return re.findall(rf"\b(?<!from )(?:{names})\b", text.lower())
 
 
 @functools.cache

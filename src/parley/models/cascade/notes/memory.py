@@ -232,6 +232,8 @@ def recall(text: str, told: Told) -> str | None:
 def said_before(low: str, told: Told) -> str | None:
     """The user's statement that shares the most words with a question."""
     asked = _words(low)
+    if low.startswith("how old") and len(asked) > 1:
+        asked -= {"old"}  # "Ben is seven" says it without the word.
     words = asked - _WORDS["pronouns"]
     if not words or _SAYS["of_reasons"].search(low) or not _SAYS["question"].search(low):
         return None

@@ -27,11 +27,11 @@ from parley.models.cascade.notes.everyday import echo_note, rhyme_note, unseen_n
 from parley.models.cascade.notes.knowledge import (
     capitals,
     compared_note,
-    country_in,
     definition_note,
     fact_note,
     is_filler,
     opposite_note,
+    places_in,
     stock,
     unknown_note,
 )
@@ -250,8 +250,9 @@ def _noted(
     if found is None and told is not None:
         return NOT_TOLD
     found = found or advice or _replaced(text, earlier, ask)
-    if found is None and (there := _there(low, (*answers[-6:-1], *earlier[-4:], *answers[-1:]))):
-        found = _plain(there, earlier, seed, answers)
+    if found is None:
+        there = _there(low, (*answers[-6:-1], *earlier[-4:], *answers[-1:]))
+        found = next(filter(None, (_plain(one, earlier, seed, answers) for one in there)), None)
     found = found or _of_last(low, earlier, answers, seed)
     return found or echo_note(text) or unseen_note(low, answers)
 
@@ -294,7 +295,7 @@ def _follow(
     question starts with `? `, or with `?? ` if it may have no note."""
     pairs = [*zip(reversed(answers), map(lowered, reversed(earlier)), strict=False)]
     known = [pair for pair in pairs if not _SAYS["lost"].search(pair[0])] or pairs
-    said = [latest(one) for pair in known[:2] for one in pair]
+    said = [latest(turns.plain_answer(one)) for pair in known[:2] for one in pair]
     context = "\n".join((low, *said, "", *told.sentences()))
     found = _FOLLOWS.find(context, len(answers))
     if not found or not found.startswith("?"):
@@ -319,7 +320,8 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
     """The note for a question about the subject of the last answers."""
     if _SAYS["among"].search(low):
         return None
-    told = (one for one in answers[-3:] if not one.endswith("?"))
+    told = (turns.plain_answer(one) for one in answers[-3:] if not one.endswith("?"))
+    told = (found[1] if (found := _SAYS["met"].match(one)) else one for one in told)
     answers = [one for one in told if not _SAYS["lost"].search(one)] or [""]
     spoken = answers[-1:]
     if _SAYS["person"].search(low):  # People remain the subject for longer than things.
@@ -331,14 +333,17 @@ def _of_last(low: str, earlier: Sequence[str], answers: Sequence[str], seed: int
     return next((one for one in known if one != answers[-1]), again)
 
 
-def _there(low: str, said: Sequence[str]) -> str | None:
-    """A question about `there`, with the country that was mentioned last."""
+def _there(low: str, said: Sequence[str]) -> list[str]:
+    """A question about `there`, with each of the places that were mentioned last, and with the
+    country of a capital for what a town has none of."""
     found = _SAYS["there"].search(low)
-    countries = [country for one in said if (country := country_in(one))]
-    if not found or not countries or country_in(low):
-        return None
+    places = next((named for one in reversed(said) if (named := places_in(one))), [])
+    if not found or places_in(low):
+        return []
+    if _SAYS["of_country"].search(low):
+        places += [of for of, town in capitals().items() if town.lower() in places]
     asked = re.sub(r"\bthere\b", "", low).strip(" ?.!")
-    return f"{asked} in {countries[-1]}?"
+    return [f"{asked} in {place}?" for place in reversed(places)]
 
 
 MOST_BRIEF: Final = 3
@@ -495,9 +500,7 @@ def stock_note(low: str, earlier: Sequence[str], seed: int, answers: Sequence[st
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
             return _drawn(name, low, earlier, seed, answers)
-    if words <= 5 and re.search(
-        r"\b(?:another|(?:one|tell me) (?:more|about)|again)\b|^\W*about ", low
-    ):
+    if words <= 5 and _SAYS["of_stock"].search(low):
         for back, before in enumerate(reversed(earlier[-5:])):
             for name, pattern in _STOCKS.items():
                 if re.search(pattern, before.lower()):
