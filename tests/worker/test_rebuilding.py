@@ -282,7 +282,9 @@ async def test_a_session_of_a_model_that_says_what_it_chose_does_so_too(
     if name == "openai_live":
         # Nothing is told of a second that leaves the answer to the next one.
         monkeypatch.setattr("parley.models.cascade.units.UNIT_COST", 1000)
-    async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
+    async with worker_harness(
+        slots=2, model=small_cascade(rows=2, takes_notes=False), **UNHURRIED
+    ) as harness:
         # What does not depend on the model is tried from every copy, above.
         every = times(2, 1)
         await goes_on_from_every_copy(harness, name, every=every)
@@ -295,7 +297,9 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
     monkeypatch.setattr("parley.session.log.COMPACT_BYTES", 0)
     monkeypatch.setattr("parley.session.log.COMPACT_GROWTH", 0)
     monkeypatch.setattr("parley.session.duplex.KEPT_UNITS", 0)
-    async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
+    async with worker_harness(
+        slots=2, model=small_cascade(rows=2, takes_notes=False), **UNHURRIED
+    ) as harness:
         logs = await goes_on_from_every_copy(harness, name, every=4)
 
     entries = list(decoded(logs[-1]))
@@ -312,7 +316,7 @@ async def test_a_worker_that_has_followed_a_session_continues_it_as_well(
 ) -> None:
     monkeypatch.setattr("parley.worker.rebuilding.FOLLOW_S", 0.001)
     monkeypatch.setattr("parley.models.cascade.units.UNIT_COST", 1000)
-    model = small_cascade(rows=2) if is_small else Parrot(rows=2)
+    model = small_cascade(rows=2, takes_notes=False) if is_small else Parrot(rows=2)
     async with worker_harness(slots=2, model=model, **UNHURRIED) as harness:
         await goes_on_from_every_copy(harness, name, every=times(3, 1), follows=True)
 

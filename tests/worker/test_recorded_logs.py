@@ -56,7 +56,9 @@ async def test_a_log_of_an_earlier_build_is_continued_or_has_another_version(nam
     data = zlib.decompress((RECORDED / f"{name}.bin").read_bytes())
     recorded = msgspec.msgpack.decode(data, type=Recorded)
 
-    async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
+    async with worker_harness(
+        slots=2, model=small_cascade(rows=2, takes_notes=False), **UNHURRIED
+    ) as harness:
         heard = await rebuilt_talk(harness, name, 1, recorded.log, recorded.heard)
 
     assert recorded.log_version == LOG_VERSION
@@ -65,7 +67,9 @@ async def test_a_log_of_an_earlier_build_is_continued_or_has_another_version(nam
 
 
 async def record(name: str) -> None:
-    async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
+    async with worker_harness(
+        slots=2, model=small_cascade(rows=2, takes_notes=False), **UNHURRIED
+    ) as harness:
         heard, logs = await whole_talk(harness, name)
     recorded = Recorded(LOG_VERSION, logs.taken[len(logs.taken) // 2], heard)
     data = zlib.compress(msgspec.msgpack.encode(recorded), 9)

@@ -107,11 +107,12 @@ class SizeEyes:
         return f"I see {pixels.shape[0]} by {pixels.shape[1]}."
 
 
-def small_cascade(rows: int = 3, **options) -> Cascade:
-    """A cascade with a random language model."""
+def small_cascade(rows: int = 3, *, takes_notes: bool = True, **options) -> Cascade:
+    """A cascade with a random language model, which writes all answers if it takes no notes."""
     writer = LocalWriter(
         small_llama(), byte_tokenizer(), rows=rows, limit_tokens=options.pop("limit", 8192)
     )
+    writer.takes_notes = takes_notes
     return Cascade(
         writer,
         LoudnessRecogniser(),

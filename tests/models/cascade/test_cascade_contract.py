@@ -12,10 +12,7 @@ class TestCascade(ModelContract):
 
     @classmethod
     def make(cls):
-        model = small_cascade(rows=3)
-        # The language model writes all answers, token by token.
-        model.parts.writer.takes_notes = False
-        return model
+        return small_cascade(rows=3, takes_notes=False)
 
     @contextlib.contextmanager
     def sabotage(self, model, row):

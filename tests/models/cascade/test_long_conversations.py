@@ -18,7 +18,11 @@ def test_a_hundred_turns_fit_and_the_name_is_still_known():
     model = small_cascade(rows=1, limit=600)
     cast = Cast(model)
     cast.play(
-        0, [StartSession("half_duplex", speak=False, seed=1), turn("system", Text("Be kind."))]
+        0,
+        [
+            StartSession("half_duplex", speak=False, seed=1),
+            turn("system", Text("You are a baker.")),
+        ],
     )
     cast.play(
         0, [turn("user", Text("My name is Saskia."), is_closed=False), Generate(max_new_tokens=4)]
@@ -35,7 +39,7 @@ def test_a_hundred_turns_fit_and_the_name_is_still_known():
         assert writer.point(0).chunks[: len(read)] == read
 
     history = memory_of(model).history
-    assert history.system == "Be kind."
+    assert history.system == "You are a baker."
     assert "The user's name is Saskia." in history.known
     assert len(history.lines) < 60
     cast.play(
