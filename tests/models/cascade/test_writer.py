@@ -11,6 +11,7 @@ from parley.models.cascade.messages import History, Line, plain
 from parley.models.cascade.prompt import PERSONA, named, persona_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import AnswerRequest, Draft
+from parley.protocol.values import VOICE_PROMPT
 
 
 def writer(rows: int = 1) -> LocalWriter:
@@ -77,6 +78,7 @@ SHIPPED = [
         ("You are a helpful voice AI assistant. Your responses are concise, to the point, and "
          "without emojis, asterisks, or other symbols. You are curious and friendly.", True),
         *((text, True) for text in SHIPPED),
+        *((f"{VOICE_PROMPT} {text}", True) for text in SHIPPED),
         ("You are a helpful assistant. Your name is Otto.", False),
         ("You are a friendly assistant, and you are Will.", False),
         ("You are a helpful assistant of a hotel.", False),
@@ -85,6 +87,11 @@ SHIPPED = [
 )  # fmt: skip
 def test_a_prompt_without_a_role_leaves_our_own(asked, is_ours):
     assert persona_of(asked, is_bundled=True) == (PERSONA if is_ours else asked)
+
+
+@pytest.mark.parametrize("voice", [VOICE_PROMPT, "Clone the voice in the audio prompt.\n"])
+def test_a_role_may_follow_a_voice(voice):
+    assert persona_of(f"{voice} You are a pirate.", is_bundled=True) == "You are a pirate."
 
 
 def test_another_model_gets_its_instructions():

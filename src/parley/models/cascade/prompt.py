@@ -23,9 +23,13 @@ CLOSING = f"{END}\n"
 """Template text after a turn."""
 
 
+_VOICE = re.compile(
+    r"\s*(?:(?:clone|imitate|mimic) (?:the|this) voice|use the voice in)\b[^.!\n]*[.!]?\s*", re.I
+)
+"""A sentence about a voice, which clients and pages send before a prompt."""
+
 _NOT_PROMPTS = (
-    "clone the voice", "use the voice in the audio prompt", "you are a helpful assistant with the "
-    "above",
+    "you are a helpful assistant with the above",
     "as an assistant, you will speak using this voice", "try to role-play the character based on "
     "the audio",
     "use the <reserved", "streaming omni conversation", "streaming duplex conversation", "模仿",
@@ -44,27 +48,27 @@ _GENERIC = re.compile(
 
 _COMMON = frozenset(
     """
-    a able about accent accurate accurately act ai aloud also always an and another answer
+    a able about above accent accurate accurately act ai aloud also always an and another answer
     answering answers any are aren't as ask asked assist assistant assistants asterisks audio
     avoid be being brief briefly bullet but by call calls camera can can't cannot capabilities
     careful carefully characters chat cheerful clear clearly close closely complex complicated
     concise concisely conversation conversational conversations converted correct creative
     curious cutoff demonstrate detailed dialect direct directly do don't eagerly easy emoji
     emojis engaging english even everyday extensive familiar few for formatting friend friendly
-    from function general goal good have headings help helpful helpfully helping helps honest
-    honestly human humor humour i i'm if images in include including information interacting
-    into is it items its keep kind knowledge language languages like list listen lists lively
-    llm long loud make making manner markdown may message messages model most natural naturally
-    need never no non not of on one only or other our out output own paragraph patient people
-    personality phone pictures plain playful pleasant please point polite politely positive
-    precise provide providing punctuation question questions quick quickly read real refer
-    remember replies reply respond response responses rules said same say see send sense
-    sentence sentences short shorter should shows simple so something sound speak speaking
-    special speech spoken standard start style succinct succinctly such sure symbols talk
-    talking talks text that the their them these they things this to tone too truthful two type
-    under understand unless unsure use used useful user user's users using very via video voice
-    want wants warm way we webrtc what when whenever where will with without witty words world
-    would write you you're your
+    from function general goal good have headings help helpful helpfully helping helps high
+    highly honest honestly human humor humour i i'm if images in include including information
+    interacting into is it items its keep kind knowledge language languages like list listen
+    lists lively llm long loud maintaining make making manner markdown may message messages
+    model most natural naturally need never no non not of on one only or oral other our out
+    output own paragraph patient people personality phone pictures plain playful pleasant please
+    point polite politely positive precise provide providing punctuation quality question
+    questions quick quickly read real refer remember replies reply respond response responses
+    rules said same say see send sense sentence sentences seriously short shorter should shows
+    simple so something sound speak speaking special speech spoken standard start style succinct
+    succinctly such sure symbols talk talking talks text that the their them these they things
+    this to tone too truthful two type under understand unless unsure use used useful user
+    user's users using very via video voice want wants warm way we webrtc what when whenever
+    where while will with without witty words world would write you you're your
     """.split()
 )
 """Words of prompts that give neither a role nor facts, such as those that clients and pages send by
@@ -91,6 +95,7 @@ def persona_of(system: str, *, is_bundled: bool) -> str:
         is_bundled: for the bundled model, which cannot follow instructions. Its prompt is generic
             if it gives no role, or is in letters that the model cannot read.
     """
+    system = system[found.end() :] if (found := _VOICE.match(system)) else system
     low = system.lower().strip()
     is_generic = not low or _GENERIC.fullmatch(low) or low.startswith(_NOT_PROMPTS)
     if is_bundled and not _NAMES.search(system):
