@@ -78,6 +78,7 @@ export const lineScenarios = {
       await page.waitForURL('**/voice/audio_duplex');
       await mainButton(page).click();
       await activity(page, 'speaking');
+      await until(page, () => document.querySelector('.caption')?.textContent.trim());
       await hangUp(page);
       assert.match(wire.urls[0], /\/voice\/v1\/realtime\?/);
       const opening = context.waitForEvent('page');
