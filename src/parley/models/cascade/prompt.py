@@ -24,7 +24,7 @@ CLOSING = f"{END}\n"
 
 
 _VOICE = re.compile(
-    r"\s*(?:(?:clone|imitate|mimic) (?:the|this) voice|use the voice in)\b[^.!\n]*[.!]?\s*", re.I
+    r"\A\s*(?:(?:clone|imitate|mimic) (?:the|this) voice|use the voice in)\b[^.!\n]*[.!]?\s*", re.I
 )
 """A sentence about a voice, which clients and pages send before a prompt."""
 
@@ -95,7 +95,7 @@ def persona_of(system: str, *, is_bundled: bool) -> str:
         is_bundled: for the bundled model, which cannot follow instructions. Its prompt is generic
             if it gives no role, or is in letters that the model cannot read.
     """
-    system = system[found.end() :] if (found := _VOICE.match(system)) else system
+    system = _VOICE.sub("", system)
     low = system.lower().strip()
     is_generic = not low or _GENERIC.fullmatch(low) or low.startswith(_NOT_PROMPTS)
     if is_bundled and not _NAMES.search(system):

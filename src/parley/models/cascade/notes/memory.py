@@ -252,6 +252,14 @@ def said_before(low: str, told: Told) -> str | None:
     return f"You said: {best}" if is_stated and 2 * shared >= len(asked) + bool(is_more) else None
 
 
+# Every turn of a conversation asks the same role.
+@functools.lru_cache(maxsize=64)
+def _role(role: str) -> tuple[tuple[str, set[str]], ...]:
+    """The sentences of a role, with their words."""
+    said = _SAYS["sentence_end"].split(" ".join(role.split()))
+    return tuple((one, _words(lowered(one))) for one in said)
+
+
 def stated(text: str, role: str, *, is_sure: bool) -> str | None:
     """The sentence of a role that answers a question, in the first person; None if there is none.
 
@@ -263,14 +271,15 @@ def stated(text: str, role: str, *, is_sure: bool) -> str | None:
     asked = _words(low) - _WORDS["pronouns"]
     if not _SAYS["question"].search(low) or (is_sure and _SAYS["whether"].search(low)):
         return None
-    said = _SAYS["sentence_end"].split(" ".join(role.split()))
+    said = _role(role)
     for asks, holds in _HELD:
         if asks.search(low):
-            said = [one for one in said if holds.search(one)]
-    found = max(said, key=lambda one: len(asked & _words(lowered(one))), default="")
-    shared = len(asked & _words(lowered(found)))
-    if not shared or shared < len(asked) / (1 if is_sure else 2):
+            said = tuple(one for one in said if holds.search(one[0]))
+    shared = [len(asked & words) for _, words in said]
+    most = max(shared, default=0)
+    if not most or most < len(asked) / (1 if is_sure else 2):
         return None
+    found, _ = said[shared.index(most)]
     own = _YOURS.sub(lambda you: _OURS[you[0].lower()], found)
     return own[0].upper() + own[1:]
 
